@@ -1,16 +1,16 @@
-/* Makes random sequences of calls on TCP connections by several processes, one call after the other, and
- * prints the result of each call.  The test runs it by TCP alone and under `verbena run --sockets`; the outputs must be
- * the same.
+/* Makes random sequences of calls on TCP connections by several processes, one call after the
+ * other, and prints the result of each call.  The test runs it by TCP alone and under `verbena run
+ * --sockets`; the outputs must be the same.
  *
- *   sockets_fuzz run SEED COUNT  runs COUNT sequences, the first with SEED and each next one with the next seed
- *   sockets_fuzz show SEED       prints the steps of a sequence
- *   sockets_fuzz play FILE       runs the steps of a file, "-" for the standard input
- * The last line on the standard error says how many connections have moved bytes by the ring.
+ *   sockets_fuzz run SEED COUNT  runs COUNT sequences, the first with SEED and each next one with
+ * the next seed sockets_fuzz show SEED       prints the steps of a sequence sockets_fuzz play FILE
+ * runs the steps of a file, "-" for the standard input The last line on the standard error says how
+ * many connections have moved bytes by the ring.
  *
- * A coordinator orders each call, waits for its result, and then waits until all bytes and ends of files that the
- * kernel carries have arrived.  So no result depends on time.  The processes that make the calls are called actors.
- * Orders name the descriptors of an actor by slots.  The coordinator remembers which slot has which end of a
- * connection, and how many bytes are under way.
+ * A coordinator orders each call, waits for its result, and then waits until all bytes and ends of
+ * files that the kernel carries have arrived.  So no result depends on time.  The processes that
+ * make the calls are called actors. Orders name the descriptors of an actor by slots.  The
+ * coordinator remembers which slot has which end of a connection, and how many bytes are under way.
  */
 #define _GNU_SOURCE
 #include "sockets_fuzz_floods.h"
@@ -48,7 +48,7 @@ static void perform_step(const char* text, char* result) {
       perform_process(w, result);
     }
   }
-  if (!is_over) settle(result);
+  if (!is_aborted) settle(result);
 }
 
 // ---- sequences
@@ -59,7 +59,7 @@ static void begin(int actors) {
   memset(pids, 0, sizeof(pids));
   memset(masks, 0, sizeof(masks));
   memset(counters, 0, sizeof(*counters));
-  connections = is_over = is_delayed = 0;
+  connections = is_aborted = is_delayed = 0;
   for (int i = 0; i < kSlots; ++i) slot[i] = -1;
   for (int a = 0; a < kActors; ++a) {
     int pair[2];
@@ -76,13 +76,13 @@ static void begin(int actors) {
     if (pids[a] == 0) {
       self = a;
       prepare_actor();
-      be_actor();
+      run_actor();
     }
   }
-  // Wait for an answer of each actor, because a signal before it has its handlers would end it.
+  // Wait for an answer of each actor.  Before an actor has set its handlers, a signal would end it.
   for (int a = 0; a < actors; ++a) {
     char result[kLineMax];
-    ask(a, "signals -", result);
+    order_and_wait(a, "signals -", result);
   }
 }
 
@@ -91,10 +91,10 @@ static void begin(int actors) {
 static void finish(void) {
   for (int a = 0; a < kActors; ++a) {
     if (pids[a] == 0) continue;
-    if (is_over) {
+    if (is_aborted) {
       kill(pids[a], SIGKILL);
     } else {
-      order(a, "quit");
+      send_order(a, "quit");
     }
   }
   while (wait(NULL) > 0) {
@@ -104,7 +104,7 @@ static void finish(void) {
 static void run_sequence(const struct steps* steps) {
   char result[kLineMax];
   begin(3);
-  for (int i = 0; i < steps->count && !is_over; ++i) {
+  for (int i = 0; i < steps->count && !is_aborted; ++i) {
     perform_step(steps->text[i], result);
     printf("%2d %s -> %s\n", i, steps->text[i], result);
   }
@@ -155,6 +155,7 @@ int main(int argc, char** argv) {
       run_sequence(&steps);
     }
   }
-  fprintf(stderr, "%u of %u connections moved bytes past the kernel\n", warmed, warm);
+  fprintf(stderr, "%u of %u connections moved bytes past the kernel\n", ring_successes,
+          ring_attempts);
   return 0;
 }

@@ -17,9 +17,9 @@ enum {
   kListenerSlot = kSlots,  // stands for kListener in orders
   kLineMax = 1024,         // bytes of a step, or of its result
   kPieceMax = 20000,
-  kFlood = 16 << 20,   // bytes; TCP and a ring together cannot hold so many
+  kFloodBytes = 16 << 20,  // bytes; TCP and a ring together cannot hold so many
   kUnreadMax = 50000,  // bytes in one direction; the kernel's buffers always have room for these
-  kEndOfWait = 14,     // SIGALRM; the coordinator ends a wait with it if nothing else does
+  kEndOfWait = 14,     // SIGALRM, by which the coordinator ends a wait that nothing else ends
   // These descriptors are the same in all processes.
   kListener = 500,
   kCounters = 501,
@@ -34,8 +34,8 @@ enum {
 enum signal_kind { kUsr1, kUsr2, kUrgent, kAsync, kSignalKinds };
 struct counters {
   unsigned signals[kActors][kSignalKinds];
-  int helpers[kActors];  // id of the second thread while it makes a call; -1: it is starting
-  unsigned told[kActors][kSignalKinds];  // the number of signals that the actor has reported
+  int helpers[kActors];  // id of the second thread while it makes a call; -1 while it starts
+  unsigned reported[kActors][kSignalKinds];  // the number of signals that the actor has reported
 };
 
 struct word {
@@ -112,12 +112,13 @@ static inline void append(char* text, const char* format, ...) {
 }
 
 // Splits a line at its blanks.  Returns the number of words.
-static inline int split(char* line, char** words, int most) {
+static inline int split(char* line, char** words, int max_words) {
   int count = 0;
-  for (char* word = strtok(line, " \n"); word != NULL && count < most; word = strtok(NULL, " \n")) {
+  for (char* word = strtok(line, " \n"); word != NULL && count < max_words;
+       word = strtok(NULL, " \n")) {
     words[count++] = word;
   }
-  for (int i = count; i < most; ++i) words[i] = NULL;
+  for (int i = count; i < max_words; ++i) words[i] = NULL;
   return count;
 }
 

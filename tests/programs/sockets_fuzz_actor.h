@@ -24,9 +24,9 @@ enum { kTimeoutUs = 12000, kWords = 12 };
 
 // dup FROM_SLOT TO_SLOT dup|dup2|dup3|dupfd|cloexec
 static void do_dup(char** w, char* result) {
-  const int from = *place(w[1]);
-  int* to = place(w[2]);
-  leave_sets(to);
+  const int from = *descriptor_at(w[1]);
+  int* to = descriptor_at(w[2]);
+  remove_from_sets(to);
   if (strcmp(w[3], "dup2") == 0 && *to >= 0) {
     report(result, dup2(from, *to) == *to ? 0 : -1);
     return;
@@ -35,7 +35,7 @@ static void do_dup(char** w, char* result) {
     report(result, dup3(from, *to, O_CLOEXEC) == *to ? 0 : -1);
     return;
   }
-  empty(to);
+  close_slot(to);
   if (strcmp(w[3], "dupfd") == 0) {
     *to = fcntl(from, F_DUPFD, 50);
   } else if (strcmp(w[3], "cloexec") == 0) {
@@ -47,21 +47,21 @@ static void do_dup(char** w, char* result) {
 }
 
 static void do_close(char** w, char* result) {
-  int* at = place(w[1]);
+  int* at = descriptor_at(w[1]);
   const int fd = *at;
-  leave_sets(at);
+  remove_from_sets(at);
   *at = -1;
   const int done = w[2] != NULL && w[2][0] == 's' ? (int)syscall(SYS_close, fd) : close(fd);
   report(result, done);
 }
 
 static void do_shut(char** w, char* result) {
-  report(result, shutdown(*place(w[1]), number(w[2])));
+  report(result, shutdown(*descriptor_at(w[1]), number(w[2])));
 }
 
 // cloexec SLOT ON
 static void do_cloexec(char** w, char* result) {
-  report(result, fcntl(*place(w[1]), F_SETFD, number(w[2]) ? FD_CLOEXEC : 0));
+  report(result, fcntl(*descriptor_at(w[1]), F_SETFD, number(w[2]) ? FD_CLOEXEC : 0));
 }
 
 static void set_timeouts(int fd, long us) {
@@ -73,8 +73,8 @@ static void set_timeouts(int fd, long us) {
 // connect SLOT WAYS, accept SLOT WAYS: the bits of WAYS choose calls and options
 static void do_connect(char** w, char* result) {
   const int ways = number(w[2]);
-  int* at = place(w[1]);
-  empty(at);
+  int* at = descriptor_at(w[1]);
+  close_slot(at);
   if (w[0][0] == 'a') {
     *at = ways & 1 ? accept4(kListener, NULL, NULL, SOCK_NONBLOCK) : accept(kListener, NULL, NULL);
     if (*at < 0) die("accept");
@@ -104,9 +104,9 @@ static void do_connect(char** w, char* result) {
 // rings SLOT: reads bytes; reports their number, and 1 if some of them were in the ring
 static void do_rings(char** w, char* result) {
   int seen = 0, in_kernel = 0;
-  ioctl(*place(w[1]), FIONREAD, &seen);
-  syscall(SYS_ioctl, *place(w[1]), FIONREAD, &in_kernel);
-  const ssize_t got = recv(*place(w[1]), bytes, sizeof(bytes), MSG_DONTWAIT);
+  ioctl(*descriptor_at(w[1]), FIONREAD, &seen);
+  syscall(SYS_ioctl, *descriptor_at(w[1]), FIONREAD, &in_kernel);
+  const ssize_t got = recv(*descriptor_at(w[1]), bytes, sizeof(bytes), MSG_DONTWAIT);
   append(result, "%zd %d", got, seen > in_kernel);
 }
 
@@ -122,12 +122,12 @@ static void do_pass(char** w, char* result) {
     c->cmsg_level = SOL_SOCKET;
     c->cmsg_type = SCM_RIGHTS;
     c->cmsg_len = CMSG_LEN(sizeof(int));
-    memcpy(CMSG_DATA(c), place(w[1]), sizeof(int));
+    memcpy(CMSG_DATA(c), descriptor_at(w[1]), sizeof(int));
     report(result, sendmsg(kMailIn + number(w[2]), &message, 0));
     return;
   }
-  int* at = place(w[1]);
-  empty(at);
+  int* at = descriptor_at(w[1]);
+  close_slot(at);
   const ssize_t got = recvmsg(kMailOut + self, &message, MSG_DONTWAIT);
   if (got == 1 && CMSG_FIRSTHDR(&message) != NULL) {
     memcpy(at, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof(int));
@@ -139,12 +139,12 @@ static void do_pass(char** w, char* result) {
 
 // own SLOT: lets this process get the signals of the connection
 static void do_own(char** w, char* result) {
-  report(result, fcntl(*place(w[1]), F_SETOWN, getpid()));
+  report(result, fcntl(*descriptor_at(w[1]), F_SETOWN, getpid()));
 }
 
 // async SLOT ON fcntl|ioctl SIGNAL: lets SIGIO, or a real-time signal, report events
 static void do_async(char** w, char* result) {
-  const int fd = *place(w[1]);
+  const int fd = *descriptor_at(w[1]);
   int on = number(w[2]);
   int done = fcntl(fd, F_SETSIG, w[4][0] == 'r' ? SIGRTMIN + 1 : 0);
   if (w[3][0] == 'i') {
@@ -165,16 +165,16 @@ static void do_sigmask(char** w, char* result) {
 // signals -: reports the signals that have come since the last report.  The kernel may merge two of
 // its own signals, so these are only reported as 0 or 1.
 static void do_signals(char** w, char* result) {
-  unsigned* told = counters->told[self];
-  unsigned news[kSignalKinds];
+  unsigned* reported = counters->reported[self];
+  unsigned new_signals[kSignalKinds];
   (void)w;
   for (int kind = 0; kind < kSignalKinds; ++kind) {
-    const unsigned now = handled(self, (enum signal_kind)kind);
-    news[kind] = now - told[kind];
-    told[kind] = now;
+    const unsigned now = handled_signals(self, (enum signal_kind)kind);
+    new_signals[kind] = now - reported[kind];
+    reported[kind] = now;
   }
-  append(result, "usr1=%u usr2=%u urg=%d io=%d", news[kUsr1], news[kUsr2], news[kUrgent] != 0,
-         news[kAsync] != 0);
+  append(result, "usr1=%u usr2=%u urg=%d io=%d", new_signals[kUsr1], new_signals[kUsr2],
+         new_signals[kUrgent] != 0, new_signals[kAsync] != 0);
 }
 
 // ---- a second thread
@@ -186,11 +186,11 @@ static struct helper {
   char order[kLineMax], result[kLineMax];
 } helper;
 
-static void* help(void* nothing) {
+static void* run_helper(void* unused) {
   __atomic_store_n(&counters->helpers[self], (int)syscall(SYS_gettid), __ATOMIC_SEQ_CST);
   make_call(helper.order, helper.result);
   __atomic_store_n(&counters->helpers[self], 0, __ATOMIC_SEQ_CST);
-  return nothing;
+  return unused;
 }
 
 // thread ORDER: starts a second thread that makes a call without a timeout
@@ -201,14 +201,14 @@ static void start_helper(const char* order, char* result) {
   helper.result[0] = '\0';
   strcpy(copy, order);
   split(copy, w, kWords);
-  set_timeouts(*place(w[1]), 0);
+  set_timeouts(*descriptor_at(w[1]), 0);
   // Signals must come to the first thread, so the new thread blocks all but kEndOfWait.
   sigset_t all, before;
   sigfillset(&all);
   sigdelset(&all, kEndOfWait);
   sigprocmask(SIG_BLOCK, &all, &before);
   __atomic_store_n(&counters->helpers[self], -1, __ATOMIC_SEQ_CST);
-  if (pthread_create(&helper.thread, NULL, help, NULL) != 0) die("pthread_create");
+  if (pthread_create(&helper.thread, NULL, run_helper, NULL) != 0) die("pthread_create");
   sigprocmask(SIG_SETMASK, &before, NULL);
   append(result, "0");
 }
@@ -222,7 +222,7 @@ static void do_join(char** w, char* result) {
 
 // limits SLOT: sets the connection's timeouts back to those of usual calls
 static void do_limits(char** w, char* result) {
-  set_timeouts(*place(w[1]), kTimeoutUs);
+  set_timeouts(*descriptor_at(w[1]), kTimeoutUs);
   append(result, "0");
 }
 
@@ -252,17 +252,17 @@ static void make_call(char* order, char* result) {
 }
 
 static void perform(char* order, char* result) {
-  const int signals = broken_pipes;
-  const unsigned usr1 = handled(self, kUsr1), usr2 = handled(self, kUsr2);
+  const int signals = sigpipe_count;
+  const unsigned usr1 = handled_signals(self, kUsr1), usr2 = handled_signals(self, kUsr2);
   make_call(order, result);
-  if (broken_pipes != signals) append(result, " SIGPIPE");
-  if (handled(self, kUsr1) != usr1) append(result, " SIGUSR1");
-  if (handled(self, kUsr2) != usr2) append(result, " SIGUSR2");
+  if (sigpipe_count != signals) append(result, " SIGPIPE");
+  if (handled_signals(self, kUsr1) != usr1) append(result, " SIGUSR1");
+  if (handled_signals(self, kUsr2) != usr2) append(result, " SIGUSR2");
 }
 
 // ---- the process
 
-static void be_actor(void) __attribute__((noreturn));
+static void run_actor(void) __attribute__((noreturn));
 
 // Forks.  The child becomes actor `child`.
 static void fork_actor(int child, char* result) {
@@ -276,13 +276,13 @@ static void fork_actor(int child, char* result) {
       close(slot[i]);
       slot[i] = -1;
     }
-    be_actor();
+    run_actor();
   }
   append(result, "%d", (int)pid);
 }
 
-// Executes this program again, with the preloaded library, or without it if `how` is "plain".
-static void exec_actor(const char* how, char* result) {
+// Executes this program again, with the preloaded library, or without it if `mode` is "plain".
+static void exec_actor(const char* mode, char* result) {
   char text[kSlots + 1][16];
   char* argv[kSlots + 4] = {(char*)"sockets_fuzz", (char*)"actor", text[kSlots]};
   snprintf(text[kSlots], sizeof(text[0]), "%d", self);
@@ -292,7 +292,7 @@ static void exec_actor(const char* how, char* result) {
   }
   const char* preload = getenv("LD_PRELOAD");
   if (preload != NULL) setenv("FUZZ_PRELOAD", preload, 1);
-  if (strcmp(how, "plain") == 0) {
+  if (strcmp(mode, "plain") == 0) {
     unsetenv("LD_PRELOAD");
   } else if (getenv("FUZZ_PRELOAD") != NULL) {
     setenv("LD_PRELOAD", getenv("FUZZ_PRELOAD"), 1);
@@ -317,7 +317,7 @@ static void prepare_actor(void) {
 
 // Carries out orders until "quit".  An order with "!" has no timeout, so the actor answers "go"
 // before it makes the call.
-static void be_actor(void) {
+static void run_actor(void) {
   char order[kLineMax], result[kLineMax];
   for (;;) {
     const ssize_t got = read(kResults + self, order, sizeof(order) - 1);
@@ -337,10 +337,10 @@ static void be_actor(void) {
       char* w[kWords];
       strcpy(copy, order + 1);
       split(copy, w, kWords);
-      set_timeouts(*place(w[1]), 0);
+      set_timeouts(*descriptor_at(w[1]), 0);
       if (write(kResults + self, "go", 2) != 2) _exit(1);
       perform(order + 1, result);
-      set_timeouts(*place(w[1]), kTimeoutUs);
+      set_timeouts(*descriptor_at(w[1]), kTimeoutUs);
     } else {
       perform(order, result);
     }
@@ -357,5 +357,5 @@ static void continue_actor(char** argv, int argc) {
   }
   prepare_actor();
   if (write(kResults + self, "0", 2) != 2) _exit(1);
-  be_actor();
+  run_actor();
 }

@@ -1,15 +1,15 @@
-// Orders a send that waits because buffers and ring are full, and ends that wait in each possible
-// way, for the coordinator of sockets_fuzz.c.  TCP and a ring accept different numbers of bytes, so
-// these are not compared.
+// Performs steps for the coordinator of sockets_fuzz.c in which a send waits because buffers and
+// ring are full.  The wait ends in each possible way.  TCP and a ring accept different numbers of
+// bytes, so these numbers are not compared.
 #pragma once
 
 #include "sockets_fuzz_processes.h"
 
-// Holds the words of "flood ACTOR SLOT CALL | ACTOR SLOT HOW": actor `a` sends more than there is
-// room for by slot `s`.  Actor `b` has the peer's end in slot `t`, and ends the wait.
+// Holds the words of "flood ACTOR SLOT CALL | ACTOR SLOT ENDING".  By slot `s`, actor `a` sends
+// more than there is room for.  Actor `b` has the peer's end in slot `t`, and ends the wait.
 struct flood {
-  int a, s, b, t, end;  // `end` is that of actor a
-  char call[16], how[16];
+  int a, s, b, t, end;  // `end` is the end of the connection in slot s
+  char call[16], ending[16];
 };
 
 static int is_only_holder(int actor, int at) {
@@ -36,97 +36,99 @@ static int is_flood_possible(const struct flood* f) {
          info_of(f->a, f->s).state == 1 && info_of(f->b, f->t).state == 1;
 }
 
-static void append_sent(char* result, const char* told) {
-  const long sent = atol(told);
+static void append_sent(char* result, const char* reply) {
+  const long sent = atol(reply);
   if (sent > 0) {
-    const char* more = strchr(told, ' ');
-    append(result, "%s%s", sent == kFlood ? "all" : "some", more != NULL ? more : "");
+    const char* rest = strchr(reply, ' ');
+    append(result, "%s%s", sent == kFloodBytes ? "all" : "some", rest != NULL ? rest : "");
     return;
   }
-  append(result, "%s", told);
+  append(result, "%s", reply);
 }
 
-// Lets actor b read `size` bytes, or all bytes if the stream ends before.
+// Makes actor b read `size` bytes, or all bytes if the stream ends before.
 static void drain(const struct flood* f, unsigned offset, unsigned size, char* result) {
-  char text[80], told[kLineMax];
+  char text[80], reply[kLineMax];
   snprintf(text, sizeof(text), "drain %d %u %d %u", f->t, size, f->end, offset);
-  ask(f->b, text, told);
-  const unsigned got = (unsigned)atoi(told);
+  order_and_wait(f->b, text, reply);
+  const unsigned got = (unsigned)atoi(reply);
   ends[f->end].received += got;
-  append(result, "; %s %s", got == size ? "whole" : "part", strchr(told, ' ') + 1);
+  append(result, "; %s %s", got == size ? "whole" : "part", strchr(reply, ' ') + 1);
 }
 
-// Lets actor b close the connection, or ends actor b.
+// Makes actor b close the connection, or ends actor b.
 static void end_peer(const struct flood* f, char* result) {
-  char text[40], told[kLineMax];
-  if (strcmp(f->how, "close") == 0) {
+  char text[40], reply[kLineMax];
+  if (strcmp(f->ending, "close") == 0) {
     snprintf(text, sizeof(text), "close %d", f->t);
-    ask(f->b, text, told);
+    order_and_wait(f->b, text, reply);
     model[f->b][f->t] = kNone;
-    append(result, "; closed %s", told);
+    append(result, "; closed %s", reply);
     return;
   }
-  end_actor(f->b, strcmp(f->how, "kill") == 0);
+  end_actor(f->b, strcmp(f->ending, "kill") == 0);
   forget_actor(f->b);
   append(result, "; ended");
 }
 
 static void perform_flood(char* text, char* result) {
   struct flood f = {0};
-  char order_text[80], told[kLineMax];
+  char order_text[80], reply[kLineMax];
   strcpy(result, "not now");
-  if (sscanf(text, "flood %d %d %15s | %d %d %15s", &f.a, &f.s, f.call, &f.b, &f.t, f.how) != 6) {
+  if (sscanf(text, "flood %d %d %15s | %d %d %15s", &f.a, &f.s, f.call, &f.b, &f.t, f.ending) !=
+      6) {
     return;
   }
   f.end = f.a >= 0 && f.a < kActors && f.s >= 0 && f.s < kSlots ? model[f.a][f.s] : kNone;
   if (!is_flood_possible(&f)) return;
   // With unread bytes, the death of an actor has other effects than by TCP (docs/limits.md).
-  if ((f.how[0] == 'e' || f.how[0] == 'k') && (has_unread(f.a, 0) || has_unread(f.b, 0))) return;
+  if ((f.ending[0] == 'e' || f.ending[0] == 'k') && (has_unread(f.a, 0) || has_unread(f.b, 0)))
+    return;
   result[0] = '\0';
   struct end* end = &ends[f.end];
   unsigned offset = end->sent, sent = 0;
   if (strcmp(f.call, "full") == 0) {
     // Fill buffers and ring before the call, so that it has sent nothing when its wait ends.
     snprintf(order_text, sizeof(order_text), "fill %d %d %u", f.s, f.end, offset);
-    ask(f.a, order_text, told);
-    sent = (unsigned)atoi(told);
+    order_and_wait(f.a, order_text, reply);
+    sent = (unsigned)atoi(reply);
     snprintf(order_text, sizeof(order_text), "!send %d send 1000 - %d %u", f.s, f.end,
              offset + sent);
   } else {
     snprintf(order_text, sizeof(order_text), "!flood %d %d %u", f.s, f.end, offset);
   }
-  const int has_timeout = strcmp(f.how, "timeout") == 0;
+  const int has_timeout = strcmp(f.ending, "timeout") == 0;
   if (!has_timeout) {
-    ask(f.a, order_text, told);
+    order_and_wait(f.a, order_text, reply);
     until_it_sleeps(f.a);
   } else {
-    order(f.a, order_text + 1);
+    send_order(f.a, order_text + 1);
   }
   char after[kLineMax] = "";
-  if (strncmp(f.how, "USR", 3) == 0) {
-    kill(pids[f.a], f.how[3] == '1' ? SIGUSR1 : SIGUSR2);
-  } else if (strcmp(f.how, "drain") == 0) {
-    drain(&f, offset, strcmp(f.call, "full") == 0 ? sent + 1000 : kFlood, after);
-  } else if (strcmp(f.how, "some") == 0) {
+  if (strncmp(f.ending, "USR", 3) == 0) {
+    kill(pids[f.a], f.ending[3] == '1' ? SIGUSR1 : SIGUSR2);
+  } else if (strcmp(f.ending, "drain") == 0) {
+    drain(&f, offset, strcmp(f.call, "full") == 0 ? sent + 1000 : kFloodBytes, after);
+  } else if (strcmp(f.ending, "some") == 0) {
     drain(&f, offset, 100000, after);
-    strcpy(f.how, "close");
+    strcpy(f.ending, "close");
     end_peer(&f, after);
-  } else if (strcmp(f.how, "self") == 0) {
+  } else if (strcmp(f.ending, "self") == 0) {
     end_actor(f.a, 1);
     forget_actor(f.a);
-    if (has_answered(f.a)) answer(f.a, told, 0);
-    drain(&f, offset, kFlood, after);
+    if (has_answered(f.a)) read_answer(f.a, reply, 0);
+    drain(&f, offset, kFloodBytes, after);
     end->received = end->sent;
     append(result, "killed%s", after);
     return;
   } else if (!has_timeout) {
     end_peer(&f, after);
   }
-  if (!answer(f.a, told, kEndless)) is_over = 1;
-  if (atoi(told) > 0) sent += (unsigned)atoi(told);
+  if (!read_answer(f.a, reply, kHangMs)) is_aborted = 1;
+  if (atoi(reply) > 0) sent += (unsigned)atoi(reply);
   end->sent += sent;
   end->flooded += sent;
-  append_sent(result, told);
+  append_sent(result, reply);
   // Read the rest, so that at most kUnreadMax bytes are unread in the next steps.
   const unsigned left = end->sent - end->received;
   if (model[f.b][f.t] == (f.end ^ 1) && left > 0) drain(&f, end->received, left, after);

@@ -12,10 +12,10 @@
 #include "sockets_fuzz_steps.h"
 
 enum {
-  kEndless = 3000,    // ms; an actor that has not answered by then hangs
+  kHangMs = 3000,     // an actor that has not answered after this time hangs
   kSettleMs = 1500,   // the longest wait for bytes that the kernel carries
-  kAsleepMs = 40,     // after so long nothing wakes a sleeping thread any more
-  kDelayedMs = 400,   // the same time if delayed acknowledgements matter
+  kAsleepMs = 40,     // a thread that sleeps for longer is not woken any more
+  kDelayedMs = 400,   // the same limit if delayed acknowledgements matter
   kWarmRounds = 600,  // how often bytes are sent to get a connection to the ring
 };
 
@@ -37,16 +37,17 @@ struct end {
 
 static pid_t pids[kActors];         // 0 if there is no such actor
 static int model[kActors][kSlots];  // the content of each slot: kNone, kSet, or an index of `ends`
-static struct end ends[kPlanned];   // the two ends of connection c are 2 * c and 2 * c + 1
+static struct end ends[kEnds];      // the two ends of connection c are 2 * c and 2 * c + 1
 static uint32_t masks[kActors];     // the signals that an actor blocks, as in kMaskWords
 // These bits are properties of the epoll set in a slot; see may_change_set().
 enum set_kind { kIsUncertain = 1, kIsInner = 2, kHasEdges = 4 };
 static int set_kinds[kActors][kSlots];
 static int connections;  // the number of connections so far
-static int is_over;      // set if the sequence cannot go on
+static int is_aborted;   // set if the rest of the sequence cannot run
 static int is_verbena;   // set if the library is preloaded
 static int is_delayed;   // a connection has Nagle's algorithm, which waits for acknowledgements
-static unsigned warm, warmed;  // numbers of connections that should, and that did, use the ring
+static unsigned ring_attempts,
+    ring_successes;  // numbers of connections that should, and that did, use the ring
 
 static long now_ms(void) {
   struct timespec t;
@@ -56,12 +57,12 @@ static long now_ms(void) {
 
 // ---- orders
 
-static void order(int actor, const char* text) {
+static void send_order(int actor, const char* text) {
   if (write(kOrders + actor, text, strlen(text) + 1) < 0) die("write an order");
 }
 
 // Stores the actor's answer in `result`.  Returns 0 if it has not answered within `ms`.
-static int answer(int actor, char* result, int ms) {
+static int read_answer(int actor, char* result, int ms) {
   struct pollfd one = {kOrders + actor, POLLIN, 0};
   result[0] = '\0';
   if (poll(&one, 1, ms) != 1) return 0;
@@ -71,15 +72,15 @@ static int answer(int actor, char* result, int ms) {
 }
 
 // Orders a call and waits for the result.
-static void ask(int actor, const char* text, char* result) {
-  order(actor, text);
-  if (answer(actor, result, kEndless)) return;
+static void order_and_wait(int actor, const char* text, char* result) {
+  send_order(actor, text);
+  if (read_answer(actor, result, kHangMs)) return;
   strcpy(result, "NO ANSWER");
-  is_over = 1;
+  is_aborted = 1;
 }
 
 // Finds an actor and a slot that hold the end.  Returns 0 if there is none.
-static int holder(int end, int* actor, int* at) {
+static int find_holder(int end, int* actor, int* at) {
   for (*actor = 0; *actor < kActors; ++*actor) {
     for (*at = 0; *at < kSlots; ++*at) {
       if (pids[*actor] != 0 && model[*actor][*at] == end) return 1;
@@ -114,7 +115,7 @@ static struct info info_of(int actor, int at) {
   char text[64], result[kLineMax];
   struct info i = {0};
   snprintf(text, sizeof(text), "info %d", at);
-  ask(actor, text, result);
+  order_and_wait(actor, text, result);
   sscanf(result, "%u %llu %llu %u", &i.state, &i.sent, &i.received, &i.unsent);
   return i;
 }
@@ -124,7 +125,7 @@ static int is_settled(int c) {
   int actor[2], at[2], is_open[2];
   struct info i[2];
   for (int side = 0; side < 2; ++side) {
-    is_open[side] = holder(2 * c + side, &actor[side], &at[side]);
+    is_open[side] = find_holder(2 * c + side, &actor[side], &at[side]);
     if (is_open[side]) i[side] = info_of(actor[side], at[side]);
   }
   if (!is_open[0] && !is_open[1]) return 1;
@@ -170,7 +171,7 @@ static void push_packets(void) {
     CPU_SET(i % CPU_SETSIZE, &one);
     if (sched_setaffinity(0, sizeof(one), &one) != 0) die("sched_setaffinity");
     struct pollfd arrival = {udp, POLLIN, 0};
-    if (send(udp, &byte, 1, 0) != 1 || poll(&arrival, 1, kEndless) != 1 ||
+    if (send(udp, &byte, 1, 0) != 1 || poll(&arrival, 1, kHangMs) != 1 ||
         recv(udp, &byte, 1, 0) != 1) {
       die("a datagram");
     }
@@ -181,12 +182,12 @@ static void push_packets(void) {
 // Waits until all bytes and ends that the kernel carries have arrived.
 static void settle(char* result) {
   const long deadline = now_ms() + kSettleMs;
-  for (int c = 0; c < connections && !is_over; ++c) {
+  for (int c = 0; c < connections && !is_aborted; ++c) {
     for (int side = 0; side < 2; ++side) {
       int a, s;
-      ends[2 * c + side].closed = !holder(2 * c + side, &a, &s);
+      ends[2 * c + side].closed = !find_holder(2 * c + side, &a, &s);
     }
-    while (!is_settled(c) && !is_over) {
+    while (!is_settled(c) && !is_aborted) {
       if (now_ms() > deadline) {
         append(result, " (connection %d has not settled)", c);
         break;

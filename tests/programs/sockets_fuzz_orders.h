@@ -1,5 +1,5 @@
-// Orders one call of one actor, or a call that waits and another one that wakes it, for the
-// coordinator of sockets_fuzz.c.
+// Performs steps for the coordinator of sockets_fuzz.c: one call of one actor, or a call that waits
+// and another call that wakes it.
 #pragma once
 
 #include "sockets_fuzz_model.h"
@@ -69,29 +69,29 @@ static int may_change_set(int actor, char** w) {
   return 1;
 }
 
-// Stores the order in `ready`, with the parts that only the coordinator knows.  Returns 0 if the
-// order is impossible now, or if its result may differ from TCP in a known way.
-static int prepare(int actor, const char* text, char* ready) {
+// Stores the order in `full_order`, with the parts that only the coordinator knows.  Returns 0 if
+// the order is impossible now, or if its result may differ from TCP in a known way.
+static int complete_order(int actor, const char* text, char* full_order) {
   char copy[kLineMax];
   char* w[kWords];
   strcpy(copy, text);
-  strcpy(ready, text);
+  strcpy(full_order, text);
   if (pids[actor] == 0 || split(copy, w, kWords) < 2) return 0;
   const int at = number(w[1]) % kSlots;
-  const int holds = model[actor][at];
+  const int content = model[actor][at];
   if (strcmp(w[0], "epnew") == 0 || strncmp(w[0], "sig", 3) == 0) return 1;
-  if (holds == kNone) return 0;
+  if (content == kNone) return 0;
   if (strcmp(w[0], "poll") == 0 || strcmp(w[0], "select") == 0) {
     if (((kinds_of(actor, at) | kinds_of(actor, number(w[3]))) & kIsUncertain) != 0) return 0;
   }
-  if (strcmp(w[0], "epctl") == 0) return holds == kSet && may_change_set(actor, w);
-  if (w[0][0] == 'e') return holds == kSet;
-  if (holds == kSet) {
+  if (strcmp(w[0], "epctl") == 0) return content == kSet && may_change_set(actor, w);
+  if (w[0][0] == 'e') return content == kSet;
+  if (content == kSet) {
     return strcmp(w[0], "close") == 0 || strcmp(w[0], "dup") == 0 || strcmp(w[0], "poll") == 0 ||
            strcmp(w[0], "select") == 0;
   }
-  const struct end* mine = &ends[holds];
-  const struct end* peer = &ends[holds ^ 1];
+  const struct end* mine = &ends[content];
+  const struct end* peer = &ends[content ^ 1];
   if (w[0][0] == 'c' || w[0][0] == 'd') {
     if (loses_reset(actor)) return 0;
   }
@@ -108,7 +108,7 @@ static int prepare(int actor, const char* text, char* ready) {
     if (unread >= kUnreadMax) return 0;
     // If an urgent byte is the next byte that the kernel has, the kernel drops it when another one
     // comes.  It does not know of older bytes in the ring (docs/limits.md).
-    if (unread == 0) ends[holds].has_urgent = 0;
+    if (unread == 0) ends[content].has_urgent = 0;
     if (strstr(w[4], "oob") != NULL && unread > 0) {
       if (mine->has_urgent || strcmp(w[2], "sendmmsg") == 0) return 0;
     }
@@ -121,18 +121,18 @@ static int prepare(int actor, const char* text, char* ready) {
     unsigned size = (unsigned)number(w[3]);
     if (size > kUnreadMax - unread) size = kUnreadMax - unread;
     if ((w[2][1] == 'p' || w[2][1] == 't') && size == 0) size = 1;
-    snprintf(ready, kLineMax, "send %s %s %u %s %d %u", w[1], w[2], size, w[4], holds,
+    snprintf(full_order, kLineMax, "send %s %s %u %s %d %u", w[1], w[2], size, w[4], content,
              mine->sent - mine->flooded);
   } else if (strcmp(w[0], "recv") == 0 && strcmp(w[2], "stdio") == 0) {
     const unsigned unread = peer->sent - peer->received;
     if (unread == 0) return 0;
-    snprintf(ready, kLineMax, "recv %s stdio %u -", w[1], unread);
+    snprintf(full_order, kLineMax, "recv %s stdio %u -", w[1], unread);
   }
   return 1;
 }
 
 // Updates the model after a call on a slot whose content was `holds`.
-static void conclude_for(int actor, int holds, const char* text, const char* result) {
+static void update_model_for(int actor, int content, const char* text, const char* result) {
   char copy[kLineMax];
   char* w[kWords];
   strcpy(copy, text);
@@ -140,18 +140,18 @@ static void conclude_for(int actor, int holds, const char* text, const char* res
   const int at = number(w[1]) % kSlots;
   const int value = atoi(result);
   if (strcmp(w[0], "send") == 0 && value > 0) {
-    if (strstr(w[4], "oob") != NULL) ends[holds].has_urgent = 1;
-    ends[holds].sent += (unsigned)value;
-    if (ends[holds ^ 1].closed) ends[holds].sent_after_close = 1;
+    if (strstr(w[4], "oob") != NULL) ends[content].has_urgent = 1;
+    ends[content].sent += (unsigned)value;
+    if (ends[content ^ 1].closed) ends[content].sent_after_close = 1;
   } else if (strcmp(w[0], "recv") == 0 && value > 0) {
     // An urgent byte may be counted twice, so `received` is limited below.
-    if (strstr(w[4], "peek") == NULL) ends[holds ^ 1].received += (unsigned)value;
-    if (ends[holds ^ 1].received > ends[holds ^ 1].sent) {
-      ends[holds ^ 1].received = ends[holds ^ 1].sent;
+    if (strstr(w[4], "peek") == NULL) ends[content ^ 1].received += (unsigned)value;
+    if (ends[content ^ 1].received > ends[content ^ 1].sent) {
+      ends[content ^ 1].received = ends[content ^ 1].sent;
     }
   } else if (strcmp(w[0], "shut") == 0 && value == 0) {
-    ends[holds].shut |= number(w[2]) != SHUT_RD;
-    ends[holds].reads_no_more |= number(w[2]) != SHUT_WR;
+    ends[content].shut |= number(w[2]) != SHUT_RD;
+    ends[content].reads_no_more |= number(w[2]) != SHUT_WR;
   } else if (strcmp(w[0], "close") == 0) {
     model[actor][at] = kNone;
   } else if (strcmp(w[0], "set") == 0 && strcmp(w[2], "nodelay") == 0) {
@@ -164,9 +164,9 @@ static void conclude_for(int actor, int holds, const char* text, const char* res
       ends[end].has_edges |= (events & EPOLLET) != 0 && (events & EPOLLOUT) == 0;
     }
   } else if (strcmp(w[0], "own") == 0) {
-    ends[holds].owner = pids[actor];
+    ends[content].owner = pids[actor];
   } else if (strcmp(w[0], "async") == 0) {
-    ends[holds].is_async = number(w[2]);
+    ends[content].is_async = number(w[2]);
   } else if (strcmp(w[0], "sigmask") == 0) {
     masks[actor] = value_of(kMaskWords, w[2]);
   } else if (strcmp(w[0], "epnew") == 0) {
@@ -174,27 +174,27 @@ static void conclude_for(int actor, int holds, const char* text, const char* res
     set_kinds[actor][at] = 0;
   } else if (strcmp(w[0], "dup") == 0 && value == 0) {
     const int to = number(w[2]) % kSlots;
-    model[actor][to] = holds;
+    model[actor][to] = content;
     // From now on the two slots have the same set.  All properties are set, which excludes all
     // orders that could differ from TCP.
-    if (holds == kSet)
+    if (content == kSet)
       set_kinds[actor][to] = set_kinds[actor][at] = kIsUncertain | kIsInner | kHasEdges;
   }
 }
 
-static void conclude(int actor, const char* text, const char* result) {
+static void update_model(int actor, const char* text, const char* result) {
   const char* at = strchr(text, ' ');
-  conclude_for(actor, model[actor][number(at) % kSlots], text, result);
+  update_model_for(actor, model[actor][number(at) % kSlots], text, result);
 }
 
 static void perform_order(int actor, const char* text, char* result) {
-  char ready[kLineMax];
-  if (!prepare(actor, text, ready)) {
+  char full_order[kLineMax];
+  if (!complete_order(actor, text, full_order)) {
     strcpy(result, "not now");
     return;
   }
-  ask(actor, ready, result);
-  conclude(actor, ready, result);
+  order_and_wait(actor, full_order, result);
+  update_model(actor, full_order, result);
 }
 
 // ---- waits
@@ -222,7 +222,7 @@ static int is_asleep(int actor) { return sleeps(actor, pids[actor]); }
 // Returns 1 if the actor sleeps because the library talks to the service.  The library does so
 // before it makes the call of the order, and it numbers its own descriptors from kOwnMin on.
 static int waits_for_service(int actor) {
-  enum { kOwnMin = 1000 };
+  enum { kLibraryFdMin = 1000 };
   char path[64];
   long call = -1;
   unsigned long fd = 0;
@@ -231,12 +231,12 @@ static int waits_for_service(int actor) {
   if (file == NULL) return 0;
   if (fscanf(file, "%ld %lx", &call, &fd) != 2) call = -1;
   fclose(file);
-  return (call == SYS_recvmsg || call == SYS_connect) && fd >= kOwnMin;
+  return (call == SYS_recvmsg || call == SYS_connect) && fd >= kLibraryFdMin;
 }
 
 // Returns when the actor sleeps in the call that it was ordered to make, or has answered.
 static void until_it_sleeps(int actor) {
-  for (const long deadline = now_ms() + kEndless; now_ms() < deadline;) {
+  for (const long deadline = now_ms() + kHangMs; now_ms() < deadline;) {
     if (has_answered(actor)) return;
     if (is_asleep(actor) && !waits_for_service(actor) && is_asleep(actor)) return;
     usleep(20);
@@ -248,7 +248,7 @@ static void until_it_sleeps(int actor) {
 static int until_it_answers(int actor) {
   push_packets();
   long asleep_since = now_ms();
-  for (const long deadline = now_ms() + kEndless; now_ms() < deadline;) {
+  for (const long deadline = now_ms() + kHangMs; now_ms() < deadline;) {
     if (has_answered(actor)) return 1;
     const long now = now_ms();
     if (!is_asleep(actor)) asleep_since = now;
@@ -268,16 +268,16 @@ static int split_parts(char* text, char* parts[3]) {
   return count;
 }
 
-// Takes the result of an actor that waits.  If nothing has woken the actor, wakes it by a signal.
+// Reads the result of an actor that waits.  If nothing has woken the actor, wakes it by a signal.
 static void end_wait(int actor, char* result) {
   const int is_woken = until_it_answers(actor);
   if (!is_woken) kill(pids[actor], kEndOfWait);
-  if (!answer(actor, result, kEndless)) is_over = 1;
+  if (!read_answer(actor, result, kHangMs)) is_aborted = 1;
   if (!is_woken) append(result, " (not woken)");
 }
 
 // Returns the signals that are blocked while the actor makes this call.
-static uint32_t masked_in(int actor, const char* text) {
+static uint32_t blocked_signals(int actor, const char* text) {
   char copy[kLineMax];
   char* w[kWords];
   strcpy(copy, text);
@@ -289,10 +289,9 @@ static uint32_t masked_in(int actor, const char* text) {
 }
 
 // Returns 1 if the kernel may send the actor a signal together with the bytes that it waits for,
-// and the result would then depend on time.  The signal may come a moment before the bytes.  A
-// recv() is restarted by the kernel and returns the bytes in any case; other calls may or may not
-// end with
-// EINTR.
+// and the result would then depend on time.  The signal may come a moment before the bytes.  The
+// kernel restarts a recv(), which returns the bytes in any case.  Other calls may or may not end
+// with EINTR.
 static int may_be_interrupted(int actor, const char* wait, int other, const char* act) {
   char copies[2][kLineMax];
   char* w[2][kWords];
@@ -307,10 +306,10 @@ static int may_be_interrupted(int actor, const char* wait, int other, const char
          model[actor][number(w[0][1]) % kSlots] != (from ^ 1);
 }
 
-// Lets one actor wait, sends it a signal if the step says so, and lets another actor make a call
-// that may wake it.
+// Makes one actor wait, sends it a signal if the step says so, and makes another actor carry out a
+// call that may wake it.
 static void perform_wake(char* text, char* result) {
-  char first[kLineMax], ready[kLineMax], other[kLineMax] = "";
+  char wait_order[kLineMax], full_order[kLineMax], signal_note[kLineMax] = "";
   char* parts[3] = {NULL};
   const int has_signal = strncmp(text, "signal ", 7) == 0;
   const int count = split_parts(text, parts);
@@ -319,89 +318,92 @@ static void perform_wake(char* text, char* result) {
   const char* last = parts[count - 1];
   const int b = atoi(last);
   if (a < 0 || a >= kActors || b < 0 || b >= kActors || a == b) return;
-  first[0] = '!';
-  if (!prepare(a, strchr(parts[0], ' ') + 1, first + 1) ||
-      !prepare(b, strchr(last, ' ') + 1, ready) || may_be_interrupted(a, first + 1, b, ready)) {
+  wait_order[0] = '!';
+  if (!complete_order(a, strchr(parts[0], ' ') + 1, wait_order + 1) ||
+      !complete_order(b, strchr(last, ' ') + 1, full_order) ||
+      may_be_interrupted(a, wait_order + 1, b, full_order)) {
     strcpy(result, "not now");
     return;
   }
-  ask(a, first, result);
+  order_and_wait(a, wait_order, result);
   until_it_sleeps(a);
   if (has_signal) {
     const int is_first = strstr(parts[1], "USR1") != NULL;
     const enum signal_kind kind = is_first ? kUsr1 : kUsr2;
-    const int is_blocked = (masked_in(a, first + 1) & (is_first ? kMaskUsr1 : kMaskUsr2)) != 0;
-    const unsigned before = handled(a, kind);
+    const int is_blocked =
+        (blocked_signals(a, wait_order + 1) & (is_first ? kMaskUsr1 : kMaskUsr2)) != 0;
+    const unsigned before = handled_signals(a, kind);
     kill(pids[a], is_first ? SIGUSR1 : SIGUSR2);
-    const long deadline = now_ms() + kEndless;
-    while (!is_blocked && handled(a, kind) == before) {
-      if (now_ms() > deadline) is_over = 1;
-      if (is_over) break;
+    const long deadline = now_ms() + kHangMs;
+    while (!is_blocked && handled_signals(a, kind) == before) {
+      if (now_ms() > deadline) is_aborted = 1;
+      if (is_aborted) break;
       usleep(20);
     }
     usleep(100);
     until_it_sleeps(a);
-    append(other, "%s", has_answered(a) ? " (after the signal)" : "");
+    append(signal_note, "%s", has_answered(a) ? " (after the signal)" : "");
   }
-  char acted[kLineMax];
-  ask(b, ready, acted);
+  char act_reply[kLineMax];
+  order_and_wait(b, full_order, act_reply);
   end_wait(a, result);
-  conclude(b, ready, acted);
-  conclude(a, first + 1, result);
-  append(result, "%s; then %s", other, acted);
+  update_model(b, full_order, act_reply);
+  update_model(a, wait_order + 1, result);
+  append(result, "%s; then %s", signal_note, act_reply);
 }
 
-// Lets two actors wait for their epoll sets, which have a connection or the listener in common.  A
-// third actor sends, or connects ("knock SLOT WAYS SLOT WAYS": the second slot accepts).
+// Makes two actors wait for their epoll sets, which have a connection or the listener in common.
+// Then a third actor sends, or connects to itself ("connect_accept SLOT WAYS SLOT WAYS", where the
+// second slot is for the accepted connection).
 static void perform_race(char* text, char* result) {
-  char ready[3][kLineMax], results[2][kLineMax] = {"", ""}, acted[kLineMax];
+  char full_order[3][kLineMax], results[2][kLineMax] = {"", ""}, act_reply[kLineMax];
   char* parts[3] = {NULL};
   int actors[3];
   if (split_parts(text, parts) != 3) return;
-  const char* knock = strstr(parts[2], "knock ");
+  const char* connect_part = strstr(parts[2], "connect_accept ");
   for (int i = 0; i < 3; ++i) {
     actors[i] = number(parts[i]);
     if (actors[i] < 0 || actors[i] >= kActors || pids[actors[i]] == 0) return;
-    if (i == 2 && knock != NULL) continue;
-    ready[i][0] = '!';
-    if (!prepare(actors[i], strchr(parts[i], ' ') + 1, ready[i] + (i < 2))) return;
-    // After shutdown(SHUT_WR) of the common end, the kernel wakes twice for one segment.  Whether
-    // both actors are woken then depends on how soon the first one runs.
+    if (i == 2 && connect_part != NULL) continue;
+    full_order[i][0] = '!';
+    if (!complete_order(actors[i], strchr(parts[i], ' ') + 1, full_order[i] + (i < 2))) return;
+    // After shutdown(SHUT_WR) of the common end, the kernel wakes twice for one segment.  Then
+    // either one or both actors are woken, which depends on how soon the first actor runs.
     if (i == 2) {
       char copy[kLineMax];
       char* words[3];
-      strcpy(copy, ready[2]);
+      strcpy(copy, full_order[2]);
       const int has_slot = split(copy, words, 3) > 1;
       const int end = has_slot ? model[actors[2]][number(words[1]) % kSlots] : kNone;
       if (end >= 0 && end != kSet && ends[end ^ 1].shut) return;
     }
     for (int j = 0; i == 2 && j < 2; ++j) {
-      if (may_be_interrupted(actors[j], ready[j] + 1, actors[2], ready[2])) return;
+      if (may_be_interrupted(actors[j], full_order[j] + 1, actors[2], full_order[2])) return;
     }
   }
   const int b = actors[2];
   if (actors[0] == actors[1] || actors[0] == b || actors[1] == b) return;
   char* w[5];
-  if (knock != NULL) {
+  if (connect_part != NULL) {
     char copy[kLineMax];
-    strcpy(copy, knock);
+    strcpy(copy, connect_part);
     if (split(copy, w, 5) != 5 || connections == kConnectionsMax) return;
-    snprintf(ready[2], kLineMax, "connect %d %d", number(w[1]) % kSlots, number(w[2]));
+    snprintf(full_order[2], kLineMax, "connect %d %d", number(w[1]) % kSlots, number(w[2]));
     model[b][number(w[1]) % kSlots] = 2 * connections;
     model[b][number(w[3]) % kSlots] = 2 * connections + 1;
   }
   for (int i = 0; i < 2; ++i) {
-    ask(actors[i], ready[i], results[i]);
+    order_and_wait(actors[i], full_order[i], results[i]);
     until_it_sleeps(actors[i]);
   }
-  ask(b, ready[2], acted);
+  order_and_wait(b, full_order[2], act_reply);
   for (int i = 0; i < 2; ++i) end_wait(actors[i], results[i]);
-  if (knock == NULL) {
-    conclude(b, ready[2], acted);
+  if (connect_part == NULL) {
+    update_model(b, full_order[2], act_reply);
   } else {
-    snprintf(ready[2], kLineMax, "accept %d %d", number(w[3]) % kSlots, number(w[4]));
-    ask(b, ready[2], acted);
+    snprintf(full_order[2], kLineMax, "accept %d %d", number(w[3]) % kSlots, number(w[4]));
+    order_and_wait(b, full_order[2], act_reply);
     ++connections;
   }
-  append(result, "%s / %s; %s", results[0], results[1], acted);
+  append(result, "%s / %s; %s", results[0], results[1], act_reply);
 }

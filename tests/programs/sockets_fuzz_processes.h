@@ -1,4 +1,5 @@
-// Makes connections and processes, and ends processes, for the coordinator of sockets_fuzz.c.
+// Performs steps for the coordinator of sockets_fuzz.c that make connections and processes, or that
+// end processes.
 #pragma once
 
 #include "sockets_fuzz_orders.h"
@@ -10,41 +11,43 @@ static void perform_connect(char** w, char* result) {
   char text[64];
   if (connections == kConnectionsMax || pids[a] == 0 || pids[b] == 0) return;
   snprintf(text, sizeof(text), "connect %d %s", s, w[5]);
-  ask(a, text, result);
+  order_and_wait(a, text, result);
   model[a][s] = 2 * connections;
   snprintf(text, sizeof(text), "accept %d %s", t, w[6]);
-  ask(b, text, result);
+  order_and_wait(b, text, result);
   model[b][t] = 2 * connections + 1;
   ++connections;
 }
 
-// Sends bytes in both directions: under Verbena until some go by the ring, otherwise a few times.
+// Sends bytes in both directions: under Verbena until some go by the ring each way, otherwise a few
+// times.  Bit `side` of `rings_used` is set when bytes of that side went by the ring.
 static void perform_warm(char** w) {
   const int a[2] = {number(w[1]), number(w[3])}, s[2] = {number(w[2]), number(w[4])};
   char text[64], result[kLineMax];
-  int past = 0;
+  int rings_used = 0;
   for (int side = 0; side < 2; ++side) {
     if (pids[a[side]] == 0 || model[a[side]][s[side]] < 0) return;
   }
   if ((model[a[0]][s[0]] ^ 1) != model[a[1]][s[1]]) return;
-  ++warm;
-  for (int round = 0; round < (is_verbena ? kWarmRounds : 3) && past != 3 && !is_over; ++round) {
+  ++ring_attempts;
+  for (int round = 0; round < (is_verbena ? kWarmRounds : 3) && rings_used != 3 && !is_aborted;
+       ++round) {
     for (int side = 0; side < 2; ++side) {
       snprintf(text, sizeof(text), "send %d send 1500 - 0 0", s[side]);
-      ask(a[side], text, result);
-      for (int got = 0; got < 1500 && !is_over;) {
+      order_and_wait(a[side], text, result);
+      for (int got = 0; got < 1500 && !is_aborted;) {
         int n = 0, by_ring = 0;
         snprintf(text, sizeof(text), "rings %d", s[1 - side]);
-        ask(a[1 - side], text, result);
+        order_and_wait(a[1 - side], text, result);
         sscanf(result, "%d %d", &n, &by_ring);
         if (n == 0) return;
         if (n > 0) got += n;
-        if (by_ring) past |= 1 << side;
+        if (by_ring) rings_used |= 1 << side;
       }
     }
     if (round > 3) usleep(200);
   }
-  if (past == 3) ++warmed;
+  if (rings_used == 3) ++ring_successes;
 }
 
 static void forget_actor(int actor) {
@@ -64,10 +67,10 @@ static int end_actor(int actor, int by_kill) {
     }
     kill(pids[actor], SIGKILL);
   } else {
-    order(actor, "quit");
+    send_order(actor, "quit");
   }
   struct pollfd one = {process, POLLIN, 0};
-  if (poll(&one, 1, kEndless) != 1) is_over = 1;
+  if (poll(&one, 1, kHangMs) != 1) is_aborted = 1;
   close(process);
   int status = 0;
   waitpid(pids[actor], &status, WNOHANG);
@@ -78,7 +81,7 @@ static int end_actor(int actor, int by_kill) {
 static void perform_kill(const char* text, char* result) {
   const int a = number(text + 5);
   const char* wait = strchr(text + 5, ' ');
-  char ready[kLineMax] = "!", nothing[kLineMax];
+  char full_order[kLineMax] = "!", ignored[kLineMax];
   strcpy(result, "not now");
   if (a < 0 || a >= kActors || pids[a] == 0 || loses_reset(a)) return;
   for (int s = 0; s < kSlots; ++s) {
@@ -88,19 +91,19 @@ static void perform_kill(const char* text, char* result) {
     if (end >= 0 && end != kSet && ends[end ^ 1].sent != ends[end ^ 1].received) return;
   }
   if (wait != NULL) {
-    if (!prepare(a, wait + 1, ready + 1)) return;
-    ask(a, ready, nothing);
+    if (!complete_order(a, wait + 1, full_order + 1)) return;
+    order_and_wait(a, full_order, ignored);
     until_it_sleeps(a);
   }
   end_actor(a, 1);
   forget_actor(a);
   strcpy(result, "0");
-  // The next actor has the same socket, so an answer of this actor must be read now.
-  if (has_answered(a)) answer(a, nothing, 0);
+  // The next actor with this number uses the same socket, so read an answer of this actor now.
+  if (has_answered(a)) read_answer(a, ignored, 0);
 }
 
 // Returns 1 if the actor holds both ends of a connection with unread bytes.  If exec() closes one
-// of them, it resets the other one.
+// end, TCP resets the other end.
 static int may_reset_itself(int actor) {
   for (int s = 0; s < kSlots; ++s) {
     const int end = model[actor][s];
@@ -121,28 +124,28 @@ static void perform_process(char** w, char* result) {
     if (pids[b] != 0) return;
     result[0] = '\0';
     snprintf(text, sizeof(text), "fork %d", b);
-    ask(a, text, result);
+    order_and_wait(a, text, result);
     pids[b] = atoi(result);
     masks[b] = masks[a];
     for (int s = 0; s < kSlots; ++s) model[b][s] = model[a][s] == kSet ? kNone : model[a][s];
     if (pids[b] <= 0) die("fork");
-    // Wait for an answer of the child: before it knows its number, it would count signals for its
-    // parent.
-    ask(b, "limits -1", result);
+    // Wait for an answer of the child.  Until the child knows its number, it would count signals
+    // for its parent.
+    order_and_wait(b, "limits -1", result);
     strcpy(result, "0");
   } else if (w[0][1] == 'x' && w[0][2] == 'e') {
     // Bytes in a ring make exec() differ from TCP (docs/limits.md).
     if (has_unread(a, w[2][0] != 'p') || may_reset_itself(a)) return;
     result[0] = '\0';
     snprintf(text, sizeof(text), "exec %s", w[2]);
-    ask(a, text, result);
+    order_and_wait(a, text, result);
     // Ask which descriptors exec() has closed, and remove them from the model.
     for (int s = 0; s < kSlots; ++s) {
       char info[kLineMax];
       if (model[a][s] == kSet) model[a][s] = kNone;
       if (model[a][s] == kNone) continue;
       snprintf(text, sizeof(text), "info %d", s);
-      ask(a, text, info);
+      order_and_wait(a, text, info);
       if (strcmp(info, "-1") == 0) model[a][s] = kNone;
     }
   } else if (w[0][0] == 'p') {
@@ -152,9 +155,9 @@ static void perform_process(char** w, char* result) {
     if (peer->sent != peer->received) return;
     snprintf(text, sizeof(text), "give %d %d", s, to);
     result[0] = '\0';
-    ask(a, text, result);
+    order_and_wait(a, text, result);
     snprintf(text, sizeof(text), "take %d", t);
-    ask(to, text, result);
+    order_and_wait(to, text, result);
     if (atoi(result) == 0) model[to][t] = model[a][s];
   } else {
     snprintf(result, kLineMax, "status %d", end_actor(a, 0));

@@ -13,12 +13,12 @@
 static int self;          // this actor's number
 static int slot[kSlots];  // descriptors, or -1
 static struct counters* counters;
-static volatile sig_atomic_t broken_pipes;
+static volatile sig_atomic_t sigpipe_count;
 static __thread unsigned char bytes[kPieceMax + kUnreadMax];
 
 static void on_signal(int number) {
   if (number == SIGPIPE) {
-    ++broken_pipes;
+    ++sigpipe_count;
   } else if (number != kEndOfWait) {
     const enum signal_kind kind = number == SIGUSR1   ? kUsr1
                                   : number == SIGUSR2 ? kUsr2
@@ -27,7 +27,7 @@ static void on_signal(int number) {
     __atomic_fetch_add(&counters->signals[self][kind], 1, __ATOMIC_SEQ_CST);
   }
 }
-static unsigned handled(int actor, enum signal_kind kind) {
+static unsigned handled_signals(int actor, enum signal_kind kind) {
   return __atomic_load_n(&counters->signals[actor][kind], __ATOMIC_SEQ_CST);
 }
 
@@ -67,7 +67,7 @@ static void report(char* result, ssize_t value) {
 }
 
 // Returns a pointer to the descriptor in the slot that the word names.
-static int* place(const char* word) {
+static int* descriptor_at(const char* word) {
   const int at = number(word);
   static int none, listener;
   none = -1;
@@ -91,14 +91,14 @@ static int is_set(int fd) {
 
 // Removes a slot's descriptor from all epoll sets of the actor.  Otherwise the kernel would keep it
 // in its sets if it is closed while a copy of it is open (docs/limits.md).
-static void leave_sets(int* at) {
+static void remove_from_sets(int* at) {
   for (int i = 0; *at >= 0 && i < kSlots; ++i) {
     if (&slot[i] != at && is_set(slot[i])) epoll_ctl(slot[i], EPOLL_CTL_DEL, *at, NULL);
   }
 }
 // Closes the descriptor of a slot.
-static void empty(int* at) {
-  leave_sets(at);
+static void close_slot(int* at) {
+  remove_from_sets(at);
   if (*at >= 0) close(*at);
   *at = -1;
 }

@@ -9,9 +9,9 @@
 
 #include "sockets_fuzz_slots.h"
 
-// send SLOT HOW SIZE FLAGS END OFFSET
+// send SLOT CALL SIZE FLAGS END OFFSET: sends bytes of this end from the offset on, by this call
 static void do_send(char** w, char* result) {
-  const int fd = *place(w[1]);
+  const int fd = *descriptor_at(w[1]);
   const size_t size = (size_t)number(w[3]);
   const int flags = (int)value_of(kFlagWords, w[4]);
   fill(bytes, (unsigned)number(w[5]), (unsigned)number(w[6]), size);
@@ -66,9 +66,9 @@ static void do_send(char** w, char* result) {
   report(result, sent);
 }
 
-// recv SLOT HOW SIZE FLAGS
+// recv SLOT CALL SIZE FLAGS: receives bytes by this call, and reports their hash
 static void do_recv(char** w, char* result) {
-  const int fd = *place(w[1]);
+  const int fd = *descriptor_at(w[1]);
   const size_t size = (size_t)number(w[3]);
   const int flags = (int)value_of(kFlagWords, w[4]);
   struct iovec parts[3] = {
@@ -84,7 +84,7 @@ static void do_recv(char** w, char* result) {
                          .msg_flags = 0x7000};
   memset(bytes, 0xee, size);
   ssize_t got = 0;
-  char more[64] = "";
+  char details[64] = "";
   if (strcmp(w[2], "read") == 0) {
     got = read(fd, bytes, size);
   } else if (strcmp(w[2], "readv") == 0) {
@@ -92,13 +92,13 @@ static void do_recv(char** w, char* result) {
   } else if (strcmp(w[2], "recvmsg") == 0) {
     got = recvmsg(fd, &whole, flags);
     if (got >= 0) {
-      append(more, " name=%u control=%zu flags=%x", whole.msg_namelen, whole.msg_controllen,
+      append(details, " name=%u control=%zu flags=%x", whole.msg_namelen, whole.msg_controllen,
              (unsigned)whole.msg_flags);
     }
   } else if (strcmp(w[2], "recvfrom") == 0) {
     socklen_t length = sizeof(from);
     got = recvfrom(fd, bytes, size, flags, (struct sockaddr*)&from, &length);
-    if (got >= 0) append(more, " name=%u", length);
+    if (got >= 0) append(details, " name=%u", length);
   } else if (strcmp(w[2], "recvmmsg") == 0) {
     struct mmsghdr messages[2] = {
         {.msg_hdr = {.msg_iov = parts, .msg_iovlen = 1, .msg_controllen = 5}},
@@ -106,7 +106,7 @@ static void do_recv(char** w, char* result) {
     const int count = recvmmsg(fd, messages, 2, flags | MSG_WAITFORONE, NULL);
     got = count < 0 ? -1 : 0;
     for (int i = 0; i < count; ++i) {
-      append(more, " %u", messages[i].msg_len);
+      append(details, " %u", messages[i].msg_len);
       got += messages[i].msg_len;
     }
   } else if (strcmp(w[2], "splice") == 0) {
@@ -131,36 +131,36 @@ static void do_recv(char** w, char* result) {
     const int in_two = strcmp(w[2], "recvmmsg") == 0;
     append(result, " #%08x", hash_of(bytes, in_two ? size / 2 : (size_t)got));
   }
-  append(result, "%s", more);
+  append(result, "%s", details);
 }
 
 static unsigned char* flood_bytes(void) {
   static unsigned char* buffer;
-  if (buffer == NULL && (buffer = malloc(kFlood)) == NULL) die("malloc");
+  if (buffer == NULL && (buffer = malloc(kFloodBytes)) == NULL) die("malloc");
   return buffer;
 }
 
 // flood SLOT END OFFSET: sends more than there is room for, in one call
 static void do_flood(char** w, char* result) {
   unsigned char* buffer = flood_bytes();
-  fill(buffer, (unsigned)number(w[2]), (unsigned)number(w[3]), kFlood);
-  report(result, send(*place(w[1]), buffer, kFlood, 0));
+  fill(buffer, (unsigned)number(w[2]), (unsigned)number(w[3]), kFloodBytes);
+  report(result, send(*descriptor_at(w[1]), buffer, kFloodBytes, 0));
 }
 
 // fill SLOT END OFFSET: sends until there is no room, and no byte is under way that could make room
 static void do_fill(char** w, char* result) {
   enum { kTries = 200, kTryMs = 5 };
-  const int fd = *place(w[1]);
+  const int fd = *descriptor_at(w[1]);
   unsigned char* buffer = flood_bytes();
   size_t sent = 0;
-  fill(buffer, (unsigned)number(w[2]), (unsigned)number(w[3]), kFlood);
-  for (int tries = 0; sent < kFlood && tries < kTries;) {
+  fill(buffer, (unsigned)number(w[2]), (unsigned)number(w[3]), kFloodBytes);
+  for (int tries = 0; sent < kFloodBytes && tries < kTries;) {
     struct tcp_info info;
-    const int is_still = tcp_info(fd, &info) == 0 && info.tcpi_unacked == 0;
-    const ssize_t n = send(fd, buffer + sent, kFlood - sent, MSG_DONTWAIT);
+    const int is_acknowledged = tcp_info(fd, &info) == 0 && info.tcpi_unacked == 0;
+    const ssize_t n = send(fd, buffer + sent, kFloodBytes - sent, MSG_DONTWAIT);
     if (n > 0) {
       sent += (size_t)n;
-    } else if (errno != EAGAIN || is_still) {
+    } else if (errno != EAGAIN || is_acknowledged) {
       break;
     } else {
       struct pollfd one = {fd, POLLOUT, 0};
@@ -171,15 +171,15 @@ static void do_fill(char** w, char* result) {
   report(result, (ssize_t)sent);
 }
 
-// drain SLOT SIZE END OFFSET: receives SIZE bytes, or all if the stream ends before, and checks
-// them
+// drain SLOT SIZE END OFFSET: receives SIZE bytes, or all bytes if the stream ends before, and
+// checks them
 static void do_drain(char** w, char* result) {
-  const int fd = *place(w[1]);
-  const size_t wanted = (size_t)number(w[2]);
+  const int fd = *descriptor_at(w[1]);
+  const size_t size = (size_t)number(w[2]);
   static unsigned char got[65536];
   size_t done = 0, bad = 0;
-  while (done < wanted) {
-    const size_t rest = wanted - done;
+  while (done < size) {
+    const size_t rest = size - done;
     const ssize_t n = recv(fd, got, rest < sizeof(got) ? rest : sizeof(got), 0);
     if (n <= 0) {
       append(result, "%zu %s %s", done, bad ? "bad" : "good",

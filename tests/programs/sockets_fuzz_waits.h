@@ -11,8 +11,8 @@
 
 // poll SLOT EVENTS SLOT EVENTS MS [MASK]: calls poll(), or with a mask ppoll()
 static void do_poll(char** w, char* result) {
-  struct pollfd fds[2] = {{*place(w[1]), (short)value_of(kEventWords, w[2]), 0},
-                          {*place(w[3]), (short)value_of(kEventWords, w[4]), 0}};
+  struct pollfd fds[2] = {{*descriptor_at(w[1]), (short)value_of(kEventWords, w[2]), 0},
+                          {*descriptor_at(w[3]), (short)value_of(kEventWords, w[4]), 0}};
   const int ms = number(w[5]);
   const struct timespec limit = time_of(ms);
   sigset_t mask;
@@ -29,15 +29,15 @@ static void do_poll(char** w, char* result) {
 // 1 (read), 2 (write) and 4 (except).
 static void do_select(char** w, char* result) {
   fd_set sets[3];
-  const int fds[2] = {*place(w[1]), *place(w[3])};
-  const int wanted[2] = {number(w[2]), number(w[4])};
-  int most = 0;
+  const int fds[2] = {*descriptor_at(w[1]), *descriptor_at(w[3])};
+  const int set_bits[2] = {number(w[2]), number(w[4])};
+  int nfds = 0;
   for (int i = 0; i < 3; ++i) {
     FD_ZERO(&sets[i]);
     for (int j = 0; j < 2; ++j) {
-      if (fds[j] < 0 || (wanted[j] >> i & 1) == 0) continue;
+      if (fds[j] < 0 || (set_bits[j] >> i & 1) == 0) continue;
       FD_SET(fds[j], &sets[i]);
-      if (fds[j] >= most) most = fds[j] + 1;
+      if (fds[j] >= nfds) nfds = fds[j] + 1;
     }
   }
   const int ms = number(w[5]);
@@ -45,8 +45,8 @@ static void do_select(char** w, char* result) {
   const struct timespec same_limit = time_of(ms);
   sigset_t mask;
   const int count = w[6] == NULL
-                        ? select(most, &sets[0], &sets[1], &sets[2], ms < 0 ? NULL : &limit)
-                        : pselect(most, &sets[0], &sets[1], &sets[2], ms < 0 ? NULL : &same_limit,
+                        ? select(nfds, &sets[0], &sets[1], &sets[2], ms < 0 ? NULL : &limit)
+                        : pselect(nfds, &sets[0], &sets[1], &sets[2], ms < 0 ? NULL : &same_limit,
                                   mask_of(w[6], &mask));
   report(result, count);
   for (int j = 0; count > 0 && j < 2; ++j) {
@@ -57,8 +57,8 @@ static void do_select(char** w, char* result) {
 
 // epnew SLOT
 static void do_epnew(char** w, char* result) {
-  int* at = place(w[1]);
-  empty(at);
+  int* at = descriptor_at(w[1]);
+  close_slot(at);
   *at = epoll_create1(EPOLL_CLOEXEC);
   append(result, "%d", *at >= 0 ? 0 : -1);
 }
@@ -70,7 +70,7 @@ static void do_epctl(char** w, char* result) {
                                          : EPOLL_CTL_DEL;
   struct epoll_event event = {.events = value_of(kEventWords, w[4])};
   event.data.u64 = (event.events & EPOLLET ? 2000u : 1000u) + (unsigned)number(w[3]);
-  report(result, epoll_ctl(*place(w[1]), operation, *place(w[3]), &event));
+  report(result, epoll_ctl(*descriptor_at(w[1]), operation, *descriptor_at(w[3]), &event));
 }
 
 // Returns the events that are compared.  TCP makes edges of output when acknowledgements arrive, so
@@ -80,24 +80,24 @@ static uint32_t compared_events(const struct epoll_event* event) {
   return is_edge ? event->events & ~(EPOLLOUT | EPOLLWRNORM | EPOLLWRBAND) : event->events;
 }
 
-// epwait SLOT MOST MS [MASK [2]]: calls epoll_wait(), or with a mask epoll_pwait() or
+// epwait SLOT MAXEVENTS MS [MASK [2]]: calls epoll_wait(), or with a mask epoll_pwait() or
 // epoll_pwait2()
 static void do_epwait(char** w, char* result) {
   struct epoll_event events[kSlots + 1];
   const int room = kSlots + 1;
-  const int most = number(w[2]) < room ? number(w[2]) : room;
-  const int set = *place(w[1]), ms = number(w[3]);
+  const int maxevents = number(w[2]) < room ? number(w[2]) : room;
+  const int set = *descriptor_at(w[1]), ms = number(w[3]);
   const struct timespec limit = time_of(ms);
   sigset_t mask;
-  const int count = w[4] == NULL   ? epoll_wait(set, events, most, ms)
-                    : w[5] == NULL ? epoll_pwait(set, events, most, ms, mask_of(w[4], &mask))
-                                   : epoll_pwait2(set, events, most, ms < 0 ? NULL : &limit,
+  const int count = w[4] == NULL   ? epoll_wait(set, events, maxevents, ms)
+                    : w[5] == NULL ? epoll_pwait(set, events, maxevents, ms, mask_of(w[4], &mask))
+                                   : epoll_pwait2(set, events, maxevents, ms < 0 ? NULL : &limit,
                                                   mask_of(w[4], &mask));
   int compared = count;
   for (int i = 0; i < count; ++i) compared -= compared_events(&events[i]) == 0;
   report(result, compared);
-  if (count > 0 && most == room) strcpy(result, "0");
-  for (unsigned s = 0; most == room && s <= kSlots; ++s) {
+  if (count > 0 && maxevents == room) strcpy(result, "0");
+  for (unsigned s = 0; maxevents == room && s <= kSlots; ++s) {
     for (int i = 0; i < count; ++i) {
       if (events[i].data.u64 % 1000u != s) continue;
       const uint32_t shown = compared_events(&events[i]);
@@ -131,11 +131,11 @@ static void do_set(char** w, char* result) {
   const int value = number(w[3]);
   if (strcmp(w[2], "linger") == 0) {
     const struct linger l = {value >= 0, value > 0 ? value : 0};
-    report(result, setsockopt(*place(w[1]), SOL_SOCKET, SO_LINGER, &l, sizeof(l)));
+    report(result, setsockopt(*descriptor_at(w[1]), SOL_SOCKET, SO_LINGER, &l, sizeof(l)));
     return;
   }
   const struct option_name* o = option_of(w[2]);
-  report(result, setsockopt(*place(w[1]), o->level, o->option, &value, sizeof(value)));
+  report(result, setsockopt(*descriptor_at(w[1]), o->level, o->option, &value, sizeof(value)));
 }
 
 // get SLOT OPTION
@@ -143,7 +143,7 @@ static void do_get(char** w, char* result) {
   const struct option_name* o = option_of(w[2]);
   int value = 0;
   socklen_t length = sizeof(value);
-  report(result, getsockopt(*place(w[1]), o->level, o->option, &value, &length));
+  report(result, getsockopt(*descriptor_at(w[1]), o->level, o->option, &value, &length));
   append(
       result, " %s",
       o->option == SO_ERROR && o->level == SOL_SOCKET && value != 0 ? strerrorname_np(value) : "");
@@ -153,14 +153,14 @@ static void do_get(char** w, char* result) {
 // inq SLOT, atmark SLOT
 static void do_ioctl(char** w, char* result) {
   int value = 0;
-  const int done = ioctl(*place(w[1]), w[0][0] == 'i' ? FIONREAD : SIOCATMARK, &value);
+  const int done = ioctl(*descriptor_at(w[1]), w[0][0] == 'i' ? FIONREAD : SIOCATMARK, &value);
   report(result, done);
   append(result, " %d", value);
 }
 
 // nonblock SLOT ON fcntl|ioctl
 static void do_nonblock(char** w, char* result) {
-  const int fd = *place(w[1]);
+  const int fd = *descriptor_at(w[1]);
   int on = number(w[2]);
   int done = 0;
   if (w[3][0] == 'f') {
@@ -178,7 +178,7 @@ static void do_state(char** w, char* result) {
                                        "FIN",     "FIN",         "CLOSED", "CLOSED",
                                        "PASSIVE", "CLOSED",      "LISTEN", "CLOSED"};
   struct tcp_info info;
-  const int done = tcp_info(*place(w[1]), &info);
+  const int done = tcp_info(*descriptor_at(w[1]), &info);
   report(result, done);
   if (done == 0) append(result, " %s", kNames[info.tcpi_state % 12]);
 }
@@ -186,7 +186,7 @@ static void do_state(char** w, char* result) {
 // info SLOT: reports the TCP state and the numbers of bytes to the coordinator
 static void do_info(char** w, char* result) {
   struct tcp_info info;
-  if (tcp_info(*place(w[1]), &info) != 0) {
+  if (tcp_info(*descriptor_at(w[1]), &info) != 0) {
     append(result, "-1");
   } else {
     append(result, "%u %llu %llu %u", info.tcpi_state,

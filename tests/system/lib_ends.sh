@@ -2,7 +2,7 @@
 # tests/wire.  Source lib.sh and tests/wire/lib.sh first.
 programs=$VB_PREFIX/tests/programs
 
-# By name of an end: its pipes, the address that it has printed (QP number, PSN, GID), and the events not yet waited for.
+# By name of an end: its pipes, the data that its peer needs (GID, QP number, PSN, memory), and its unread events.
 declare -A end_in end_out end_address end_events
 
 # Closes the pipes of the other ends and of the line in a subshell.  An open copy would hide their end of file.
