@@ -46,8 +46,8 @@ static int connections;  // the number of connections so far
 static int is_aborted;   // set if the rest of the sequence cannot run
 static int is_verbena;   // set if the library is preloaded
 static int is_delayed;   // a connection has Nagle's algorithm, which waits for acknowledgements
-static unsigned ring_attempts,
-    ring_successes;  // numbers of connections that should, and that did, use the ring
+// These are the numbers of connections that should use the ring, and that did use it.
+static unsigned ring_attempts, ring_successes;
 
 static long now_ms(void) {
   struct timespec t;

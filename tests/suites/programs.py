@@ -1,4 +1,4 @@
-"""Runs the servers and clients of the programs in programs_suite.py, and notes what they do."""
+"""Runs the servers and clients of the programs for programs_suite.py, and notes what they do."""
 import collections
 import contextlib
 import hashlib
@@ -16,7 +16,7 @@ READY_SECONDS = 30
 END_SECONDS = 20
 PORT = 18600
 
-Program = collections.namedtuple("Program", "name run needs least not_only root quick")
+Program = collections.namedtuple("Program", "name run needs min_bytes not_only root quick")
 
 
 class Failed(Exception):
@@ -27,16 +27,16 @@ class Programs:
     """The programs of one file, in its order."""
 
     def __init__(self):
-        self.every = []
+        self.programs = []
 
-    def add(self, *needs, least=0, not_only=None, root=False, quick=False):
-        """Adds a function to the programs.  `needs` are programs or files that must be installed.  At least `least` bytes
-        must go by the ring.  `not_only` says why it cannot run with --sockets=only.  `root` says that it needs root and
-        several users.  CI runs the `quick` ones."""
-        def added(run):
-            self.every.append(Program(run.__name__, run, needs, least, not_only, root, quick))
+    def add(self, *needs, min_bytes=0, not_only=None, root=False, quick=False):
+        """Adds a function that runs a program.  `needs` are programs or files that must be installed.  At least
+        `min_bytes` bytes must go by the ring.  `not_only` says why the program cannot run with --sockets=only.  `root`
+        says that the program needs root and several users.  CI runs the programs that are `quick`."""
+        def add_function(run):
+            self.programs.append(Program(run.__name__, run, needs, min_bytes, not_only, root, quick))
             return run
-        return added
+        return add_function
 
 
 def listens(port):
@@ -60,7 +60,7 @@ def until_true(condition, seconds):
 
 
 def without_figures(text):
-    """Returns the different lines of `text`, sorted, with N in place of figures and their units."""
+    """Returns the lines of `text`, sorted and without repeats, with N instead of figures and their units."""
     text = re.sub(r"\x1b\[[0-9;]*m|\r", "", text)
     text = re.sub(r"0x[0-9a-f]+|-?\d[\d.,:]*(?:e[-+]?\d+)?", "N", text)
     text = re.sub(r"N ?[kKMGT]?i?(?:Bytes|bits|B|b|s|ms|us|usec|msec|sec|m|k|K|M|G)\b", "N", text)
@@ -68,12 +68,12 @@ def without_figures(text):
 
 
 class Round:
-    """One round of a program: its directory, the ways of its server and clients, and what was seen."""
+    """One run of a program: its directory, the ways in which its server and clients run, and notes of what they did."""
 
     def __init__(self, directory, server_way, client_way):
         self.directory, self.server_way, self.client_way = directory, server_way, client_way
         self.port = PORT
-        self.seen = []
+        self.notes = []
         self.logs = 0
 
     def _log(self, name):
@@ -84,7 +84,7 @@ class Round:
         return str(self.directory / name)
 
     def data(self, name, size):
-        """Makes a file of random bytes, the same ones in each round."""
+        """Makes a file of random bytes, which are the same in each round."""
         (self.directory / name).write_bytes(random.Random(size).randbytes(size))
         return self.path(name)
 
@@ -92,28 +92,28 @@ class Round:
         (self.directory / name).write_text(text)
         return self.path(name)
 
-    def make(self, *words, **options):
-        """Runs a command that prepares something, and has no part in the comparison."""
+    def prepare(self, *words, **options):
+        """Runs a command that prepares the test.  Its results are not compared."""
         subprocess.run([str(word) for word in words], check=True, cwd=self.directory, stdin=subprocess.DEVNULL,
                        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=CLIENT_SECONDS, **options)
 
-    def see(self, what, value):
-        self.seen.append(f"{what}: {value}")
+    def note(self, what, value):
+        self.notes.append(f"{what}: {value}")
 
     def file(self, name):
         """Notes the bytes of a file."""
         path = self.directory / name
-        held = path.read_bytes() if path.exists() else None
-        self.see(name, "missing" if held is None else f"{len(held)} bytes {hashlib.sha256(held).hexdigest()[:16]}")
+        data = path.read_bytes() if path.exists() else None
+        self.note(name, "missing" if data is None else f"{len(data)} bytes {hashlib.sha256(data).hexdigest()[:16]}")
 
-    def _says(self, name, code, said, keep):
-        """Notes an exit code, and the lines of `said`: all, those with a pattern, or (if keep is None) none."""
-        self.see(name, f"exit code {code}")
-        for line in without_figures(said) if keep is not None else []:
+    def _note_output(self, name, code, output, keep):
+        """Notes an exit code, and the lines of `output` that have the pattern `keep`; no lines if `keep` is None."""
+        self.note(name, f"exit code {code}")
+        for line in without_figures(output) if keep is not None else []:
             if re.search(keep, line):
-                self.see(name, line)
+                self.note(name, line)
 
-    def _started(self, way, words, log, **options):
+    def _start(self, way, words, log, **options):
         options = {"stdin": subprocess.DEVNULL, "cwd": self.directory} | options
         return subprocess.Popen(ways.command(way, [str(word) for word in words]), stdout=log, stderr=subprocess.STDOUT,
                                 start_new_session=True, **options)
@@ -125,7 +125,7 @@ class Round:
         name = os.path.basename(str(words[0]))
         path = self._log(name)
         with open(path, "wb") as log:
-            process = self._started(way or self.server_way, words, log, **options)
+            process = self._start(way or self.server_way, words, log, **options)
         is_ready = ready or (lambda: listens(port))
         try:
             if not until_true(lambda: is_ready() or process.poll() is not None, READY_SECONDS) or not is_ready():
@@ -137,13 +137,13 @@ class Round:
                 code = process.wait(END_SECONDS)
             except subprocess.TimeoutExpired:
                 code = "none: it does not end"
-            self._says(name, code, path.read_text(errors="replace"), keep)
+            self._note_output(name, code, path.read_text(errors="replace"), keep)
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
             if ready is None and not until_true(lambda: not listens(port), END_SECONDS):
-                self.see(name, f"port {port} is not free")
+                self.note(name, f"port {port} is not free")
 
     def client(self, *words, keep="", way=None, input=None, seconds=CLIENT_SECONDS, **options):
         """Runs a client, and notes its exit code and output.  Returns its output."""
@@ -154,7 +154,7 @@ class Round:
             source.write_bytes(input)
             options["stdin"] = open(source, "rb")
         with open(path, "wb") as log:
-            process = self._started(way or self.client_way, words, log, **options)
+            process = self._start(way or self.client_way, words, log, **options)
         try:
             code = process.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -162,6 +162,6 @@ class Round:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-        said = path.read_text(errors="replace")
-        self._says(name, code, said, keep)
-        return said
+        output = path.read_text(errors="replace")
+        self._note_output(name, code, output, keep)
+        return output

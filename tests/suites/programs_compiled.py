@@ -1,4 +1,4 @@
-"""Programs that the acceptance list of `verbena run --sockets` does not name: compiled ones, and event libraries."""
+"""More programs that run under `verbena run --sockets`: compiled ones, and event libraries."""
 import os
 import signal
 
@@ -17,15 +17,15 @@ static void allocate(uv_handle_t* h, size_t n, uv_buf_t* b) {
   b->base = malloc(n);
   b->len = n;
 }
-static void closed(uv_handle_t* h) { free(h); }
-static void written(uv_write_t* w, int status) {
+static void on_close(uv_handle_t* h) { free(h); }
+static void on_write(uv_write_t* w, int status) {
   free(w->data);
   free(w);
   if (status < 0) printf("write %s\n", uv_err_name(status));
 }
-static void ended(uv_shutdown_t* s, int status) {
+static void on_shutdown(uv_shutdown_t* s, int status) {
   (void)status;
-  uv_close((uv_handle_t*)s->handle, closed);
+  uv_close((uv_handle_t*)s->handle, on_close);
   free(s);
 }
 static void echo(uv_stream_t* s, ssize_t n, const uv_buf_t* b) {
@@ -33,25 +33,25 @@ static void echo(uv_stream_t* s, ssize_t n, const uv_buf_t* b) {
     uv_write_t* w = malloc(sizeof *w);
     uv_buf_t out = uv_buf_init(b->base, n);
     w->data = b->base;
-    // Small ones are tried at once, as many programs do.
+    // Small messages are written at once if possible, as many programs do.
     if (n < 1000 && uv_try_write(s, &out, 1) == n) {
       free(b->base);
       free(w);
       return;
     }
-    if (uv_write(w, s, &out, 1, written) != 0) puts("no write");
+    if (uv_write(w, s, &out, 1, on_write) != 0) puts("no write");
     return;
   }
   free(b->base);
   if (n == UV_EOF) {
     uv_shutdown_t* d = malloc(sizeof *d);
-    uv_shutdown(d, s, ended);
+    uv_shutdown(d, s, on_shutdown);
   } else if (n < 0) {
     printf("read %s\n", uv_err_name(n));
-    uv_close((uv_handle_t*)s, closed);
+    uv_close((uv_handle_t*)s, on_close);
   }
 }
-static void accepted(uv_stream_t* l, int status) {
+static void on_connection(uv_stream_t* l, int status) {
   uv_tcp_t* c = malloc(sizeof *c);
   (void)status;
   uv_tcp_init(l->loop, c);
@@ -60,23 +60,23 @@ static void accepted(uv_stream_t* l, int status) {
   uv_read_start((uv_stream_t*)c, allocate, echo);
 }
 static size_t got[20];
-static int left = 20, bad;
-static void heard(uv_stream_t* s, ssize_t n, const uv_buf_t* b) {
+static int open_connections = 20, bad;
+static void on_read(uv_stream_t* s, ssize_t n, const uv_buf_t* b) {
   long i = (long)s->data;
   for (ssize_t k = 0; k < n; ++k) bad += b->base[k] != (char)(i + (got[i] + k) % 7);
   if (n > 0) got[i] += n;
   free(b->base);
   if (n < 0) {
     printf("%ld: %zu %s\n", i, got[i], uv_err_name(n));
-    uv_close((uv_handle_t*)s, closed);
-    if (--left == 0) uv_stop(s->loop);
+    uv_close((uv_handle_t*)s, on_close);
+    if (--open_connections == 0) uv_stop(s->loop);
   }
 }
-static void asked(uv_shutdown_t* s, int status) {
+static void on_client_shutdown(uv_shutdown_t* s, int status) {
   if (status != 0) puts(uv_err_name(status));
   free(s);
 }
-static void connected(uv_connect_t* c, int status) {
+static void on_connect(uv_connect_t* c, int status) {
   long i = (long)c->data;
   size_t size = i * 20001;
   if (status != 0) {
@@ -84,30 +84,30 @@ static void connected(uv_connect_t* c, int status) {
     exit(1);
   }
   c->handle->data = (void*)i;
-  uv_read_start(c->handle, allocate, heard);
+  uv_read_start(c->handle, allocate, on_read);
   for (size_t done = 0; done < size || size == 0;) {
     size_t n = size - done < 3000 ? size - done : 3000;
     uv_write_t* w = malloc(sizeof *w);
     w->data = malloc(n + 1);
     for (size_t k = 0; k < n; ++k) ((char*)w->data)[k] = (char)(i + (done + k) % 7);
     uv_buf_t out = uv_buf_init(w->data, n);
-    uv_write(w, c->handle, &out, 1, written);
+    uv_write(w, c->handle, &out, 1, on_write);
     done += n;
     if (size == 0) break;
   }
   uv_shutdown_t* d = malloc(sizeof *d);
-  uv_shutdown(d, c->handle, asked);
+  uv_shutdown(d, c->handle, on_client_shutdown);
 }
 int main(int argc, char** argv) {
   uv_loop_t* loop = uv_default_loop();
-  struct sockaddr_in at;
-  uv_ip4_addr("127.0.0.1", atoi(argv[2]), &at);
+  struct sockaddr_in address;
+  uv_ip4_addr("127.0.0.1", atoi(argv[2]), &address);
   (void)argc;
   if (argv[1][0] == 's') {
     uv_tcp_t l;
     uv_tcp_init(loop, &l);
-    uv_tcp_bind(&l, (struct sockaddr*)&at, 0);
-    uv_listen((uv_stream_t*)&l, 64, accepted);
+    uv_tcp_bind(&l, (struct sockaddr*)&address, 0);
+    uv_listen((uv_stream_t*)&l, 64, on_connection);
     return uv_run(loop, UV_RUN_DEFAULT);
   }
   for (long i = 0; i < 20; ++i) {
@@ -115,7 +115,7 @@ int main(int argc, char** argv) {
     uv_connect_t* o = malloc(sizeof *o);
     uv_tcp_init(loop, c);
     o->data = (void*)i;
-    uv_tcp_connect(o, c, (struct sockaddr*)&at, connected);
+    uv_tcp_connect(o, c, (struct sockaddr*)&address, on_connect);
   }
   uv_run(loop, UV_RUN_DEFAULT);
   printf("bad %d\n", bad);
@@ -149,14 +149,14 @@ EV = r"""
 #include <stdlib.h>
 #include <sys/socket.h>
 #include <unistd.h>
-struct one {
+struct connection {
   ev_io io;
   char data[60000];
   size_t at, end;
   int ended;
 };
 static void echo(struct ev_loop* l, ev_io* w, int e) {
-  struct one* o = (struct one*)w;
+  struct connection* o = (struct connection*)w;
   (void)e;
   if (o->at < o->end) {
     ssize_t n = send(w->fd, o->data + o->at, o->end - o->at, MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -173,16 +173,16 @@ static void echo(struct ev_loop* l, ev_io* w, int e) {
     free(o);
     return;
   }
-  int want = o->at < o->end ? EV_WRITE : EV_READ;
-  if (want != w->events) {
+  int events = o->at < o->end ? EV_WRITE : EV_READ;
+  if (events != w->events) {
     ev_io_stop(l, w);
-    ev_io_set(w, w->fd, want);
+    ev_io_set(w, w->fd, events);
     ev_io_start(l, w);
   }
 }
-static void take(struct ev_loop* l, ev_io* w, int e) {
+static void on_accept(struct ev_loop* l, ev_io* w, int e) {
   int fd = accept4(w->fd, 0, 0, SOCK_NONBLOCK);
-  struct one* o = calloc(1, sizeof *o);
+  struct connection* o = calloc(1, sizeof *o);
   (void)e;
   if (fd < 0) {
     free(o);
@@ -193,7 +193,7 @@ static void take(struct ev_loop* l, ev_io* w, int e) {
 }
 int main(int argc, char** argv) {
   struct ev_loop* l = ev_default_loop(atoi(argv[2]));
-  struct sockaddr_in at = {AF_INET, htons(atoi(argv[1])), {htonl(INADDR_LOOPBACK)}, {0}};
+  struct sockaddr_in address = {AF_INET, htons(atoi(argv[1])), {htonl(INADDR_LOOPBACK)}, {0}};
   int s = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0), on = 1;
   ev_io w;
   (void)argc;
@@ -202,27 +202,27 @@ int main(int argc, char** argv) {
     return 1;
   }
   setsockopt(s, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-  bind(s, (struct sockaddr*)&at, sizeof at);
+  bind(s, (struct sockaddr*)&address, sizeof address);
   listen(s, 64);
-  ev_io_init(&w, take, s, EV_READ);
+  ev_io_init(&w, on_accept, s, EV_READ);
   ev_io_start(l, &w);
   ev_run(l, 0);
 }
 """
 
 
-@PROGRAMS.add("gcc", "/usr/include/uv.h", least=100_000)
+@PROGRAMS.add("gcc", "/usr/include/uv.h", min_bytes=100_000)
 def libuv(r):
-    r.make("gcc", "-O", "-o", "uv", r.text("uv.c", UV), "-luv")
+    r.prepare("gcc", "-O", "-o", "uv", r.text("uv.c", UV), "-luv")
     with r.server(r.path("uv"), "serve", r.port, stop=signal.SIGKILL):
         r.client(r.path("uv"), "call", r.port)
         r.client("python3", r.text("call.py", ECHO_CLIENT), r.port)
 
 
-@PROGRAMS.add("gcc", "/usr/include/ev.h", least=100_000)
+@PROGRAMS.add("gcc", "/usr/include/ev.h", min_bytes=100_000)
 def libev(r):
-    """Its backends: select, poll and epoll."""
-    r.make("gcc", "-O", "-o", "ev", r.text("ev.c", EV), "-lev")
+    """libev by select, poll and epoll."""
+    r.prepare("gcc", "-O", "-o", "ev", r.text("ev.c", EV), "-lev")
     client = r.text("call.py", ECHO_CLIENT)
     for backend in (1, 2, 4):
         with r.server(r.path("ev"), r.port, backend, stop=signal.SIGKILL):
@@ -239,7 +239,7 @@ EVENT = r"""
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-static void flushed(struct bufferevent* b, void* x) {
+static void on_flushed(struct bufferevent* b, void* x) {
   (void)x;
   if (evbuffer_get_length(bufferevent_get_output(b)) == 0) bufferevent_free(b);
 }
@@ -247,22 +247,22 @@ static void echo(struct bufferevent* b, void* x) {
   (void)x;
   evbuffer_add_buffer(bufferevent_get_output(b), bufferevent_get_input(b));
 }
-static void ended(struct bufferevent* b, short what, void* x) {
+static void on_event(struct bufferevent* b, short what, void* x) {
   if ((what & BEV_EVENT_EOF) == 0) {
     bufferevent_free(b);
     return;
   }
   echo(b, x);
-  bufferevent_setcb(b, 0, flushed, ended, 0);
+  bufferevent_setcb(b, 0, on_flushed, on_event, 0);
   bufferevent_disable(b, EV_READ);
-  flushed(b, x);
+  on_flushed(b, x);
 }
-static void take(struct evconnlistener* l, evutil_socket_t fd, struct sockaddr* a, int n, void* base) {
+static void on_accept(struct evconnlistener* l, evutil_socket_t fd, struct sockaddr* a, int n, void* base) {
   (void)l;
   (void)a;
   (void)n;
   struct bufferevent* b = bufferevent_socket_new(base, fd, BEV_OPT_CLOSE_ON_FREE | BEV_OPT_THREADSAFE);
-  bufferevent_setcb(b, echo, 0, ended, 0);
+  bufferevent_setcb(b, echo, 0, on_event, 0);
   bufferevent_enable(b, EV_READ | EV_WRITE);
 }
 static void* loop(void* base) {
@@ -270,7 +270,7 @@ static void* loop(void* base) {
   return 0;
 }
 int main(int argc, char** argv) {
-  struct sockaddr_in at = {AF_INET, htons(atoi(argv[1])), {htonl(INADDR_LOOPBACK)}, {0}};
+  struct sockaddr_in address = {AF_INET, htons(atoi(argv[1])), {htonl(INADDR_LOOPBACK)}, {0}};
   pthread_t t;
   (void)argc;
   evthread_use_pthreads();
@@ -280,17 +280,17 @@ int main(int argc, char** argv) {
   event_config_set_flag(c, EVENT_BASE_FLAG_EPOLL_USE_CHANGELIST);
   struct event_base *accepts = event_base_new_with_config(c), *serves = event_base_new_with_config(c);
   pthread_create(&t, 0, loop, serves);
-  evconnlistener_new_bind(accepts, take, serves, LEV_OPT_REUSEABLE | LEV_OPT_CLOSE_ON_FREE, 64, (struct sockaddr*)&at,
-                          sizeof at);
+  evconnlistener_new_bind(accepts, on_accept, serves, LEV_OPT_REUSEABLE | LEV_OPT_CLOSE_ON_FREE, 64,
+                          (struct sockaddr*)&address, sizeof address);
   event_base_dispatch(accepts);
 }
 """
 
 
-@PROGRAMS.add("gcc", "/usr/include/event2/event.h", least=100_000)
+@PROGRAMS.add("gcc", "/usr/include/event2/event.h", min_bytes=100_000)
 def libevent(r):
-    """One thread accepts, and another one serves: by epoll with a list of changes, and by poll."""
-    r.make("gcc", "-O", "-o", "event", r.text("event.c", EVENT), "-levent", "-levent_pthreads")
+    """One thread accepts, and another thread serves: by epoll with a list of changes, and by poll."""
+    r.prepare("gcc", "-O", "-o", "event", r.text("event.c", EVENT), "-levent", "-levent_pthreads")
     client = r.text("call.py", ECHO_CLIENT)
     for kind in ("et", "poll"):
         with r.server(r.path("event"), r.port, kind, stop=signal.SIGKILL):
@@ -351,11 +351,11 @@ fn main() {
 """
 
 
-@PROGRAMS.add("rustc", least=100_000)
+@PROGRAMS.add("rustc", min_bytes=100_000)
 def rust(r):
-    """Its copy() hands files to sendfile() and splice()."""
+    """Rust's copy() hands files to sendfile() and splice()."""
     big = r.data("big", 3 * MB)
-    r.make("rustc", "-O", "-o", "echo", r.text("echo.rs", RUST))
+    r.prepare("rustc", "-O", "-o", "echo", r.text("echo.rs", RUST))
     with r.server(r.path("echo"), "serve", r.port, stop=signal.SIGKILL):
         r.client(r.path("echo"), "call", r.port, big)
         r.file("copy")
@@ -424,7 +424,7 @@ static class Echo {
 
 @PROGRAMS.add("mcs", "mono")
 def mono(r):
-    r.make("mcs", "-out:echo.exe", r.text("echo.cs", MONO))
+    r.prepare("mcs", "-out:echo.exe", r.text("echo.cs", MONO))
     with r.server("mono", r.path("echo.exe"), "serve", r.port, stop=signal.SIGKILL):
         r.client("mono", r.path("echo.exe"), "call", r.port)
 
@@ -453,17 +453,17 @@ print(sum)
 """
 
 
-@PROGRAMS.add("lua5.4", "/usr/share/lua/5.4/socket.lua", least=MB)
+@PROGRAMS.add("lua5.4", "/usr/share/lua/5.4/socket.lua", min_bytes=MB)
 def lua(r):
     program = r.text("echo.lua", LUA)
     with r.server("lua5.4", program, "serve", r.port, stop=signal.SIGKILL):
         r.client("lua5.4", program, "call", r.port)
 
 
-@PROGRAMS.add("ucx_perftest", least=MB,
+@PROGRAMS.add("ucx_perftest", min_bytes=MB,
               not_only="two processes that connect to each other hold a lock that their accepting threads need")
 def ucx(r):
-    """A thread sleeps for a set that has the set of the connections, with no events armed."""
+    """A thread of UCX sleeps for an epoll set.  An entry of that set is the set of the connections, without events."""
     env = os.environ | {"UCX_TLS": "tcp,self", "UCX_NET_DEVICES": "lo"}
     for test in ("tag_bw", "tag_lat", "stream_bw", "ucp_put_bw", "ucp_am_bw"):
         with r.server("ucx_perftest", "-p", r.port, env=env, keep="rror|failed", stop=None):

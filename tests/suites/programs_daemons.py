@@ -1,4 +1,4 @@
-"""Programs that the acceptance list of `verbena run --sockets` does not name: servers, and those written in Go."""
+"""More programs that run under `verbena run --sockets`: servers, and those written in Go."""
 import os
 import pwd
 import signal
@@ -12,7 +12,7 @@ GO = "Go does not use the C library"
 
 @PROGRAMS.add("ngircd", "python3", root=True)
 def ngircd(r):
-    """Many clients of one chat, which hears each line of each of them."""
+    """Many clients of one chat.  Each client receives the lines of all others."""
     conf = r.text("conf", f"""
 [Global]
 Name = irc.x.y
@@ -44,15 +44,15 @@ def talk(i):
             if line.startswith(b'PING'): s.sendall(b'PONG' + line[4:])
             if word in line: return line
     s.sendall(b'NICK n%d\\r\\nUSER u 0 * :x\\r\\n' % i); until(b' 376 ')
-    s.sendall(b'JOIN #c\\r\\n'); until(b' 366 '); here.wait()
+    s.sendall(b'JOIN #c\\r\\n'); until(b' 366 '); barrier.wait()
     for k in range(5): s.sendall(b'PRIVMSG #c :n%d says %d\\r\\n' % (i, k))
-    heard[i] = sum(b'PRIVMSG' in until(b' says ') for _ in range(5 * (N - 1)))
-    here.wait(); s.sendall(b'QUIT :bye\\r\\n'); until(b'ERROR'); s.close()
-N = 12; here = threading.Barrier(N); heard = {}
+    counts[i] = sum(b'PRIVMSG' in until(b' says ') for _ in range(5 * (N - 1)))
+    barrier.wait(); s.sendall(b'QUIT :bye\\r\\n'); until(b'ERROR'); s.close()
+N = 12; barrier = threading.Barrier(N); counts = {}
 all = [threading.Thread(target=talk, args=(i,)) for i in range(N)]
 for t in all: t.start()
 for t in all: t.join()
-print(sorted(heard.items()))
+print(sorted(counts.items()))
 """)
     with r.server("ngircd", "-n", "-f", conf, keep=None):
         r.client("python3", client, r.port)
@@ -60,7 +60,7 @@ print(sorted(heard.items()))
 
 @PROGRAMS.add("prometheus", "curl", "python3", not_only=GO)
 def prometheus(r):
-    """Go fetches from a server that has the library."""
+    """Prometheus, which is written in Go, fetches from a server that has the library."""
     conf = r.text("conf", f"""
 global: {{ scrape_interval: 1s }}
 scrape_configs:
@@ -122,12 +122,13 @@ bind-address = "127.0.0.1:{r.port}"
         r.file("copy")
 
 
-@PROGRAMS.add("proftpd", "curl", root=True, least=100_000, not_only="a session makes its connection its standard input")
+@PROGRAMS.add("proftpd", "curl", root=True, min_bytes=100_000,
+              not_only="a session makes its connection its standard input")
 def proftpd(r):
-    """A process for each session, and connections for data in both directions, also those that the server makes."""
+    """A process for each session, and data connections that the client makes, or that the server makes."""
     r.data("big", 5 * MB)
     users = r.text("users", "")
-    r.make("bash", "-c",
+    r.prepare("bash", "-c",
            f"echo 'u:{'$1$x$'}'\"$(openssl passwd -1 -salt x p | cut -d'$' -f4)\":0:0::{r.directory}:/bin/sh >users")
     os.chmod(users, 0o600)
     os.chmod(r.directory, 0o755)
@@ -161,9 +162,9 @@ TransferLog none
         r.file("part")
 
 
-@PROGRAMS.add("postfix", "swaks", root=True, least=10_000)
+@PROGRAMS.add("postfix", "swaks", root=True, min_bytes=10_000)
 def postfix(r):
-    """A process waits for connections, and others that live on take them in turn."""
+    """One process waits for connections, and long-lived processes serve them in turn."""
     owner = pwd.getpwnam("postfix")
     for name in ("conf", "queue", "queue/pid", "data", *(f"queue/{name}" for name in (
             "active", "bounce", "corrupt", "defer", "deferred", "flush", "hold", "incoming", "maildrop", "private",
@@ -215,9 +216,9 @@ postlog unix-dgram n - n - 1 postlogd
                  "--pipeline", keep="Bye|End data|rror")
 
 
-@PROGRAMS.add("icecast2", "curl", "python3", root=True, least=100_000)
+@PROGRAMS.add("icecast2", "curl", "python3", root=True, min_bytes=100_000)
 def icecast(r):
-    """One source, and listeners that hear it at the same time."""
+    """One source, and several clients that receive its stream at the same time."""
     conf = r.text("conf", f"""<icecast>
 <limits><clients>20</clients><sources>2</sources><burst-size>0</burst-size></limits>
 <authentication><source-password>p</source-password><admin-password>p</admin-password></authentication>
@@ -233,7 +234,7 @@ source = socket.create_connection(at)
 source.sendall(b'PUT /a.ogg HTTP/1.1\\r\\nAuthorization: Basic c291cmNlOnA=\\r\\nContent-Type: audio/mpeg\\r\\n\\r\\n')
 print(source.recv(1000).split(b'\\r\\n')[0])
 got, ready = {}, threading.Barrier(6)
-def hear(i):
+def listen(i):
     for k in range(200):
         s = socket.create_connection(at); f = s.makefile('rb')
         s.sendall(b'GET /a.ogg HTTP/1.0\\r\\n\\r\\n')
@@ -246,7 +247,7 @@ def hear(i):
         if b'end' in data or not data: break
         got[i] = got.get(i, True) and set(data) <= set(b'x')
     s.close()
-all = [threading.Thread(target=hear, args=(i,)) for i in range(5)]
+all = [threading.Thread(target=listen, args=(i,)) for i in range(5)]
 for t in all: t.start()
 ready.wait()
 for i in range(300): source.sendall(b'x' * 8000)

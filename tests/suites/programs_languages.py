@@ -11,7 +11,7 @@ PROGRAMS = Programs()
 @PROGRAMS.add("tcpserver", "python3", "nc",
               not_only="the next program has the connection as its standard input")
 def tcpserver(r):
-    """Its programs inherit the connection as standard input and output."""
+    """The programs that tcpserver starts inherit the connection as standard input and output."""
     r.data("big", 3 * MB)
     with r.server("tcpserver", "-RHl0", "127.0.0.1", r.port, "cat"):
         r.client("bash", "-c", f"nc -N 127.0.0.1 {r.port} <big >copy")
@@ -62,14 +62,14 @@ public class Web { public static void main(String[] a) throws Exception { int po
 
 @PROGRAMS.add("javac", "java")
 def java(r):
-    r.make("javac", r.text("Web.java", JAVA))
+    r.prepare("javac", r.text("Web.java", JAVA))
     with r.server("java", "-cp", r.directory, "Web", "serve", r.port):
         r.client("java", "-cp", r.directory, "Web", "call", r.port)
 
 
 @PROGRAMS.add("jshell")
 def jshell(r):
-    """The shell and the machine that runs its lines talk over TCP."""
+    """The shell and the virtual machine that runs its lines communicate by TCP."""
     r.client("jshell", "-s", input=b"int x = 40 + 2\nSystem.out.println(x)\n\"a\".repeat(100000).length()\n/exit\n", keep="^N|rror")
 
 
@@ -97,7 +97,7 @@ func main() {
 def go(r):
     """Go does not use the C library, so its connections stay on TCP, also those with a peer that has the library."""
     r.text("web.go", GO)
-    r.make("go", "build", "-o", "web", "web.go", env=os.environ | {"HOME": str(r.directory), "GO111MODULE": "off"})
+    r.prepare("go", "build", "-o", "web", "web.go", env=os.environ | {"HOME": str(r.directory), "GO111MODULE": "off"})
     with r.server(r.path("web"), "serve", r.port):
         r.client(r.path("web"), "call", r.port)
         r.client("curl", "-sS", f"http://127.0.0.1:{r.port}/", "-o", "copy")
@@ -215,8 +215,8 @@ int main(int argc, char** argv) {
 
 @PROGRAMS.add("mpirun", "mpicc")
 def openmpi(r):
-    """Its processes exchange their messages by TCP."""
-    r.make("mpicc", "-O", "-o", "ring", r.text("ring.c", MPI))
+    """The processes of MPI exchange their messages by TCP."""
+    r.prepare("mpicc", "-O", "-o", "ring", r.text("ring.c", MPI))
     r.client("mpirun", "--allow-run-as-root", "--oversubscribe", "--mca", "btl", "tcp,self", "--mca", "pml", "ob1",
              "--mca", "btl_tcp_if_include", "lo", "-n", "3", "./ring", keep="good|bad|rror|reset")
 

@@ -1,4 +1,4 @@
-"""Programs that the acceptance list of `verbena run --sockets` does not name: sound, pictures and desktops."""
+"""More programs that run under `verbena run --sockets`: sound, pictures and desktops."""
 import signal
 
 from programs import Programs
@@ -13,13 +13,13 @@ def ffmpeg(r):
     source = ("-f", "lavfi", "-i", "testsrc=size=320x240:rate=25", "-frames:v", "60", "-pix_fmt", "yuv420p", "-c:v",
               "rawvideo", "-threads", "1")
     quiet = ("ffmpeg", "-nostdin", "-y", "-v", "error")
-    for i, (listens_at, calls) in enumerate(((f"tcp://127.0.0.1:{r.port}?listen=1", f"tcp://127.0.0.1:{r.port}"),
+    for i, (listen_url, call_url) in enumerate(((f"tcp://127.0.0.1:{r.port}?listen=1", f"tcp://127.0.0.1:{r.port}"),
                                               (f"http://127.0.0.1:{r.port}/a", f"http://127.0.0.1:{r.port}/a"))):
-        more = ("-listen", "1") if i else ()
-        with r.server(*quiet, *more, "-f", "nut", "-i", listens_at, "-c", "copy", "-fflags", "+bitexact", "-f",
+        options = ("-listen", "1") if i else ()
+        with r.server(*quiet, *options, "-f", "nut", "-i", listen_url, "-c", "copy", "-fflags", "+bitexact", "-f",
                       "yuv4mpegpipe",
                       "-strict", "-1", r.path(f"got{i}"), stop=None):
-            r.client(*quiet, *source, "-f", "nut", calls)
+            r.client(*quiet, *source, "-f", "nut", call_url)
         r.file(f"got{i}")
 
 
@@ -60,7 +60,7 @@ for k in range(6):
 """
 
 
-@PROGRAMS.add("Xtigervnc", "python3", least=MB)
+@PROGRAMS.add("Xtigervnc", "python3", min_bytes=MB)
 def vnc(r):
     with r.server("Xtigervnc", ":77", "-rfbport", r.port, "-interface", "127.0.0.1", "-SecurityTypes", "None",
                   "-geometry", "800x600", "-depth", "24",

@@ -1,4 +1,4 @@
-"""Programs that the acceptance list of `verbena run --sockets` does not name: libraries that pass messages."""
+"""More programs that run under `verbena run --sockets`: libraries that pass messages."""
 import signal
 
 from programs import Programs
@@ -31,31 +31,31 @@ if kind == 'serve':
                 for i in range(2000): publish.send_multipart([b'a' if i % 2 else b'b', b'%d' % i * 500])
             else: got += sum(map(len, m))
 else:
-    ask, hear, push = c.socket(zmq.REQ), c.socket(zmq.SUB), c.socket(zmq.PUSH)
-    for i, one in enumerate((hear, push, ask)):
+    requester, subscriber, push = c.socket(zmq.REQ), c.socket(zmq.SUB), c.socket(zmq.PUSH)
+    for i, one in enumerate((subscriber, push, requester)):
         one.set_hwm(0)
         one.connect(at % (port + 2 - i))
     for i in range(1000):
         parts = [b'x' * (i * 10), b'', bytes([i % 256]) * (i % 7)]
-        ask.send_multipart(parts)
-        answer = ask.recv_multipart()
+        requester.send_multipart(parts)
+        answer = requester.recv_multipart()
         assert answer == [hashlib.md5(b''.join(parts)).digest(), *parts], i
-    hear.subscribe(b'a')
-    print(hashlib.md5(b''.join(hear.recv_multipart()[1] for i in range(1000))).hexdigest())
+    subscriber.subscribe(b'a')
+    print(hashlib.md5(b''.join(subscriber.recv_multipart()[1] for i in range(1000))).hexdigest())
     for i in range(300): push.send(b'y' * 10000)
     got = 0
     while got < 3000000:
-        ask.send(b'count')
-        got = int(ask.recv())
+        requester.send(b'count')
+        got = int(requester.recv())
     print(got)
-    ask.send(b'end')
-    print(len(ask.recv_multipart()))
+    requester.send(b'end')
+    print(len(requester.recv_multipart()))
 """
 
 
 @PROGRAMS.add(f"{MODULES}/zmq")
 def zeromq(r):
-    """Threads of the library serve all connections by epoll, and talk to the program by eventfds."""
+    """Threads of ZeroMQ serve all connections by epoll, and wake the program by eventfds."""
     program = r.text("messages.py", ZMQ)
     with r.server(PYTHON, program, "serve", r.port, stop=None):
         r.client(PYTHON, program, "call", r.port)
@@ -114,7 +114,7 @@ else:
 """
 
 
-@PROGRAMS.add(f"{MODULES}/grpc", least=MB)
+@PROGRAMS.add(f"{MODULES}/grpc", min_bytes=MB)
 def grpc(r):
     program = r.text("echo.py", GRPC)
     with r.server(PYTHON, program, "serve", r.port, stop=signal.SIGKILL):

@@ -11,7 +11,7 @@ PG = next(iter(sorted(glob.glob("/usr/lib/postgresql/*/bin"))), "/usr/lib/postgr
 MB = 1_000_000
 
 
-@PROGRAMS.add("sockperf", least=MB)
+@PROGRAMS.add("sockperf", min_bytes=MB)
 def sockperf(r):
     # The server does not end by itself.
     with r.server("sockperf", "server", "--tcp", "-i", "127.0.0.1", "-p", r.port, keep=None, stop=signal.SIGINT):
@@ -30,24 +30,24 @@ def nc(r):
 
 
 def certificate(r):
-    r.make("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", "key.pem", "-out", "cert.pem",
+    r.prepare("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", "key.pem", "-out", "cert.pem",
            "-days", "2", "-subj", "/CN=localhost")
     return r.path("cert.pem"), r.path("key.pem")
 
 
-@PROGRAMS.add("openssl", least=100_000, quick=True)
+@PROGRAMS.add("openssl", min_bytes=100_000, quick=True)
 def openssl(r):
     cert, key = certificate(r)
     r.data("big", 3 * MB)
     with r.server("openssl", "s_server", "-accept", r.port, "-cert", cert, "-key", key, "-WWW", "-quiet", keep=None):
         said = r.client("openssl", "s_client", "-connect", f"127.0.0.1:{r.port}", "-quiet", "-ign_eof", "-CAfile", cert,
                         input=b"GET /big HTTP/1.0\r\n\r\n", keep=None)
-        r.see("bytes", len(said) > 2 * MB)
+        r.note("bytes", len(said) > 2 * MB)
         r.client("curl", "-sS", "--cacert", cert, f"https://localhost:{r.port}/big", "-o", "copy", "--http0.9")
         r.file("copy")
 
 
-@PROGRAMS.add("curl", "python3", least=MB, quick=True)
+@PROGRAMS.add("curl", "python3", min_bytes=MB, quick=True)
 def curl_python_http(r):
     r.data("big", 5 * MB)
     with r.server("python3", "-m", "http.server", r.port, "--bind", "127.0.0.1"):
@@ -60,21 +60,21 @@ def curl_python_http(r):
             r.file(f"copy{i}")
 
 
-@PROGRAMS.add("iperf3", least=MB)
+@PROGRAMS.add("iperf3", min_bytes=MB)
 def iperf3(r):
     with r.server("iperf3", "-s", "-p", r.port, keep="rror|refused|unable"):
         for words in ((), ("-R",), ("-P", "8"), ("--bidir",), ("-Z",), ("-w", "1M"), ("-b", "1G"), ("-n", "20M", "-l", "1"
                        "000"), ("-P", "4", "-R", "-Z"), ("-O", "1"), ("-C", "reno"), ("-M", "1000"), ("-S", "8"), ("-J",)):
             r.client("iperf3", "-c", "127.0.0.1", "-p", r.port, *(() if "-n" in words else ("-t", "1")), *words,
                      keep="iperf Done|rror|connected to")
-        # Ctrl-C at the client; the server serves the next one.
+        # Interrupt a client.  The server must still serve the next client.
         r.client("timeout", "-s", "INT", "0.5", "iperf3", "-c", "127.0.0.1", "-p", r.port, "-t", "30", keep="iperf3:")
         r.client("iperf3", "-c", "127.0.0.1", "-p", r.port, "-t", "1", keep="iperf|rror")
     with r.server("iperf3", "-s", "-p", r.port, "-1", keep="rror|refused|unable", stop=None):
         r.client("iperf3", "-6", "-c", "::1", "-p", r.port, "-t", "1", keep="iperf|rror|connected")
 
 
-@PROGRAMS.add("qperf", least=MB)
+@PROGRAMS.add("qperf", min_bytes=MB)
 def qperf(r):
     with r.server("qperf", "-lp", r.port):
         r.client("qperf", "-lp", r.port, "127.0.0.1", "-t", "1", "tcp_bw", "tcp_lat", "conf", keep="^tcp|rror|fail")
@@ -84,7 +84,7 @@ def redis_cli(r, *words, port=None, **options):
     return r.client("redis-cli", "-p", port or r.port, *words, **options)
 
 
-@PROGRAMS.add("redis-server", "redis-benchmark", least=MB)
+@PROGRAMS.add("redis-server", "redis-benchmark", min_bytes=MB)
 def redis(r):
     common = ("--dir", r.directory, "--appendonly", "no", "--bind", "127.0.0.1", "--daemonize", "no")
     replica = r.port + 1
@@ -100,13 +100,13 @@ def redis(r):
             redis_cli(r, "wait", "1", "20000")
             redis_cli(r, "eval", "return redis.call('get', 'k20000')", "0", port=replica)
             said = [redis_cli(r, "debug", "digest", port=port, keep=None).strip() for port in (r.port, replica)]
-            r.see("the replica is the same", said[0] == said[1] or said)
+            r.note("the replica is the same", said[0] == said[1] or said)
             redis_cli(r, "--pipe", input=b"SET a 1\r\n" * 50000)
             redis_cli(r, "shutdown", "nosave", port=replica)
         redis_cli(r, "info", "clients", keep="connected_clients|blocked")
 
 
-@PROGRAMS.add("memcached", "memcslap", "memccp", "memccat", least=MB, root=True)
+@PROGRAMS.add("memcached", "memcslap", "memccp", "memccat", min_bytes=MB, root=True)
 def memcached(r):
     name = os.path.basename(r.data("big", 900_000))
     with r.server("memcached", "-p", r.port, "-l", "127.0.0.1", "-u", "nobody", "-U", "0", "-t", "4"):
@@ -130,7 +130,7 @@ def nginx_conf(r, *more):
             {' '.join(more)} }}""")
 
 
-@PROGRAMS.add("nginx", "wrk", "ab", "curl", root=True, least=MB)
+@PROGRAMS.add("nginx", "wrk", "ab", "curl", root=True, min_bytes=MB)
 def nginx(r):
     r.data("small", 612)
     r.data("big", MB)
@@ -141,18 +141,18 @@ def nginx(r):
             r.client("wrk", "-t2", "-c50", "-d1", f"{url}/{name}", keep="Socket errors|Non-2xx|threads and")
             r.client("ab", "-q", "-k", "-c", "20", "-n", "1000", f"{url}/{name}", keep="Failed|Non-2xx|Complete|Length")
         r.client("ab", "-q", "-c", "20", "-n", "2000", f"{url}/small", keep="Failed|Non-2xx|Complete|Length")
-        # Reloads under load: old workers end when their connections do.
+        # Reload nginx under load.  Old workers end when their connections end.
         r.client("bash", "-c", f"for i in 1 2 3; do sleep 0.3; kill -HUP $(cat {r.path('pid')}); done & "
                  f"ab -q -k -c 20 -n 20000 {url}/small; wait", keep="Failed|Non-2xx|Complete")
         r.client("curl", "-sS", f"{url}/big", "-o", "copy")
         r.file("copy")
-    r.see("errors", open(r.path("errors")).read().count("\n"))
+    r.note("errors", open(r.path("errors")).read().count("\n"))
 
 
-@PROGRAMS.add("nginx", "wrk", "curl", root=True, least=MB,
+@PROGRAMS.add("nginx", "wrk", "curl", root=True, min_bytes=MB,
               not_only="a worker that waits for the ring of a connection to itself cannot accept it")
 def nginx_proxy(r):
-    """The workers are their own upstream."""
+    """The workers of nginx are their own upstream servers."""
     r.data("big", MB)
     conf = nginx_conf(r)
     with r.server("nginx", "-p", r.directory, "-c", conf, "-e", r.path("errors"), stop=signal.SIGQUIT):
@@ -160,7 +160,7 @@ def nginx_proxy(r):
         r.client("wrk", "-t2", "-c50", "-d1", url, keep="Non-2xx|threads and")
         r.client("curl", "-sS", url, "-o", "copy")
         r.file("copy")
-    r.see("errors", open(r.path("errors")).read().count("error"))
+    r.note("errors", open(r.path("errors")).read().count("error"))
 
 
 ECHO = """
@@ -202,18 +202,18 @@ for (let i = 0; i < 20; i++) { const q = http.request({port: +process.argv[2], h
 """
 
 
-@PROGRAMS.add("node", least=MB)
+@PROGRAMS.add("node", min_bytes=MB)
 def node(r):
     server, client = r.text("server.js", NODE_SERVER), r.text("client.js", NODE_CLIENT)
     with r.server("node", server, r.port):
         r.client("node", client, r.port)
 
 
-@PROGRAMS.add(f"{PG}/initdb", f"{PG}/pgbench", "psql", "setpriv", root=True, least=MB)
+@PROGRAMS.add(f"{PG}/initdb", f"{PG}/pgbench", "psql", "setpriv", root=True, min_bytes=MB)
 def postgres(r):
     # PostgreSQL refuses to run as root.
     user = ("setpriv", "--reuid", "postgres", "--regid", "postgres", "--clear-groups")
-    r.make(*user, f"{PG}/initdb", "-D", "db", "-A", "trust", "-U", "postgres", "--no-sync")
+    r.prepare(*user, f"{PG}/initdb", "-D", "db", "-A", "trust", "-U", "postgres", "--no-sync")
     with r.server(*user, f"{PG}/postgres", "-D", r.path("db"), "-p", r.port, "-c", "listen_addresses=127.0.0.1", "-c",
                   "unix_socket_directories=", "-c", "fsync=off", "-c", "log_min_messages=fatal", stop=signal.SIGINT,
                   keep="PANIC"):
@@ -224,14 +224,14 @@ def postgres(r):
         r.file("accounts")
         for words in (("-S", "-c", "8"), ("-S", "-c", "8", "-j", "2", "-M", "prepared"), ("-S", "-C", "-c", "2"), ("-c", "4")):
             r.client(f"{PG}/pgbench", *at, "-n", "-t", "200", *words, "postgres", keep="rror|processed|clients|failed")
-        # A backend is killed: its client sees the end of the connection, and the server restarts.
+        # Kill a backend.  Its client sees the end of the connection, and the server restarts.
         r.client("bash", "-c", f"psql -h 127.0.0.1 -p {r.port} -U postgres -Atc 'select pg_backend_pid(), pg_sleep(30)' "
                  "postgres & c=$!; until b=$(pgrep -f '[p]ostgres: postgres postgres.*SELECT'); do sleep 0.05; done; kill -9 $b; wait $c; echo $?",
                  keep="server closed|rror|N")
         until_true(lambda: subprocess.run([f"{PG}/pg_isready", "-q", "-h", "127.0.0.1", "-U", "postgres", "-p", str(r.port)]).returncode == 0, 20)
 
 
-@PROGRAMS.add("socat", least=100_000, quick=True)
+@PROGRAMS.add("socat", min_bytes=100_000, quick=True)
 def socat(r):
     r.data("big", 5 * MB)
     with r.server("socat", f"TCP-LISTEN:{r.port},reuseaddr,fork", "EXEC:cat"):
@@ -259,7 +259,7 @@ SSH_OPTIONS = ("-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/
 def ssh(r):
     r.data("big", 5 * MB)
     for name in ("host", "user"):
-        r.make("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", name)
+        r.prepare("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", name)
     os.makedirs("/run/sshd", exist_ok=True)
     conf = r.text("sshd_config", f"""
 Port {r.port}
@@ -282,9 +282,9 @@ Subsystem sftp internal-sftp
         r.file("copy2")
         r.client("sftp", *options, "-P", r.port, "-b", "-", "root@127.0.0.1", input=f"get {r.path('big')} copy3\n".encode())
         r.file("copy3")
-        r.make("git", "init", "-q", "--bare", "repo.git")
-        r.make("git", "init", "-q", "work")
-        r.make("git", "-C", "work", "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "--allow-empty", "-m", "x",
+        r.prepare("git", "init", "-q", "--bare", "repo.git")
+        r.prepare("git", "init", "-q", "work")
+        r.prepare("git", "-C", "work", "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "--allow-empty", "-m", "x",
                env=os.environ | {"GIT_COMMITTER_DATE": "@1 +0000", "GIT_AUTHOR_DATE": "@1 +0000"})
         ssh_command = os.environ | {"GIT_SSH_COMMAND": " ".join(map(str, ("ssh", *options, "-p", r.port)))}
         r.client("git", "-C", "work", "push", "-q", f"root@127.0.0.1:{r.path('repo.git')}", "HEAD:main", env=ssh_command)

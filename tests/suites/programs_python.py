@@ -1,4 +1,4 @@
-"""Programs that the acceptance list of `verbena run --sockets` does not name: Python's libraries for networks."""
+"""More programs that run under `verbena run --sockets`: Python's libraries for networks."""
 import signal
 
 from programs import Programs
@@ -8,8 +8,9 @@ PROGRAMS = Programs()
 PYTHON = "/usr/bin/python3"
 MODULES = "/usr/lib/python3/dist-packages"
 
-# Each of these defines serve(port), which returns all bytes of a connection reversed when the client has ended its
-# direction, and call(port, data), which returns the server's answer.
+# Each of these programs defines serve(port), a server that returns the bytes of each connection in reverse, and
+# calls(port, requests), which makes a connection for each request and returns the answers.  THREADS has call(port, data)
+# for one request.
 THREADS = """
 import socket
 def call(port, data):
@@ -25,25 +26,25 @@ def serve(port): trio.run(trio.serve_tcp, echo, port)
 async def one(port, data, results, i):
     async with await trio.open_tcp_stream('127.0.0.1', port) as s:
         await s.send_all(data); await s.send_eof(); results[i] = b''.join([part async for part in s])
-async def all_of(port, every):
+async def all_of(port, requests):
     results = {}
     async with trio.open_nursery() as n:
-        for i, data in enumerate(every): n.start_soon(one, port, data, results, i)
-    return [results[i] for i in range(len(every))]
-def calls(port, every): return trio.run(all_of, port, every)
+        for i, data in enumerate(requests): n.start_soon(one, port, data, results, i)
+    return [results[i] for i in range(len(requests))]
+def calls(port, requests): return trio.run(all_of, port, requests)
 """
 ASYNCIO = """
 import asyncio
 async def echo(reader, writer):
     writer.write((await reader.read())[::-1]); await writer.drain(); writer.close()
-async def served(port):
+async def run_server(port):
     async with await asyncio.start_server(echo, '127.0.0.1', port, reuse_port=True) as s: await s.serve_forever()
-def serve(port): asyncio.run(served(port))
+def serve(port): asyncio.run(run_server(port))
 async def one(port, data):
     reader, writer = await asyncio.open_connection('127.0.0.1', port)
     writer.write(data); writer.write_eof(); answer = await reader.read(); writer.close(); return answer
-async def all_of(port, every): return await asyncio.gather(*(one(port, data) for data in every))
-def calls(port, every): return asyncio.run(all_of(port, every))
+async def all_of(port, requests): return await asyncio.gather(*(one(port, data) for data in requests))
+def calls(port, requests): return asyncio.run(all_of(port, requests))
 """
 UVLOOP = "import uvloop; uvloop.install()\n" + ASYNCIO
 GEVENT = """
@@ -53,7 +54,7 @@ def echo(s, peer):
     with s.makefile('rb') as f: data = f.read()
     s.sendall(data[::-1]); s.close()
 def serve(port): gevent.server.StreamServer(('127.0.0.1', port), echo).serve_forever()
-def calls(port, every): return [g.get() for g in [gevent.spawn(call, port, data) for data in every]]
+def calls(port, requests): return [g.get() for g in [gevent.spawn(call, port, data) for data in requests]]
 """ + THREADS
 EVENTLET = """
 import eventlet; eventlet.monkey_patch()
@@ -61,7 +62,7 @@ def echo(s, peer):
     with s.makefile('rb') as f: data = f.read()
     s.sendall(data[::-1]); s.close()
 def serve(port): eventlet.serve(eventlet.listen(('127.0.0.1', port)), echo)
-def calls(port, every): return [g.wait() for g in [eventlet.spawn(call, port, data) for data in every]]
+def calls(port, requests): return [g.wait() for g in [eventlet.spawn(call, port, data) for data in requests]]
 """ + THREADS
 TWISTED = """
 from twisted.internet import REACTOR
@@ -69,22 +70,22 @@ REACTOR.install()
 from twisted.internet import reactor, protocol, defer, interfaces
 from zope.interface import implementer
 @implementer(interfaces.IHalfCloseableProtocol)
-class Whole(protocol.Protocol):
+class Reverser(protocol.Protocol):
     def __init__(self): self.got = []
     def dataReceived(self, data): self.got.append(data)
     def writeConnectionLost(self): pass
     def readConnectionLost(self):
         self.transport.write(b''.join(self.got)[::-1]); self.transport.loseConnection()
-class Asks(Whole):
+class Client(Reverser):
     def connectionMade(self): self.transport.write(self.factory.data); self.transport.loseWriteConnection()
     def readConnectionLost(self): self.transport.loseConnection(); self.factory.done.callback(b''.join(self.got))
 def serve(port):
-    f = protocol.Factory(); f.protocol = Whole
+    f = protocol.Factory(); f.protocol = Reverser
     reactor.listenTCP(port, f, interface='127.0.0.1'); reactor.run()
-def calls(port, every):
+def calls(port, requests):
     waiting, answers = [], []
-    for data in every:
-        f = protocol.ClientFactory(); f.protocol = Asks; f.data, f.done = data, defer.Deferred()
+    for data in requests:
+        f = protocol.ClientFactory(); f.protocol = Client; f.data, f.done = data, defer.Deferred()
         waiting.append(f.done); reactor.connectTCP('127.0.0.1', port, f)
     defer.gatherResults(waiting).addCallback(lambda all: (answers.extend(all), reactor.stop()))
     reactor.run()
@@ -101,8 +102,8 @@ async def one(port, data):
     s = await tornado.tcpclient.TCPClient().connect('127.0.0.1', port, max_buffer_size=10**8)
     await s.write(b'%d ' % len(data) + data)
     return await s.read_until_close()
-async def all_of(port, every): return await tornado.gen.multi([one(port, data) for data in every])
-def calls(port, every): return tornado.ioloop.IOLoop.current().run_sync(lambda: all_of(port, every))
+async def all_of(port, requests): return await tornado.gen.multi([one(port, data) for data in requests])
+def calls(port, requests): return tornado.ioloop.IOLoop.current().run_sync(lambda: all_of(port, requests))
 """
 MAIN = """
 import sys
@@ -110,8 +111,8 @@ if sys.argv[1] == 'serve':
     serve(int(sys.argv[2]))
 else:
     for sizes in [([100] * 50, range(0, 300000, 30000), [2000000] * 4)[int(i)] for i in sys.argv[3]]:
-        every = [bytes([i % 251, 7]) * (size // 2) for i, size in enumerate(sizes)]
-        print([a == e[::-1] or len(a) for a, e in zip(calls(int(sys.argv[2]), every), every)])
+        requests = [bytes([i % 251, 7]) * (size // 2) for i, size in enumerate(sizes)]
+        print([a == e[::-1] or len(a) for a, e in zip(calls(int(sys.argv[2]), requests), requests)])
 """
 
 
@@ -123,39 +124,39 @@ def echo(r, text, runs=("012",)):
             r.client(PYTHON, program, "call", r.port, run)
 
 
-@PROGRAMS.add(f"{MODULES}/trio", least=MB)
+@PROGRAMS.add(f"{MODULES}/trio", min_bytes=MB)
 def python_trio(r):
     echo(r, TRIO)
 
 
-@PROGRAMS.add(f"{MODULES}/uvloop", least=100)
+@PROGRAMS.add(f"{MODULES}/uvloop", min_bytes=100)
 def python_uvloop(r):
-    """libuv, and the loop of Python's own library as the peer."""
+    """libuv, also with a peer that uses the event loop of Python's own library."""
     echo(r, UVLOOP)
     with r.server(PYTHON, r.text("other.py", ASYNCIO + MAIN), "serve", r.port, keep=None, stop=signal.SIGKILL):
         r.client(PYTHON, "echo.py", "call", r.port, "012")
 
 
-@PROGRAMS.add(f"{MODULES}/gevent", least=MB)
+@PROGRAMS.add(f"{MODULES}/gevent", min_bytes=MB)
 def python_gevent(r):
     """libev, by epoll and by poll."""
     echo(r, GEVENT)
     echo(r, "import os; os.environ['GEVENT_BACKEND'] = 'poll'\n" + GEVENT)
 
 
-@PROGRAMS.add(f"{MODULES}/eventlet", least=MB)
+@PROGRAMS.add(f"{MODULES}/eventlet", min_bytes=MB)
 def python_eventlet(r):
     for hub in ("epolls", "selects"):
         echo(r, f"import os; os.environ['EVENTLET_HUB'] = '{hub}'\n" + EVENTLET)
 
 
-@PROGRAMS.add(f"{MODULES}/twisted", least=MB)
+@PROGRAMS.add(f"{MODULES}/twisted", min_bytes=MB)
 def python_twisted(r):
     for reactor in ("epollreactor", "pollreactor", "selectreactor"):
         echo(r, TWISTED.replace("REACTOR", reactor), "012")
 
 
-@PROGRAMS.add(f"{MODULES}/tornado", least=MB)
+@PROGRAMS.add(f"{MODULES}/tornado", min_bytes=MB)
 def python_tornado(r):
     echo(r, TORNADO)
 
@@ -193,9 +194,9 @@ else: asyncio.run(call(f'http://127.0.0.1:{sys.argv[2]}/'))
 """
 
 
-@PROGRAMS.add(f"{MODULES}/aiohttp", least=MB)
+@PROGRAMS.add(f"{MODULES}/aiohttp", min_bytes=MB)
 def python_aiohttp(r):
-    """Files go by sendfile() from asyncio's loop, in both directions of a kept connection."""
+    """Files go by sendfile() from asyncio's loop, in both directions of a persistent connection."""
     r.data("big", 3 * MB)
     program = r.text("web.py", AIOHTTP)
     with r.server(PYTHON, program, "serve", r.port, r.directory, stop=signal.SIGINT):

@@ -1,4 +1,4 @@
-"""Programs that the acceptance list of `verbena run --sockets` does not name: languages of few programs."""
+"""More programs that run under `verbena run --sockets`: programs in rare languages."""
 import signal
 
 from programs import Programs
@@ -8,7 +8,7 @@ PROGRAMS = Programs()
 
 
 def echo(r, *words):
-    """Runs a server that returns what it gets, for 12 connections of a client in Python."""
+    """Runs an echo server, and 12 connections of a client in Python."""
     client = r.text("call.py", ECHO_CLIENT)
     with r.server(*words, stop=signal.SIGKILL, keep=None):
         r.client("python3", client, r.port)
@@ -16,7 +16,7 @@ def echo(r, *words):
 
 @PROGRAMS.add("sbcl")
 def lisp(r):
-    """Its streams read and write the descriptor by the C library's functions, found by name."""
+    """SBCL's streams find the functions of the C library by name, and use them on the descriptor."""
     program = r.text("echo.lisp", """
 (require :sb-bsd-sockets)
 (let ((l (make-instance 'sb-bsd-sockets:inet-socket :type :stream :protocol :tcp))
@@ -51,7 +51,7 @@ serve(C) :- tcp_open_socket(C, I, O), set_stream(I, encoding(octet)), set_stream
 @PROGRAMS.add("fpc", not_only="a static program cannot have the library")
 def pascal(r):
     """Free Pascal makes its system calls itself, so its connections stay on TCP."""
-    r.make("fpc", "-O2", r.text("echo.pas", """
+    r.prepare("fpc", "-O2", r.text("echo.pas", """
 program echo; uses sockets, baseunix, sysutils;
 var l, c: longint; a: TInetSockAddr; n, k, done: int64; b: array[0..19999] of byte; on: longint;
 begin
@@ -96,5 +96,5 @@ begin
    loop Accept_Socket (L, C, A); One := new Server; One.Take (C); end loop;
 end Echo;
 """)
-    r.make("gnatmake", "-O", "echo.adb")
+    r.prepare("gnatmake", "-O", "echo.adb")
     echo(r, r.path("echo"), r.port)

@@ -1,4 +1,4 @@
-"""Programs that the acceptance list of `verbena run --sockets` does not name: relays, and clients that make load."""
+"""More programs that run under `verbena run --sockets`: relays, and clients that make load."""
 import os
 import signal
 
@@ -8,14 +8,14 @@ from programs_named import MB, certificate, nginx_conf
 PROGRAMS = Programs()
 
 
-def web(r, **options):
-    """Python's server, which serves the round's directory one port above the relay's."""
+def web_server(r, **options):
+    """Runs Python's web server for the round's directory, on the port after the relay's port."""
     return r.server("python3", "-m", "http.server", r.port + 1, "--bind", "127.0.0.1", port=r.port + 1, keep=None,
                     **options)
 
 
-def fetch_and_send(r):
-    """Asks the relay for a large file in several ways."""
+def fetch_files(r):
+    """Fetches a large file through the relay, one by one and in parallel."""
     url = f"http://127.0.0.1:{r.port}"
     for i in range(3):
         r.client("curl", "-sS", f"{url}/big", "-o", f"copy{i}")
@@ -26,29 +26,29 @@ def fetch_and_send(r):
         r.file(f"many{i}")
 
 
-@PROGRAMS.add("pen", "curl", "python3", least=MB)
+@PROGRAMS.add("pen", "curl", "python3", min_bytes=MB)
 def pen(r):
     r.data("big", 3 * MB)
-    with web(r), r.server("pen", "-f", "-r", f"127.0.0.1:{r.port}", f"127.0.0.1:{r.port + 1}", keep=None):
-        fetch_and_send(r)
+    with web_server(r), r.server("pen", "-f", "-r", f"127.0.0.1:{r.port}", f"127.0.0.1:{r.port + 1}", keep=None):
+        fetch_files(r)
 
 
-@PROGRAMS.add("sslh", "sslh-select", "curl", "python3", "nc", root=True, least=100_000)
+@PROGRAMS.add("sslh", "sslh-select", "curl", "python3", "nc", root=True, min_bytes=100_000)
 def sslh(r):
-    """It looks at a connection's first bytes, and hands the bytes to another server."""
+    """sslh reads a connection's first bytes, and passes them to the server for their protocol."""
     r.data("big", 3 * MB)
     for kind in ("sslh-select", "sslh"):
-        with web(r), r.server(kind, "-f", "-n", "-u", "nobody", "-p", f"127.0.0.1:{r.port}", "--http",
+        with web_server(r), r.server(kind, "-f", "-n", "-u", "nobody", "-p", f"127.0.0.1:{r.port}", "--http",
                               f"127.0.0.1:{r.port + 1}", "--pidfile",
                               r.path("pid"), keep=None, stop=signal.SIGKILL):
-            fetch_and_send(r)
+            fetch_files(r)
 
 
-@PROGRAMS.add("microsocks", "curl", "python3", least=MB)
+@PROGRAMS.add("microsocks", "curl", "python3", min_bytes=MB)
 def microsocks(r):
     """A SOCKS server with one thread for each connection."""
     r.data("big", 3 * MB)
-    with web(r), r.server("microsocks", "-i", "127.0.0.1", "-p", r.port, keep="rror", stop=signal.SIGKILL):
+    with web_server(r), r.server("microsocks", "-i", "127.0.0.1", "-p", r.port, keep="rror", stop=signal.SIGKILL):
         for i in range(4):
             r.client("curl", "-sS", "-x", f"socks5h://127.0.0.1:{r.port}", f"http://127.0.0.1:{r.port + 1}/big", "-o",
                      f"copy{i}")
@@ -59,16 +59,16 @@ def microsocks(r):
 def privoxy(r):
     r.data("big", 3 * MB)
     conf = r.text("conf", f"listen-address 127.0.0.1:{r.port}\nlogdir {r.directory}\nconfdir /etc/privoxy\ntoggle 0\n")
-    with web(r), r.server("privoxy", "--no-daemon", conf, keep=None):
+    with web_server(r), r.server("privoxy", "--no-daemon", conf, keep=None):
         for i in range(3):
             r.client("curl", "-sS", "-x", f"http://127.0.0.1:{r.port}", f"http://127.0.0.1:{r.port + 1}/big", "-o",
                      f"copy{i}")
             r.file(f"copy{i}")
 
 
-@PROGRAMS.add("siege", "nginx", root=True, least=100_000)
+@PROGRAMS.add("siege", "nginx", root=True, min_bytes=100_000)
 def siege(r):
-    """A program with a thread for each user."""
+    """siege has a thread for each simulated user."""
     r.data("small", 6120)
     r.data("big", MB // 2)
     conf = nginx_conf(r)
@@ -84,7 +84,7 @@ def siege(r):
 
 @PROGRAMS.add("hey", "nginx", root=True, not_only="Go does not use the C library")
 def hey(r):
-    """Go as the client of a server that has the library."""
+    """hey, which is written in Go, is the client of a server that has the library."""
     r.data("big", MB // 2)
     conf = nginx_conf(r)
     with r.server("nginx", "-p", r.directory, "-c", conf, "-e", r.path("errors"), stop=signal.SIGQUIT):
@@ -95,7 +95,7 @@ def hey(r):
 
 @PROGRAMS.add("caddy", "curl", "python3", "ab", not_only="Go does not use the C library")
 def caddy(r):
-    """Go as a relay between programs that have the library, and as a server of files."""
+    """Caddy, which is written in Go, relays between programs that have the library, and serves files."""
     r.data("big", 3 * MB)
     conf = r.text("Caddyfile", f"""{{
   admin off
@@ -112,16 +112,16 @@ http://127.0.0.1:{r.port} {{
   }}
 }}
 """)
-    with web(r), r.server("caddy", "run", "--config", conf, "--adapter", "caddyfile", keep=None,
+    with web_server(r), r.server("caddy", "run", "--config", conf, "--adapter", "caddyfile", keep=None,
                           env=os.environ | {"HOME": str(r.directory), "XDG_DATA_HOME": str(r.directory)}):
-        fetch_and_send(r)
+        fetch_files(r)
         r.client("curl", "-sS", f"http://127.0.0.1:{r.port}/own/big", "-o", "copy")
         r.file("copy")
         r.client("ab", "-q", "-k", "-c", "10", "-n", "200", f"http://127.0.0.1:{r.port}/own/Caddyfile",
                  keep="Failed|Non-2xx|Complete")
 
 
-@PROGRAMS.add("nghttpx", "h2load", "nghttp", "nginx", "openssl", root=True, least=100_000)
+@PROGRAMS.add("nghttpx", "h2load", "nghttp", "nginx", "openssl", root=True, min_bytes=100_000)
 def nghttp2(r):
     """HTTP/2 with and without TLS, by libev, and HTTP/1 to the server behind."""
     cert, key = certificate(r)
@@ -141,9 +141,9 @@ def nghttp2(r):
             r.file("copy")
 
 
-@PROGRAMS.add("aria2c", "nginx", root=True, least=MB)
+@PROGRAMS.add("aria2c", "nginx", root=True, min_bytes=MB)
 def aria2(r):
-    """It fetches the parts of a file by several connections."""
+    """aria2 fetches the parts of a file by several connections."""
     r.data("big", 8 * MB)
     conf = nginx_conf(r)
     with r.server("nginx", "-p", r.directory, "-c", conf, "-e", r.path("errors"), stop=signal.SIGQUIT):

@@ -71,7 +71,7 @@ pasv_max_port={r.port + 90}
 def mariadb(r):
     os.chmod(r.directory, 0o777)
     common = ("--no-defaults", f"--datadir={r.path('db')}", "--user=root")
-    r.make("mariadb-install-db", *common, "--auth-root-authentication-method=normal", "--skip-test-db")
+    r.prepare("mariadb-install-db", *common, "--auth-root-authentication-method=normal", "--skip-test-db")
     with r.server("mariadbd", *common, f"--port={r.port}", "--bind-address=127.0.0.1", f"--socket={r.path('sock')}",
                   f"--pid-file={r.path('pid')}", "--skip-log-bin", keep=r"\[ERROR\]|signal"):
         client = ("mariadb", "--no-defaults", "-h", "127.0.0.1", "-P", r.port, "-u", "root", "--protocol=tcp")
@@ -90,13 +90,13 @@ def mosquitto(r):
     conf = r.text("mosquitto.conf", f"listener {r.port} 127.0.0.1\nallow_anonymous true\nuser root\n")
     with r.server("mosquitto", "-c", conf, keep="rror"):
         with r.server("mosquitto_sub", "-p", r.port, "-t", "#", "-C", "502", "-q", "1", way=r.client_way, stop=None,
-                      ready=lambda: connections(r.port) >= 1, keep="line|rror"):
+                      ready=lambda: count_connections(r.port) >= 1, keep="line|rror"):
             r.client("bash", "-c", f"for i in $(seq 500); do echo line $i; done | mosquitto_pub -p {r.port} -t a -l -q 1")
             r.client("mosquitto_pub", "-p", r.port, "-t", "a", "-f", "big", "-q", "1")
             r.client("mosquitto_pub", "-p", r.port, "-t", "a", "-m", "line end", "-q", "2")
 
 
-def connections(port):
+def count_connections(port):
     suffix = f":{port:04X}"
     with open("/proc/net/tcp") as file:
         return sum(line.split()[1].endswith(suffix) and line.split()[3] == "01" for line in file)
@@ -128,19 +128,19 @@ print('good')
 def gearman(r):
     with r.server("gearmand", "-p", r.port, "-L", "127.0.0.1", "-l", "stderr", keep="rror"):
         with r.server("gearman", "-h", "127.0.0.1", "-p", r.port, "-w", "-f", "count", "--", "wc", "-c", way=r.client_way,
-                      ready=lambda: connections(r.port) >= 1, keep="rror"):
+                      ready=lambda: count_connections(r.port) >= 1, keep="rror"):
             for size in (10, 100_000):
                 r.client("gearman", "-h", "127.0.0.1", "-p", r.port, "-f", "count", input=b"x" * size)
 
 
 @PROGRAMS.add("git", not_only="the next program has the connection as its standard input")
 def git_daemon(r):
-    r.make("git", "init", "-q", "work")
+    r.prepare("git", "init", "-q", "work")
     r.data("work/big", 3 * MB)
-    r.make("git", "-C", "work", "add", "big")
+    r.prepare("git", "-C", "work", "add", "big")
     dates = os.environ | {"GIT_COMMITTER_DATE": "@1 +0000", "GIT_AUTHOR_DATE": "@1 +0000"}
-    r.make("git", "-C", "work", "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "-m", "x", env=dates)
-    r.make("git", "clone", "-q", "--bare", "work", "repo.git")
+    r.prepare("git", "-C", "work", "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "-m", "x", env=dates)
+    r.prepare("git", "clone", "-q", "--bare", "work", "repo.git")
     with r.server("git", "daemon", "--listen=127.0.0.1", f"--port={r.port}", f"--base-path={r.directory}", "--export-all",
                   "--enable=receive-pack", "--reuseaddr", keep="fatal"):
         url = f"git://127.0.0.1:{r.port}/repo.git"
@@ -148,15 +148,15 @@ def git_daemon(r):
         r.file("clone/big")
         r.client("git", "ls-remote", url)
         r.data("clone/more", 2 * MB)
-        r.make("git", "-C", "clone", "add", "more")
-        r.make("git", "-C", "clone", "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "-m", "y", env=dates)
+        r.prepare("git", "-C", "clone", "add", "more")
+        r.prepare("git", "-C", "clone", "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "-m", "y", env=dates)
         r.client("git", "-C", "clone", "push", "-q", "origin", "HEAD:more")
         r.client("git", "ls-remote", url)
 
 
 @PROGRAMS.add("svnserve", "svn", "svnadmin")
 def subversion(r):
-    r.make("svnadmin", "create", "repo")
+    r.prepare("svnadmin", "create", "repo")
     r.text("repo/conf/svnserve.conf", "[general]\nanon-access = write\n")
     for words in (("--threads",), ()):
         with r.server("svnserve", "-d", "--foreground", *words, "--listen-host", "127.0.0.1", "--listen-port", r.port, "-r",
@@ -175,14 +175,14 @@ def subversion(r):
 def dropbear(r):
     r.data("big", 3 * MB)
     for name in ("host", "user"):
-        r.make("dropbearkey", "-t", "ed25519", "-f", name)
+        r.prepare("dropbearkey", "-t", "ed25519", "-f", name)
     home = r.path("home")
     os.makedirs(f"{home}/.ssh", mode=0o700)
     os.system(f"dropbearkey -y -f {r.path('user')} | grep ^ssh > {home}/.ssh/authorized_keys")
     os.chmod(f"{home}/.ssh/authorized_keys", 0o600)
     os.chmod(r.directory, 0o755)
     passwd = r.text("passwd", open("/etc/passwd").read().replace("root:x:0:0:root:/root:", f"root:x:0:0:root:{home}:"))
-    r.make("mount", "--bind", passwd, "/etc/passwd")
+    r.prepare("mount", "--bind", passwd, "/etc/passwd")
     try:
         with r.server("dropbear", "-F", "-E", "-r", r.path("host"), "-p", f"127.0.0.1:{r.port}", "-P", r.path("pid"),
                       keep="rror|fatal"):
@@ -191,7 +191,7 @@ def dropbear(r):
             r.client("bash", "-c", f"dbclient {' '.join(map(str, at))} 'cat {r.path('big')}' >copy", keep="rror|denied")
             r.file("copy")
     finally:
-        r.make("umount", "/etc/passwd")
+        r.prepare("umount", "/etc/passwd")
 
 
 @PROGRAMS.add("smbd", "smbclient", root=True)
@@ -235,7 +235,7 @@ force user = root
 @PROGRAMS.add("etcd", "etcdctl",
               not_only="Go does not use the C library")
 def etcd(r):
-    """Written in Go."""
+    """etcd is written in Go."""
     url = f"http://127.0.0.1:{r.port}"
     with r.server("etcd", "--data-dir", r.path("etcd"), "--listen-client-urls", url, "--advertise-client-urls", url,
                   "--listen-peer-urls", f"http://127.0.0.1:{r.port + 1}", "--log-level", "error", keep="panic"):
@@ -302,7 +302,7 @@ admin_users = postgres
 @PROGRAMS.add("nats-server", "python3",
               not_only="Go does not use the C library")
 def nats(r):
-    """Written in Go, with a client in Python."""
+    """The NATS server is written in Go, and the client in Python."""
     with r.server("nats-server", "-a", "127.0.0.1", "-p", r.port, keep=r"\[ERR\]|\[FTL\]"):
         r.client("python3", "-c", f"""
 import socket
@@ -340,7 +340,7 @@ EXPORT {{ Export_Id = 1; Path = {r.path('share')}; Pseudo = /share; Access_Type 
 
 @PROGRAMS.add("unbound", "dig", root=True)
 def unbound(r):
-    """The answers are long, and dig asks for them by TCP."""
+    """dig asks for long answers by TCP."""
     records = "".join(f'  local-data: \'big.x. TXT "{i} {"z" * 200}"\'\n' for i in range(200))
     conf = r.text("unbound.conf", f"""
 server:

@@ -30,7 +30,7 @@ def netpipe(r):
 
 @PROGRAMS.add("stress-ng")
 def stress_ng(r):
-    """It makes socket calls of all kinds, with options that few programs use."""
+    """stress-ng makes socket calls of all kinds, with options that few programs use."""
     for words in (("--sock", "4", "--sock-ops", "3000", "--verify"), ("--sock", "2", "--sock-ops", "500", "--sock-type",
                   "stream", "--sock-opts", "sendmmsg"), ("--sock", "2", "--sock-ops", "500", "--sock-opts", "sendmsg"),
                   ("--sockmany", "1", "--sockmany-ops", "2000"), ("--sockabuse", "1", "--sockabuse-ops", "500"),
@@ -81,7 +81,7 @@ def x_server(r):
 
 @PROGRAMS.add("qemu-system-x86_64", "python3")
 def qemu_migration(r):
-    """The memory of a machine goes to another process."""
+    """QEMU migrates the memory of a virtual machine to another process."""
     common = ("qemu-system-x86_64", "-M", "q35,accel=tcg", "-m", "128", "-nodefaults", "-display", "none", "-S")
     script = r.text("move.py", f"""
 import json, socket, time
@@ -121,8 +121,8 @@ def iscsi(r):
     r.data("disk", 8 * 1024 * 1024)
     with r.server("tgtd", "-f", "--iscsi", f"portal=127.0.0.1:{r.port}", keep=None, stop=signal.SIGKILL):
         admin = ("tgtadm", "--lld", "iscsi", "--op")
-        r.make(*admin, "new", "--mode", "target", "--tid", "1", "-T", "iqn.x:d")
-        r.make(*admin, "new", "--mode", "logicalunit", "--tid", "1", "--lun", "1", "-b", r.path("disk"))
-        r.make(*admin, "bind", "--mode", "target", "--tid", "1", "-I", "ALL")
+        r.prepare(*admin, "new", "--mode", "target", "--tid", "1", "-T", "iqn.x:d")
+        r.prepare(*admin, "new", "--mode", "logicalunit", "--tid", "1", "--lun", "1", "-b", r.path("disk"))
+        r.prepare(*admin, "bind", "--mode", "target", "--tid", "1", "-I", "ALL")
         r.client("iscsi-ls", "-s", f"iscsi://127.0.0.1:{r.port}")
         r.client("iscsi-inq", f"iscsi://127.0.0.1:{r.port}/iqn.x:d/1")

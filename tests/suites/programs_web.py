@@ -55,7 +55,7 @@ backend raw
         with r.server("haproxy", "-db", "-f", conf, keep="ALERT"):
             web_checks(r, r.port)
             web_checks(r, r.port + 2)
-    # Master and workers, which are replaced on USR2.
+    # USR2 makes the master replace its workers.
     with r.server("python3", "-m", "http.server", back, "--bind", "127.0.0.1", port=back, keep=None):
         with r.server("haproxy", "-W", "-db", "-f", conf, keep="ALERT") as master:
             r.client("curl", "-sS", f"http://127.0.0.1:{r.port}/big", "-o", "copy")
@@ -248,7 +248,7 @@ def php(r):
 @PROGRAMS.add("busybox", "curl",
               not_only="a static program cannot have the library")
 def busybox(r):
-    """A static program as the server, which nothing can be loaded into, and one as the client."""
+    """A static program, into which no library can be loaded, is first the server and then the client."""
     r.data("big", 2 * MB)
     with r.server("env", "busybox", "httpd", "-f", "-p", f"127.0.0.1:{r.port}", "-h", r.directory):
         r.client("curl", "-sS", f"http://127.0.0.1:{r.port}/big", "-o", "copy")

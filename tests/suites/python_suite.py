@@ -13,9 +13,9 @@ test_docxmlrpc test_robotparser test_kqueue test_signal test_subprocess test_for
 test_concurrent_futures test_multiprocessing_fork test_multiprocessing_forkserver
 test_multiprocessing_spawn test_multiprocessing_main_handling""".split()
 # These cases need a peer that does not exist here.
-LEFT_OUT = {"test.test_socket.ThreadedVSOCKSocketStreamTest.testStream"}
+SKIPPED_CASES = {"test.test_socket.ThreadedVSOCKSocketStreamTest.testStream"}
 CASES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "cases.py")
-# Results that one case can have more than once, the worst one first.
+# One case can have several results.  The first of these that it has counts.
 RANK = ["died", "ERROR", "FAIL", "unexpected", "expected", "skipped", "ok"]
 DEATHS_MAX = 20
 
@@ -26,7 +26,7 @@ def run(way, module, cases):
     record = os.path.join(directory, f"{module}.{way}.record")
     log = open(os.path.join(directory, f"{module}.{way}.log"), "a")
     with open(record, "w") as out:
-        out.writelines(f"skipped {case}\n" for case in LEFT_OUT)
+        out.writelines(f"skipped {case}\n" for case in SKIPPED_CASES)
     for _ in range(DEATHS_MAX):
         words = ways.command(way, [sys.executable, CASES, f"test.{module}", record, *cases])
         log.write(f"=== {' '.join(words)}\n")
@@ -37,18 +37,18 @@ def run(way, module, cases):
         except subprocess.TimeoutExpired:
             code = -1
         lines = [line.split(maxsplit=1) for line in open(record).read().splitlines()]
-        begun = [case for word, case in lines if word == "begin"]
+        started = [case for word, case in lines if word == "begin"]
         ended = {re.sub(r"_[(\[].*", "", case) for word, case in lines if word != "begin"}
-        if code == 0 or not begun or begun[-1] in ended:
+        if code == 0 or not started or started[-1] in ended:
             break
         with open(record, "a") as out:
-            out.write(f"died {begun[-1]}\n")
+            out.write(f"died {started[-1]}\n")
         if cases:
             break
     results = {}
     for line in open(record):
         result, case = line.split(maxsplit=1)
-        if case.strip() in LEFT_OUT:
+        if case.strip() in SKIPPED_CASES:
             continue
         case = re.sub(r"_[(\[].*", "", case.strip())  # without the values of a subtest
         if result != "begin" and (case not in results or RANK.index(result) < RANK.index(results[case])):

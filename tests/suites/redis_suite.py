@@ -1,7 +1,7 @@
 """Runs Redis' own tests by TCP and by the ring.   python3 redis_suite.py DIRECTORY SOURCE [UNIT...]
 
 SOURCE is Redis' source tree, with the programs in SOURCE/src.  A UNIT is a file below SOURCE/tests, without ".tcl".
-The servers, the programs that they start and the client in Tcl all run in the same way.
+The servers, the programs that they start and the client in Tcl all run in one way: by TCP, or by the ring.
 """
 import fcntl
 import os
@@ -29,8 +29,8 @@ directory, source = sys.argv[1:3]
 
 
 def run(way, unit, cases):
-    only = [word for case in cases for word in ("--only", case)]
-    words = ways.command(way, ["tclsh", "tests/test_helper.tcl", "--single", unit, "--clients", "1", *only])
+    options = [word for case in cases for word in ("--only", case)]
+    words = ways.command(way, ["tclsh", "tests/test_helper.tcl", "--single", unit, "--clients", "1", *options])
     path = os.path.join(directory, f"{unit.replace('/', '.')}.{way}{'.again' if cases else ''}.log")
     with open(path, "w") as log:
         child = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=source,
@@ -50,7 +50,7 @@ def run(way, unit, cases):
         found = re.match(r"\[(ok|err|exception|ignore)\]: (.*?)(?: \(\d+ ms\))?(?: in tests/\S+)?$", line.strip())
         if not found:
             continue
-        case = re.sub(r"0x[0-9a-f]+|\b\d{4,}\b|#\d+|(?<=CYCLE )\d+", "N", found[2])  # without what is random
+        case = re.sub(r"0x[0-9a-f]+|\b\d{4,}\b|#\d+|(?<=CYCLE )\d+", "N", found[2])  # replaces random parts
         if case not in results or RANK.index(found[1]) < RANK.index(results[case]):
             results[case] = found[1]
     return results

@@ -1,7 +1,7 @@
 """Runs something by TCP and under `verbena run --sockets`, and compares the results of its cases.
 
 Each suite is a function run(way, unit, cases) that returns a dict of results by case.  If `cases` is empty it runs all
-of the unit.  A case that differs is run again alone, several times in both ways, since chance also makes differences.
+of the unit.  A case that differs is run again alone, several times in both ways, because some differences are random.
 known.txt has a line for each difference that cannot be mended, and says why.
 """
 import fnmatch
@@ -12,7 +12,7 @@ import sys
 
 VERBENA = os.environ["VB_PREFIX"] + "/bin/verbena"
 REPEATS = 3
-AGAIN_MAX = 30  # differences of a unit that are run again
+REPEATED_CASES_MAX = 30  # cases of one unit that are run again
 KNOWN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "known.txt")
 GOOD = {"ok", "skipped", "expected"}
 
@@ -33,54 +33,54 @@ def service():
 def known_differences(suite):
     """Returns the patterns of known.txt for this suite, with their reasons."""
     rows = [line.split(maxsplit=2) for line in open(KNOWN) if line.strip() and not line.startswith("#")]
-    return [(case, reason.strip()) for of, case, reason in rows if of == suite]
+    return [(case, reason.strip()) for name, case, reason in rows if name == suite]
 
 
-def bytes_by():
+def bytes_and_pairs():
     now = service()
     return (now["total"]["by_ring"], now["total"]["by_tcp"], now["pairs_made"]) if now else (0, 0, 0)
 
 
 def compare(suite, units, run):
-    """Prints the differences, and returns how many there are again when the case is repeated."""
+    """Prints the differences.  Returns the number of cases that differ again when they are repeated."""
     # Keep a program connected, because the service ends with the last program, and its counters are lost then.
     holder = subprocess.Popen(command("ring", [sys.executable, "-c", HOLD]), stdin=subprocess.PIPE)
     known = known_differences(suite)
-    real, chance = [], []
+    confirmed, unconfirmed = [], []
     sums = {"cases": 0, "ok": 0, "ring": 0, "tcp": 0, "pairs": 0}
     for unit in units:
         plain = run("plain", unit, [])
-        before = bytes_by()
+        before = bytes_and_pairs()
         ring = run("ring", unit, [])
-        ring_bytes, tcp_bytes, pairs = (b - a for a, b in zip(before, bytes_by()))
+        ring_bytes, tcp_bytes, pairs = (b - a for a, b in zip(before, bytes_and_pairs()))
         different = sorted(case for case in plain.keys() | ring.keys() if plain.get(case) != ring.get(case))
         ok = sum(result == "ok" for result in ring.values())
         for key, value in (("cases", len(ring)), ("ok", ok), ("ring", ring_bytes), ("tcp", tcp_bytes), ("pairs", pairs)):
             sums[key] += value
         print(f"{unit}: {len(plain)} cases, ok by TCP {sum(r == 'ok' for r in plain.values())}, by the ring {ok}, "
               f"{len(different)} differ; {ring_bytes} bytes by {pairs} rings, {tcp_bytes} by TCP", flush=True)
-        for case in different[:AGAIN_MAX]:
+        for case in different[:REPEATED_CASES_MAX]:
             if plain.get(case) == "died":  # each repetition would take the whole time limit
                 print(f"  {case}: died by TCP, {ring.get(case)} by the ring", flush=True)
                 continue
-            reason = next((why for pattern, why in known if fnmatch.fnmatch(case, pattern)), None)
+            reason = next((text for pattern, text in known if fnmatch.fnmatch(case, pattern)), None)
             if reason is not None:
                 print(f"  {case}: {plain.get(case)} by TCP, {ring.get(case)} by the ring, as known: {reason}")
                 continue
-            again = {way: [run(way, unit, [case]).get(case) for _ in range(REPEATS)] for way in ("plain", "ring")}
+            repeats = {way: [run(way, unit, [case]).get(case) for _ in range(REPEATS)] for way in ("plain", "ring")}
             print(f"  {case}: {plain.get(case)} by TCP, {ring.get(case)} by the ring; "
-                  f"alone {again['plain']} and {again['ring']}", flush=True)
-            if set(again["plain"]) & GOOD and not set(again["ring"]) <= set(again["plain"]):
-                real.append(f"{unit} {case}")
+                  f"alone {repeats['plain']} and {repeats['ring']}", flush=True)
+            if set(repeats["plain"]) & GOOD and not set(repeats["ring"]) <= set(repeats["plain"]):
+                confirmed.append(f"{unit} {case}")
             else:
-                chance.append(f"{unit} {case}")
+                unconfirmed.append(f"{unit} {case}")
     holder.stdin.close()
     holder.wait()
-    print(f"{suite}: {sums['cases']} cases, {sums['ok']} ok, {len(real)} differ again: {real}")
-    if chance:
-        print(f"{suite}: {len(chance)} have differed once, and not again: {chance}")
+    print(f"{suite}: {sums['cases']} cases, {sums['ok']} ok, {len(confirmed)} differ again: {confirmed}")
+    if unconfirmed:
+        print(f"{suite}: {len(unconfirmed)} have differed once, and not again: {unconfirmed}")
     print(f"{suite}: {sums['ring']} bytes by {sums['pairs']} rings, {sums['tcp']} by TCP")
-    return len(real)
+    return len(confirmed)
 
 
 # This program makes a connection, which starts the service, and keeps the service until its input ends.
