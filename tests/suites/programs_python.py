@@ -9,8 +9,8 @@ PYTHON = "/usr/bin/python3"
 MODULES = "/usr/lib/python3/dist-packages"
 
 # Each of these programs defines serve(port), a server that returns the bytes of each connection in reverse, and
-# calls(port, requests), which makes a connection for each request and returns the answers.  THREADS has call(port, data)
-# for one request.
+# calls(port, requests), which makes a connection for each request and returns the answers.  THREADS defines
+# call(port, data) for one request.
 THREADS = """
 import socket
 def call(port, data):

@@ -46,8 +46,8 @@ for round in $(seq "$rounds"); do
   done
 done
 await connected $((rounds + 1)) 20
-rts() { [ "$(verbena ps | grep -cE '[[:space:]]RC[[:space:]]+RTS[[:space:]]')" -eq 2 ]; }
-until_true 20 rts || fail "not two QPs: $(verbena ps)"
+two_qps_in_rts() { [ "$(verbena ps | grep -cE '[[:space:]]RC[[:space:]]+RTS[[:space:]]')" -eq 2 ]; }
+until_true 20 two_qps_in_rts || fail "not two QPs: $(verbena ps)"
 
 kill $server $client
 for pid in $server $client; do

@@ -17,7 +17,7 @@ slow="$all delay=100"
 # run_failed TEXT...: ends the test.  The message begins with $what, which describes the run.
 run_failed() { fail "$what: $*; $replay; $(line_counts)"; }
 listens() { gone "$server" || on b verbena ps | grep -q "listening.*:$1\b"; }
-tcp_listens() { gone "$server" || [ -n "$(on b ss -tlnH "sport = :18515")" ]; }
+listens_tcp() { gone "$server" || [ -n "$(on b ss -tlnH "sport = :18515")" ]; }
 gid_of() {  # gid_of HOST FAMILY
   local address
   address=$(address_of "$1" "$2")
@@ -58,7 +58,7 @@ run() {
   server=$!
   case $1 in
     rping) until_true 20 listens 7174 ;;
-    ibv_rc_pingpong) until_true 20 tcp_listens ;;
+    ibv_rc_pingpong) until_true 20 listens_tcp ;;
     *) until_true 20 listens 7471 ;;
   esac || run_failed "the server does not listen: $(tail -3 "$work/server")"
   local client_status=0 server_status=0

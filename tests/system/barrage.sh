@@ -125,11 +125,11 @@ kill -CONT $victim
 all_alive
 
 # Checks that the stream has made progress, and still does.
-received() { on b verbena ps --counters --json | python3 -c '
+packets_received() { on b verbena ps --counters --json | python3 -c '
 import json, sys
 print(*(p["counters"]["packets_in"] for p in json.load(sys.stdin)["processes"] if p["pid"] == int(sys.argv[1])))' $server; }
-before=$(received)
-has_grown() { [ "$(received)" -gt $((before + 100)) ]; }
+before=$(packets_received)
+has_grown() { [ "$(packets_received)" -gt $((before + 100)) ]; }
 until_true 20 has_grown || failed_here "the stream has stopped at $before packets"
 all_alive
 

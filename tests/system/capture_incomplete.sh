@@ -8,7 +8,7 @@ need rping mount
 mkdir "$work/small"
 mount -t tmpfs -o size=256k tmpfs "$work/small" || skip "no file system can be mounted here"
 trap 'umount "$work/small"; rm -rf "$work"' EXIT
-incomplete() { verbena agent status | sed -n 's/^captures_incomplete  *//p'; }
+count_incomplete() { verbena agent status | sed -n 's/^captures_incomplete  *//p'; }
 
 start run -- rping -s -P -S 9000 >"$work/server" 2>&1 &
 server=$!
@@ -22,13 +22,13 @@ capture_client() {
 }
 
 capture_client "$work/small/enough.pcapng" 1 || fail "a small capture: $(cat "$work/client.err")"
-[ -z "$(incomplete)" ] || fail "a complete capture is counted as incomplete"
+[ -z "$(count_incomplete)" ] || fail "a complete capture is counted as incomplete"
 code=0
 capture_client "$work/small/full.pcapng" 30 || code=$?
 [ $code -eq 125 ] || fail "exit code $code: $(cat "$work/client.err")"
 grep -q "full.pcapng' does not hold all packets: the capture is incomplete: No space left on device" \
   "$work/client.err" || fail "no line says that the capture is incomplete: $(cat "$work/client.err")"
-[ "$(incomplete)" = 1 ] || fail "not counted: $(verbena agent status)"
+[ "$(count_incomplete)" = 1 ] || fail "not counted: $(verbena agent status)"
 
 # If the program fails, its exit code is that of `run`.
 code=0

@@ -50,11 +50,11 @@ verbena run -- timeout 60 rping -c -a 127.0.0.1 -C 200 -S 60000 -V >"$work/clien
   fail "rping: exit $?: $(cat "$work/client") $(tail -3 "$work/server")"
 wait $server || fail "rping -s: exit $?: $(tail -3 "$work/server")"
 
-tcp_listening() { [ -n "$(ss -tlnH "sport = :$1")" ]; }
+listens_tcp() { [ -n "$(ss -tlnH "sport = :$1")" ]; }
 for bytes in 4096 1048576; do
   start run -- ibv_rc_pingpong -g 0 -n 50 -s $bytes >"$work/server" 2>&1 &
   server=$!
-  until_true 20 tcp_listening 18515 || fail "no server: $(cat "$work/server")"
+  until_true 20 listens_tcp 18515 || fail "no server: $(cat "$work/server")"
   verbena run -- timeout 60 ibv_rc_pingpong -g 0 -n 50 -s $bytes 127.0.0.1 >"$work/client" 2>&1 ||
     fail "ibv_rc_pingpong, $bytes bytes: exit $?: $(cat "$work/client")"
   wait $server || fail "ibv_rc_pingpong, $bytes bytes: the server: $(cat "$work/server")"
@@ -66,7 +66,7 @@ server=$!
 wait_listening 7174
 start run -- rping -c -a 127.0.0.1 -C 100000000 >"$work/client" 2>&1 &
 client=$!
-rts() { [ "$(verbena ps | grep -cE '[[:space:]]RC[[:space:]]+RTS[[:space:]]')" -eq 2 ]; }
-until_true 20 rts || fail "not a connected pair: $(verbena ps)"
+two_qps_in_rts() { [ "$(verbena ps | grep -cE '[[:space:]]RC[[:space:]]+RTS[[:space:]]')" -eq 2 ]; }
+until_true 20 two_qps_in_rts || fail "not a connected pair: $(verbena ps)"
 kill $client
 until_true 10 gone $server || fail "the server does not end"

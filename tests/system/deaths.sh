@@ -20,8 +20,8 @@ for round in 1 2 3; do
   wait_listening 7174
   start run -- rping -c -a 127.0.0.1 -C 100000000 >"$work/client" 2>&1 &
   client=$!
-  rts() { [ "$(verbena ps | grep -cE '[[:space:]]RC[[:space:]]+RTS[[:space:]]')" -eq 2 ]; }
-  until_true 20 rts || fail "not connected: $(verbena ps)"
+  two_qps_in_rts() { [ "$(verbena ps | grep -cE '[[:space:]]RC[[:space:]]+RTS[[:space:]]')" -eq 2 ]; }
+  until_true 20 two_qps_in_rts || fail "not connected: $(verbena ps)"
   start_time=$(date +%s%N)
   kill -9 $server
   wait $server 2>/dev/null || true
@@ -38,7 +38,7 @@ server=$!
 wait_listening 7174
 start run -- rping -c -a 127.0.0.1 -C 100000000 >"$work/client" 2>&1 &
 client=$!
-until_true 20 rts || fail "not connected: $(verbena ps)"
+until_true 20 two_qps_in_rts || fail "not connected: $(verbena ps)"
 kill -9 $client
 until_true 2 gone $server || fail "the server did not notice within 2 s"
 

@@ -12,7 +12,7 @@ import json, sys
 print(*(p["counters"].get(sys.argv[2], 0) for p in json.load(sys.stdin)["processes"] if p["pid"] == int(sys.argv[1])))' \
   "$1" "$2"; }
 more_than() { [ "$(counter "$1" "$2")" -gt "$3" ] 2>/dev/null; }
-open_port() { ss -Htln "sport = :$1" | grep -q .; }
+listens_tcp() { ss -Htln "sport = :$1" | grep -q .; }
 
 # pair PORT "OPTIONS" PROGRAM...: starts a server and a client, whose pids are then in "server" and "client".
 pair() {
@@ -21,7 +21,7 @@ pair() {
   # shellcheck disable=SC2086
   start run $options -- "$@" -p "$port" >"$work/server" 2>&1 &
   server=$!
-  until_true 20 open_port "$port" || fail "nothing listens on TCP port $port: $(cat "$work/server")"
+  until_true 20 listens_tcp "$port" || fail "nothing listens on TCP port $port: $(cat "$work/server")"
   start run -- "$@" -p "$port" 127.0.0.1 >"$work/client" 2>&1 &
   client=$!
 }

@@ -14,7 +14,7 @@ export VERBENA_IDLE=3
 echo "VB_SEED=$seed, $rounds rounds of each kind"
 
 kind='' round=''
-broken() { fail "VB_SEED=$seed, $kind, round $round: $*; server: $(tail -3 "$work/server"); client: $(cat "$work/client")"; }
+fail_round() { fail "VB_SEED=$seed, $kind, round $round: $*; server: $(tail -3 "$work/server"); client: $(cat "$work/client")"; }
 # This sleep chooses the moment of the kill.
 random_moment() { sleep "0.$(printf %03d $((RANDOM % 60)))"; }
 says() { grep -qs "$2" "$work/$1"; }
@@ -38,7 +38,7 @@ begin() {
   wait_listening 7601
   start run -- "$program" write 7601 >"$work/client" 2>&1 7>&- &
   client=$!
-  until_true 20 says client '^writing' || broken "the client does not write"
+  until_true 20 says client '^writing' || fail_round "the client does not write"
   random_moment
 }
 end() {
@@ -51,30 +51,30 @@ for kind in initiator target stopped; do
   slowest=0
   for round in $(seq "$rounds"); do
     begin
-    [ "$round" -gt 1 ] || until_true 10 writes_directly || broken "WRITEs go as packets"
+    [ "$round" -gt 1 ] || until_true 10 writes_directly || fail_round "WRITEs go as packets"
     case $kind in
       initiator)
         kill -9 "$client"
         { wait "$client" || true; } 2>/dev/null
-        until_true 10 says server '^whole' || broken "the target does not report that its memory is whole"
+        until_true 10 says server '^whole' || fail_round "the target does not report that its memory is whole"
         ;;
       target)
         kill -9 "$server"
         { wait "$server" || true; } 2>/dev/null
-        until_true 10 says client '^ended' || broken "the initiator is not told"
-        says client 'ended: success' && broken "the initiator reports no error"
+        until_true 10 says client '^ended' || fail_round "the initiator is not told"
+        says client 'ended: success' && fail_round "the initiator reports no error"
         ;;
       stopped)
         halt "$client"
         echo >&7
         random_moment
         kill -CONT "$client"
-        until_true 10 says server '^back' || broken "ibv_dereg_mr() does not return"
-        until_true 10 says client '^ended: remote access error' || broken "the initiator does not lose its access"
-        until_true 10 says server '^whole' || broken "the target does not report that its memory is whole"
+        until_true 10 says server '^back' || fail_round "ibv_dereg_mr() does not return"
+        until_true 10 says client '^ended: remote access error' || fail_round "the initiator does not lose its access"
+        until_true 10 says server '^whole' || fail_round "the target does not report that its memory is whole"
         ;;
     esac
-    says server '^changed' && broken "written after ibv_dereg_mr()"
+    says server '^changed' && fail_round "written after ibv_dereg_mr()"
     took=$(sed -n 's/^back after \([0-9]*\) ms/\1/p' "$work/server")
     [ "${took:-0}" -le "$slowest" ] || slowest=$took
     end

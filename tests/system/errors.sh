@@ -30,8 +30,8 @@ server=$!
 wait_listening 7174
 start run --verbose -- rping -c -a 127.0.0.1 -C 100000000 >/dev/null 2>"$work/client" &
 client=$!
-rts() { [ "$(verbena ps | grep -cE '[[:space:]]RC[[:space:]]+RTS[[:space:]]')" -eq 2 ]; }
-until_true 20 rts || fail "not connected: $(verbena ps)"
+two_qps_in_rts() { [ "$(verbena ps | grep -cE '[[:space:]]RC[[:space:]]+RTS[[:space:]]')" -eq 2 ]; }
+until_true 20 two_qps_in_rts || fail "not connected: $(verbena ps)"
 ip link set lo down
 failed() { grep -qE '^verbena: rping\[[0-9]+\]: QP 0x[0-9a-f]{6} to 127\.0\.0\.1 \(QP 0x[0-9a-f]{6}\): (SEND|WRITE|READ) failed: retries exceeded, no answer to [0-9]+ tries in [0-9]+\.[0-9] s' \
   "$work/server" "$work/client"; }

@@ -28,7 +28,7 @@ check_rping() {  # check_rping ADDRESS: runs rping from a to an address of b
     fail "rping to $1: $(tail -3 "$work/client")"
   wait $server || fail "rping's server on $1: $(tail -3 "$work/server")"
 }
-tcp_listens() { [ -n "$(on b ss -tlnH "sport = :18515")" ]; }
+listens_tcp() { [ -n "$(on b ss -tlnH "sport = :18515")" ]; }
 listens() { on b verbena ps | grep -q "listening.*:7174\b"; }
 
 make_hosts 1500
@@ -174,7 +174,7 @@ for mtu in 256 512 1024 2048 4096; do
   index=$(gid_of b ::ffff:10.77.0.2)
   start_on b verbena run -- timeout 60 ibv_rc_pingpong -g "$index" -m $mtu -n 20 -s 30000 >"$work/server" 2>&1 &
   server=$!
-  until_true 20 tcp_listens || fail "ibv_rc_pingpong: $(cat "$work/server")"
+  until_true 20 listens_tcp || fail "ibv_rc_pingpong: $(cat "$work/server")"
   on a verbena run -- timeout 60 ibv_rc_pingpong -g "$(gid_of a ::ffff:10.77.0.1)" -m $mtu -n 20 \
     -s 30000 10.77.0.2 >"$work/client" 2>&1 || fail "ibv_rc_pingpong -m $mtu: $(cat "$work/client")"
   wait $server || fail "ibv_rc_pingpong -m $mtu, the server: $(cat "$work/server")"

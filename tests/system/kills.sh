@@ -12,7 +12,7 @@ RANDOM=$seed
 echo "VB_SEED=$seed, $rounds rounds of each kind"
 
 kind= round=
-broken() { fail "VB_SEED=$seed, $kind, round $round: $*; server: $(tail -3 "$work/server"); client: $(tail -3 "$work/client")"; }
+fail_round() { fail "VB_SEED=$seed, $kind, round $round: $*; server: $(tail -3 "$work/server"); client: $(tail -3 "$work/client")"; }
 
 export VERBENA_IDLE=3
 # This sleep chooses the moment of the kill.
@@ -63,12 +63,12 @@ for kind in rping-client rping-server client server client-with-child server-wit
     kill -9 "$victim"
     wait "$victim" 2>/dev/null || true
     case $kind in
-      rping-client) grep -qsa 'ping data' "$work/client" && { until_true 12 gone "$other" || broken "the server does not end"; } ;;
-      *client*) until_true 12 server_heard || broken "the server does not hear" ;;
-      *) until_true 12 client_heard || broken "the client does not end" ;;
+      rping-client) grep -qsa 'ping data' "$work/client" && { until_true 12 gone "$other" || fail_round "the server does not end"; } ;;
+      *client*) until_true 12 server_heard || fail_round "the server does not hear" ;;
+      *) until_true 12 client_heard || fail_round "the client does not end" ;;
     esac || true
     took=$(milliseconds_since "$start_time")
-    [ "$took" -lt $limit_ms ] || broken "the other side heard after $took ms"
+    [ "$took" -lt $limit_ms ] || fail_round "the other side heard after $took ms"
     for pid in $other $(children); do kill -9 "$pid" 2>/dev/null || true; done
     wait "$other" 2>/dev/null || true
   done

@@ -18,9 +18,9 @@ serve() {
   start run "$@" >"$work/server" 2>&1 &
   server=$!
 }
-open_port() { ss -Htln "sport = :$1" | grep -q .; }
+listens_tcp() { ss -Htln "sport = :$1" | grep -q .; }
 # ready PORT: waits until the TCP port by which perftest exchanges parameters is open.
-ready() { until_true 20 open_port "$1" || fail "nothing listens on TCP port $1: $(cat "$work/server")"; }
+ready() { until_true 20 listens_tcp "$1" || fail "nothing listens on TCP port $1: $(cat "$work/server")"; }
 
 # ---- both programs use a lane; atomics always go as packets, never by direct access
 serve -- ib_atomic_bw -x 0 -p 20001 -D 60 --run_infinitely

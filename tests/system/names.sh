@@ -10,7 +10,7 @@ become=(setpriv --reuid=1000 --regid=1000 --clear-groups --)
 "${become[@]}" true 2>/dev/null || skip "root does not run this test, so there is no second user"
 "${become[@]}" unshare --user --map-root-user true 2>/dev/null || skip "no namespaces in namespaces here"
 
-second() {
+as_second_user() {
   "${become[@]}" env LD_PRELOAD="${VB_PRELOAD:-}" \
     ASAN_OPTIONS=detect_leaks=0:verify_asan_link_order=0 "$@"
 }
@@ -25,7 +25,7 @@ doctor_says() {
 
 # The second user is root in a user namespace, and starts an agent there, which holds the port.
 mkfifo "$work/in"
-second unshare --user --map-root-user -- "$VB_PREFIX/bin/verbena" run -- \
+as_second_user unshare --user --map-root-user -- "$VB_PREFIX/bin/verbena" run -- \
   bash -c 'ibv_devinfo && exec cat' <"$work/in" >"$work/other" 2>&1 &
 other=$!
 exec {to}>"$work/in"
@@ -36,17 +36,17 @@ verbena run -- ibv_devinfo >"$work/out" 2>"$work/err" || fail "root's name is ta
 grep -q 'reach each other alone: UDP port 4791 is held by' "$work/err" || fail "two agents have the port: $(cat "$work/err")"
 doctor_says '^problem +UDP port 4791: .*held by pid [0-9]+ \(verbenad\)' '^ +-> .*VERBENA_BIND=ADDRESS'
 # Outside of the namespace, the second user reaches the agent that was started in it.
-second "$VB_PREFIX/bin/verbena" run -- ibv_devinfo | grep -q PORT_ACTIVE || fail "the second user's agent is not found"
+as_second_user "$VB_PREFIX/bin/verbena" run -- ibv_devinfo | grep -q PORT_ACTIVE || fail "the second user's agent is not found"
 verbena agent stop >/dev/null
 exec {to}>&-
 wait $other || fail "the second user's program: $(cat "$work/other")"
-second "$VB_PREFIX/bin/verbena" agent stop >/dev/null
+as_second_user "$VB_PREFIX/bin/verbena" agent stop >/dev/null
 until_true 20 no_process || fail "an agent is still there"
 
 # Doctor names the process that has taken root's name.
 rm "$work/in"
 mkfifo "$work/in"
-second python3 -c '
+as_second_user python3 -c '
 import os, socket, sys
 sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 sock.bind("\0verbena-0")

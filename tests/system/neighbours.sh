@@ -11,7 +11,7 @@ become=(setpriv --reuid=1000 --regid=1000 --clear-groups --)
 "${become[@]}" true 2>/dev/null || skip "root does not run this test, so there is no second user"
 unshare --net true 2>/dev/null || skip "network namespaces are not allowed here"
 
-second() {
+as_second_user() {
   "${become[@]}" env LD_PRELOAD="${VB_PRELOAD:-}" \
     ASAN_OPTIONS=detect_leaks=0:verify_asan_link_order=0 "$VB_PREFIX/bin/verbena" "$@"
 }
@@ -26,19 +26,19 @@ state_of() { "$1" run -- ibv_devinfo 2>&1 | sed -n 's/.*reach each other alone.*
 start run -- rping -s -P >"$work/server" 2>&1 &
 server=$!
 wait_listening 7174
-second run -- ibv_devinfo >"$work/out" 2>"$work/err" || fail "ibv_devinfo: $(cat "$work/err")"
+as_second_user run -- ibv_devinfo >"$work/out" 2>"$work/err" || fail "ibv_devinfo: $(cat "$work/err")"
 grep -q 'state:.*PORT_ACTIVE' "$work/out" || fail "the second user's port is down: $(cat "$work/out")"
 names_holder ibv_devinfo "$work/err"
-second agent status | grep -q "^port *active, for programs of this host alone: $holder" || fail "agent status: $(second agent status)"
-! second run -- timeout 30 rping -c -a 127.0.0.1 -C 1 >"$work/err" 2>&1 || fail "rping connects to the first user's server"
+as_second_user agent status | grep -q "^port *active, for programs of this host alone: $holder" || fail "agent status: $(as_second_user agent status)"
+! as_second_user run -- timeout 30 rping -c -a 127.0.0.1 -C 1 >"$work/err" 2>&1 || fail "rping connects to the first user's server"
 names_holder "rping -c" "$work/err"
-second run -- timeout 100 rping -s -C 5 -p 7200 >"$work/listener" 2>&1 &
+as_second_user run -- timeout 100 rping -s -C 5 -p 7200 >"$work/listener" 2>&1 &
 listener=$!
 listener_told() { grep -qs "verbena: .*$holder" "$work/listener"; }
 until_true 30 listener_told || fail "rping -s does not say who holds the port: $(cat "$work/listener")"
-second_listens() { second ps | grep -q "listening.*:7200"; }
+second_listens() { as_second_user ps | grep -q "listening.*:7200"; }
 until_true 20 second_listens || fail "rping -s does not listen: $(cat "$work/listener")"
-second run -- timeout 30 rping -c -a 127.0.0.1 -C 5 -p 7200 -V >"$work/err" 2>&1 || fail "the second user's programs: $(cat "$work/err")"
+as_second_user run -- timeout 30 rping -c -a 127.0.0.1 -C 5 -p 7200 -V >"$work/err" 2>&1 || fail "the second user's programs: $(cat "$work/err")"
 wait $listener || fail "the second user's server: $(cat "$work/listener")"
 [ "$(state_of verbena)" = all ] || fail "the first user has lost its port"
 verbena run -- timeout 30 rping -c -a 127.0.0.1 -C 5 >"$work/err" 2>&1 || fail "the first user: $(cat "$work/err")"
@@ -48,22 +48,22 @@ verbena run -- timeout 30 rping -c -a 127.0.0.1 -C 5 >"$work/err" 2>&1 || fail "
 kill $server
 verbena agent stop >/dev/null
 until_true 10 no_agent || fail "the first user's agent is still there"
-second_has_port() { [ "$(state_of second)" = all ]; }
-until_true 20 second_has_port || fail "the second user does not get the port: $(second agent status)"
-second agent stop >/dev/null
-second_gone() { second agent status 2>&1 | grep -q "no agent is running"; }
+second_has_port() { [ "$(state_of as_second_user)" = all ]; }
+until_true 20 second_has_port || fail "the second user does not get the port: $(as_second_user agent status)"
+as_second_user agent stop >/dev/null
+second_gone() { as_second_user agent status 2>&1 | grep -q "no agent is running"; }
 until_true 10 second_gone || fail "the second user's agent is still there"
 
 # If both users start at once, exactly one of them gets the port.
 for round in 1 2 3; do
   state_of verbena >"$work/first" &
   one=$!
-  state_of second >"$work/second" &
+  state_of as_second_user >"$work/second" &
   wait $one $! || fail "ibv_devinfo failed"
   states=$(sort "$work/first" "$work/second" | xargs)
   [ "$states" = "all host" ] || fail "round $round: the states are $states"
   verbena agent stop >/dev/null
-  second agent stop >/dev/null
+  as_second_user agent stop >/dev/null
   until_true 10 no_agent && until_true 10 second_gone || fail "the agents do not end"
 done
 
@@ -76,11 +76,11 @@ server=$!
 wait_listening 7174
 start run -- rping -c -a 127.0.0.1 -C 2000000 >"$work/client" 2>&1 &
 client=$!
-rts() { [ "$(verbena ps | grep -cE '[[:space:]]RC[[:space:]]+RTS[[:space:]]')" -eq 2 ]; }
-until_true 20 rts || fail "verbena ps does not list exactly the pair of this namespace: $(verbena ps)"
+two_qps_in_rts() { [ "$(verbena ps | grep -cE '[[:space:]]RC[[:space:]]+RTS[[:space:]]')" -eq 2 ]; }
+until_true 20 two_qps_in_rts || fail "verbena ps does not list exactly the pair of this namespace: $(verbena ps)"
 agent_pid
 read -r _  # waits until both are running
-rts || fail "verbena ps does not list exactly the pair of this namespace while another one has a pair: $(verbena ps)"
+two_qps_in_rts || fail "verbena ps does not list exactly the pair of this namespace while another one has a pair: $(verbena ps)"
 kill $client
 until_true 10 gone $server || fail "the server does not end"
 verbena agent stop >/dev/null

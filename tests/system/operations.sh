@@ -5,7 +5,7 @@
 . "$(dirname "$0")/lib.sh"
 need ib_atomic_bw ib_atomic_lat ib_send_lat ib_write_lat ib_write_bw ibv_uc_pingpong
 
-tcp_listening() { [ -n "$(ss -tlnH "sport = :$1")" ]; }
+listens_tcp() { [ -n "$(ss -tlnH "sport = :$1")" ]; }
 
 # pair NAME PORT WORD COMMAND...: runs COMMAND as a server, and then as its client.  Both must succeed, and the client
 # must print WORD.  PORT is the TCP port by which they exchange addresses.
@@ -14,7 +14,7 @@ pair() {
   shift 3
   start run -- timeout 60 "$@" >"$work/server" 2>&1 &
   server=$!
-  until_true 20 tcp_listening "$port" || fail "$name: no server: $(cat "$work/server")"
+  until_true 20 listens_tcp "$port" || fail "$name: no server: $(cat "$work/server")"
   verbena run -- timeout 60 "$@" 127.0.0.1 >"$work/client" 2>&1 ||
     fail "$name: exit $?: $(tail -5 "$work/client") server: $(tail -5 "$work/server")"
   wait $server || fail "$name: the server: exit $?: $(tail -5 "$work/server")"

@@ -49,8 +49,8 @@ grep -q "only programs of this host are reached: UDP port 4791 is held by" "$wor
 # ---- the port becomes free, and the agent takes it when no program has a socket of the other port
 start run -- ib_send_bw -x 0 -p 20001 -D 60 --run_infinitely >"$work/server" 2>&1 &
 server=$!
-open_port() { ss -Htln "sport = :20001" | grep -q .; }
-until_true 20 open_port || fail "ib_send_bw: $(cat "$work/server")"
+listens_tcp() { ss -Htln "sport = :20001" | grep -q .; }
+until_true 20 listens_tcp || fail "ib_send_bw: $(cat "$work/server")"
 kill $holder
 wait $holder 2>/dev/null || true
 [ "$(grep -c got "$work/holder")" -eq 0 ] || fail "packets came to the holder: $(cat "$work/holder")"

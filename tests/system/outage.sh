@@ -11,20 +11,20 @@ wait_listening 7174
 start run -- rping -c -a 127.0.0.1 -C 100000000 -V >"$work/client" 2>&1 &
 client=$!
 
-sent() { verbena ps --json | python3 -c '
+packets_sent() { verbena ps --json | python3 -c '
 import json, sys
 for process in json.load(sys.stdin)["processes"]:
     for qp in process["qps"]:
         if process["pid"] == '$client' and qp["state"] == "RTS":
             print(qp["packets_out"])' | head -1; }
-more_than() { local now; now=$(sent); [ -n "$now" ] && [ "$now" -gt "$1" ]; }
+more_than() { local now; now=$(packets_sent); [ -n "$now" ] && [ "$now" -gt "$1" ]; }
 until_true 20 more_than 100 || fail "no data flows: $(verbena ps)"
 
 for round in 1 2 3; do
   ip link set lo down
   sleep 0.3  # the outage itself
   ip link set lo up
-  before=$(sent)
+  before=$(packets_sent)
   until_true 10 more_than $((before + 100)) ||
     fail "round $round: data does not go on: $(verbena ps) $(cat "$work/client")"
 done

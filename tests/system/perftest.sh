@@ -5,7 +5,7 @@
 . "$(dirname "$0")/lib.sh"
 need ib_send_bw ib_send_lat ib_write_bw ib_write_lat ib_read_bw ib_read_lat ib_atomic_bw ib_atomic_lat ip ss
 
-tcp_listens() { ss -tlnH "sport = :$1" | grep -q .; }
+listens_tcp() { ss -tlnH "sport = :$1" | grep -q .; }
 
 # perftest's server opens its TCP port before it listens for the RDMA CM.  The client's retry after a REJ is broken in
 # 4.5-0.17 (fixed by perftest's commit 3d9d8d0), so this test makes the client wait for the listener.
@@ -22,7 +22,7 @@ run_pair() {  # run_pair PROGRAM ARGUMENT...: runs a server and its client
       await_listener "$port"
       environment=("${awaiting[@]}")
       ;;
-    *) until_true 20 tcp_listens "$port" || fail "$*: no server: $(tail -3 "$work/server")" ;;
+    *) until_true 20 listens_tcp "$port" || fail "$*: no server: $(tail -3 "$work/server")" ;;
   esac
   verbena run -- env "${environment[@]}" timeout 250 "$@" -F -p "$port" 10.99.0.1 >"$work/client" 2>&1 ||
     fail "$*: the client: $(tail -3 "$work/client")"

@@ -13,13 +13,13 @@ begin() {
   holder=$!
   exec {to}>"$work/in"
 }
-made() { [ "$(grep -c made "$work/out")" -eq "$1" ]; }
+has_made() { [ "$(grep -c made "$work/out")" -eq "$1" ]; }
 agent_pid() { verbena agent status | sed -n 's/.*\bpid \([0-9]*\),.*/\1/p' | head -1; }
 active() { verbena agent status | grep -qE '^ *port +active'; }
 # Stops the program that holds the port, kills its agent, and checks that the port of the next agent is DOWN.
 leave_stopped_holder() {
   tell "$to"
-  until_true 20 made 1 || fail "no QP: $(cat "$work/err")"
+  until_true 20 has_made 1 || fail "no QP: $(cat "$work/err")"
   halt $holder
   kill -9 "$(agent_pid)"
   verbena run -- ibv_devinfo >"$work/info" 2>"$work/info.err" || fail "ibv_devinfo: $(cat "$work/info.err")"
@@ -34,7 +34,7 @@ leave_stopped_holder
 kill -CONT $holder
 until_true 10 active || fail "still down: $(verbena agent status)"
 tell "$to"
-until_true 20 made 2 || fail "the holder does not continue: $(cat "$work/err")"
+until_true 20 has_made 2 || fail "the holder does not continue: $(cat "$work/err")"
 exec {to}>&-
 wait $holder || fail "the holder: $(cat "$work/err")"
 

@@ -11,8 +11,8 @@ wait_listening 7174
 start run -- rping -c -a 127.0.0.1 -C 1000000 >"$work/client" 2>&1 &
 client=$!
 
-rts() { verbena ps >"$work/ps" && [ "$(grep -cE '[[:space:]]RC[[:space:]]+RTS[[:space:]]' "$work/ps")" -eq 2 ]; }
-until_true 20 rts || fail "not two connected QPs: $(verbena ps)"
+two_qps_in_rts() { verbena ps >"$work/ps" && [ "$(grep -cE '[[:space:]]RC[[:space:]]+RTS[[:space:]]' "$work/ps")" -eq 2 ]; }
+until_true 20 two_qps_in_rts || fail "not two connected QPs: $(verbena ps)"
 grep -qE "^ *$server +rping.*RC +RTS" "$work/ps" || fail "the server has no QP: $(cat "$work/ps")"
 grep -qE "^ *$client +rping.*RC +RTS" "$work/ps" || fail "the client has no QP: $(cat "$work/ps")"
 

@@ -55,13 +55,13 @@ for side in server client; do
   grep -q "rdma_$side: end 0" "$work/$side" || fail "rdma_$side: $(cat "$work/$side")"
 done
 
-tcp_listening() { [ -n "$(ss -tlnH "sport = :$1")" ]; }
+listens_tcp() { [ -n "$(ss -tlnH "sport = :$1")" ]; }
 for mode in "" -e; do
   for bytes in 4096 1048576; do
     rounds=$((bytes > 4096 ? 20 : 200))
     what="ibv_rc_pingpong of $bytes bytes ${mode:-polling}"
     server ibv_rc_pingpong -g 0 -n $rounds -s "$bytes" $mode
-    until_true 20 tcp_listening 18515 || fail "$what: no server: $(cat "$work/server")"
+    until_true 20 listens_tcp 18515 || fail "$what: no server: $(cat "$work/server")"
     client "$what" ibv_rc_pingpong -g 0 -n $rounds -s "$bytes" $mode 127.0.0.1
     server_ends "$what"
     grep -q "$rounds iters in" "$work/client" || fail "$what: $(cat "$work/client")"

@@ -5,7 +5,7 @@
 . "$(dirname "$0")/lib.sh"
 need ibv_srq_pingpong ibv_rc_pingpong ss
 
-tcp_listens() { ss -tlnH "sport = :$1" | grep -q .; }
+listens_tcp() { ss -tlnH "sport = :$1" | grep -q .; }
 
 # pair PORT PROGRAM ARGUMENT...: runs a program as a server, and as the client of that server.
 pair() {
@@ -13,7 +13,7 @@ pair() {
   shift
   start run -- timeout 60 "$@" -p "$port" >"$work/server" 2>&1 &
   server=$!
-  until_true 20 tcp_listens "$port" || fail "$*: no server: $(cat "$work/server")"
+  until_true 20 listens_tcp "$port" || fail "$*: no server: $(cat "$work/server")"
   verbena run -- timeout 60 "$@" -p "$port" 127.0.0.1 >"$work/client" 2>&1 ||
     fail "$*: the client's exit $?: $(tail -3 "$work/client")"
   wait $server || fail "$*: the server's exit $?: $(tail -3 "$work/server")"

@@ -10,8 +10,8 @@ serve() {
   start run --sockets -- "$@" >"$work/server" 2>&1 &
   server=$!
 }
-open_port() { ss -Htln "sport = :$1" | grep -q .; }
-ready() { until_true 20 open_port "$1" || fail "nothing listens on TCP port $1: $(cat "$work/server")"; }
+listens_tcp() { ss -Htln "sport = :$1" | grep -q .; }
+ready() { until_true 20 listens_tcp "$1" || fail "nothing listens on TCP port $1: $(cat "$work/server")"; }
 # total NAME: prints a counter of the socket service.
 total() { verbena sockets stat --json | python3 -c '
 import json, sys
@@ -89,9 +89,9 @@ for _ in range(200):
     pairs.append((client, listener.accept()[0]))
 for i in range(12):
     for client, server in pairs:
-        for one, other in ((client, server), (server, client)):
-            one.sendall(b"%d" % i)
-            assert other.recv(100) == b"%d" % i
+        for sender, receiver in ((client, server), (server, client)):
+            sender.sendall(b"%d" % i)
+            assert receiver.recv(100) == b"%d" % i
     time.sleep(0.002)
 
 def ready(descriptors, poll):
@@ -145,9 +145,9 @@ def service():
 before = service()
 for _ in range(200):
     for client, server in pairs:
-        for one, other in ((client, server), (server, client)):
-            one.sendall(b"x")
-            assert other.recv(100) == b"x"
+        for sender, receiver in ((client, server), (server, client)):
+            sender.sendall(b"x")
+            assert receiver.recv(100) == b"x"
     now = service()
     if now["pairs_made"] - before["pairs_made"] == len(pairs):
         break
@@ -169,17 +169,17 @@ def query(what):
 
 def pair():
     """Returns both ends of a new connection, of which the first sends by its ring."""
-    here = socket.create_connection(listener.getsockname())
-    there = listener.accept()[0]
+    client = socket.create_connection(listener.getsockname())
+    server = listener.accept()[0]
     deadline = time.monotonic() + 30
     for i in itertools.count():
         if time.monotonic() > deadline:
             raise AssertionError("no ring")
-        for one, other in ((here, there), (there, here)):
-            one.sendall(b"x" * 500)
-            assert other.recv(500, socket.MSG_WAITALL) == b"x" * 500
-        if i % 10 == 9 and by_ring(here) > 0:
-            return here, there
+        for sender, receiver in ((client, server), (server, client)):
+            sender.sendall(b"x" * 500)
+            assert receiver.recv(500, socket.MSG_WAITALL) == b"x" * 500
+        if i % 10 == 9 and by_ring(client) > 0:
+            return client, server
         time.sleep(0.001)
 
 def by_ring(end):
@@ -223,19 +223,19 @@ import os, select, socket, threading, time
 
 listener = socket.create_server(("127.0.0.1", 0))
 
-def change_over(here, there):
+def change_over(client, server):
     for i in range(30):
-        here.sendall(b"%d" % i)
-        assert there.recv(100) == b"%d" % i
-        there.sendall(b"%d" % i)
-        assert here.recv(100) == b"%d" % i
+        client.sendall(b"%d" % i)
+        assert server.recv(100) == b"%d" % i
+        server.sendall(b"%d" % i)
+        assert client.recv(100) == b"%d" % i
         time.sleep(0.001)
 
 def pair():
-    here = socket.create_connection(listener.getsockname())
-    there = listener.accept()[0]
-    change_over(here, there)
-    return here, there
+    client = socket.create_connection(listener.getsockname())
+    server = listener.accept()[0]
+    change_over(client, server)
+    return client, server
 
 (reader_a, writer_a), (reader_b, writer_b) = pair(), pair()
 go = threading.Barrier(2)
@@ -295,11 +295,11 @@ before=$(total pairs_made)
 cat >"$work/sendfile.py" <<'PY'
 import errno, os, socket, tempfile
 listener = socket.create_server(("127.0.0.1", 0))
-here = socket.create_connection(listener.getsockname())
-there = listener.accept()[0]
-for one, other in ((here, there), (there, here)):
-    one.sendall(b"x")
-    other.recv(1)
+client = socket.create_connection(listener.getsockname())
+server = listener.accept()[0]
+for sender, receiver in ((client, server), (server, client)):
+    sender.sendall(b"x")
+    receiver.recv(1)
 with tempfile.TemporaryFile() as file:
     file.write(b"0123456789")
     file.flush()
@@ -308,7 +308,7 @@ with tempfile.TemporaryFile() as file:
     for source, offset, count in ((file.fileno(), -1, 5), (file.fileno(), -1, 0), (pipe, 0, 5), (pipe, None, 5),
                                   (999, 0, 5), (999, None, 5), (file.fileno(), 20, 5), (file.fileno(), 8, 5)):
         try:
-            print(offset, count, os.sendfile(here.fileno(), source, offset, count))
+            print(offset, count, os.sendfile(client.fileno(), source, offset, count))
         except OSError as error:
             print(offset, count, errno.errorcode[error.errno])
 PY

@@ -15,14 +15,14 @@ signal.alarm(60)  # ends the test if a call does not return
 
 def pair():
     """Returns both ends of a connection that uses the ring, if the program runs under Verbena."""
-    here = socket.create_connection(listener.getsockname())
-    there = listener.accept()[0]
+    client = socket.create_connection(listener.getsockname())
+    server = listener.accept()[0]
     for i in range(30):
-        for one, other in ((here, there), (there, here)):
-            one.sendall(b"%500d" % i)
-            assert other.recv(500, socket.MSG_WAITALL) == b"%500d" % i
+        for sender, receiver in ((client, server), (server, client)):
+            sender.sendall(b"%500d" % i)
+            assert receiver.recv(500, socket.MSG_WAITALL) == b"%500d" % i
         time.sleep(0.001)
-    return here, there
+    return client, server
 
 recv_calls = {"x86_64": ("45", "47"), "aarch64": ("207", "212")}[os.uname().machine]
 # A send by the ring waits in poll().
@@ -52,81 +52,81 @@ def error_of(call):
         return errno.errorcode[error.errno]
 
 def wait_all_fills_all_buffers_and_no_more():
-    here, there = pair()
+    client, server = pair()
     room = bytearray(64)
     view = memoryview(room)
-    end = sleeper(lambda: there.recvmsg_into([view[0:10], view[16:36]], 0, socket.MSG_WAITALL)[0])
-    here.sendall(b"a" * 15)  # wakes the reader within the second part
-    until_read(there)
-    here.sendall(b"b" * 20)
-    print(end(), bytes(room), there.recv(100))
+    end = sleeper(lambda: server.recvmsg_into([view[0:10], view[16:36]], 0, socket.MSG_WAITALL)[0])
+    client.sendall(b"a" * 15)  # wakes the reader within the second part
+    until_read(server)
+    client.sendall(b"b" * 20)
+    print(end(), bytes(room), server.recv(100))
 
 def until_read(end):
     while struct.unpack("i", fcntl.ioctl(end, termios.FIONREAD, b"\0" * 4))[0] > 0:
         time.sleep(0.001)
 
 def urgent_data_stands_between_other_bytes():
-    here, there = pair()
-    here.sendall(b"before")
-    print(there.recv(100))
-    here.sendall(b"more")
-    here.send(b"!", socket.MSG_OOB)
-    here.sendall(b"after")
+    client, server = pair()
+    client.sendall(b"before")
+    print(server.recv(100))
+    client.sendall(b"more")
+    client.send(b"!", socket.MSG_OOB)
+    client.sendall(b"after")
     poll = select.poll()
-    poll.register(there, select.POLLPRI)
+    poll.register(server, select.POLLPRI)
     assert poll.poll(5000)
-    print(there.recv(100), there.recv(1, socket.MSG_OOB), there.recv(100), end=" ")
-    here.sendall(b"last")
-    print(there.recv(100))
+    print(server.recv(100), server.recv(1, socket.MSG_OOB), server.recv(100), end=" ")
+    client.sendall(b"last")
+    print(server.recv(100))
 
 def fclose_releases_the_descriptor():
-    here, there = pair()
-    number = there.detach()
+    client, server = pair()
+    number = server.detach()
     assert libc.fclose(libc.fdopen(number, b"r+")) == 0
     read_end, write_end = os.pipe()
     ends = {read_end: "read", write_end: "write"}
     os.write(write_end, b"by the pipe")
-    print(ends.get(number), os.read(read_end, 100), here.recv(100))
+    print(ends.get(number), os.read(read_end, 100), client.recv(100))
     os.close(read_end)
     os.close(write_end)
 
 def received_messages_have_no_address_and_no_control_data():
-    here, there = pair()
-    here.sendall(b"one")
-    data, control, flags, name = there.recvmsg(100, 200)
+    client, server = pair()
+    client.sendall(b"one")
+    data, control, flags, name = server.recvmsg(100, 200)
     print(data, control, flags, name)
-    here.sendall(b"two")
-    print(there.recvfrom(100))
+    client.sendall(b"two")
+    print(server.recvfrom(100))
 
 def recvmmsg_returns_the_length_of_each_message():
-    here, there = pair()
-    here.sendall(b"123456789")
+    client, server = pair()
+    client.sendall(b"123456789")
     rooms = [ctypes.create_string_buffer(5) for _ in range(3)]
     parts = [(ctypes.c_size_t * 2)(ctypes.addressof(room), 5) for room in rooms]
     messages = b"".join(struct.pack("PI4xPNPNi4xI4x", 0, 77, ctypes.addressof(part), 1, 0, 0, 0, 99) for part in parts)
     array = ctypes.create_string_buffer(messages, len(messages))
-    got = libc.recvmmsg(there.fileno(), array, 3, socket.MSG_DONTWAIT, None)
+    got = libc.recvmmsg(server.fileno(), array, 3, socket.MSG_DONTWAIT, None)
     each = len(messages) // 3
     print(got, [struct.unpack_from("I", array, i * each + each - 8)[0] for i in range(got)], [room.raw for room in rooms])
 
 def nothing_is_sent_after_shutdown():
-    here, there = pair()
-    here.shutdown(socket.SHUT_WR)
-    print(error_of(lambda: here.send(b"x")), there.recv(100))
-    here, there = pair()
-    there.shutdown(socket.SHUT_RDWR)
-    print(here.recv(100), error_of(lambda: here.send(b"x")), end=" ")
+    client, server = pair()
+    client.shutdown(socket.SHUT_WR)
+    print(error_of(lambda: client.send(b"x")), server.recv(100))
+    client, server = pair()
+    server.shutdown(socket.SHUT_RDWR)
+    print(client.recv(100), error_of(lambda: client.send(b"x")), end=" ")
     poll = select.poll()
-    poll.register(here, 0)
+    poll.register(client, 0)
     assert poll.poll(5000)  # the reset has arrived
-    print(error_of(lambda: here.send(b"x")))
+    print(error_of(lambda: client.send(b"x")))
 
 def dprintf_keeps_the_order():
-    here, there = pair()
-    here.sendall(b"first ")
-    assert libc.dprintf(here.fileno(), b"second ") == 7
-    here.sendall(b"third")
-    print(there.recv(18, socket.MSG_WAITALL))
+    client, server = pair()
+    client.sendall(b"first ")
+    assert libc.dprintf(client.fileno(), b"second ") == 7
+    client.sendall(b"third")
+    print(server.recv(18, socket.MSG_WAITALL))
 
 def until_reset(end):
     poll = select.poll()
@@ -134,185 +134,185 @@ def until_reset(end):
     assert poll.poll(5000)
 
 def close_range_releases_the_descriptors():
-    here, there = pair()
-    there.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # otherwise TCP holds the bytes back
-    there.sendall(b"unread")
-    number = here.detach()
+    client, server = pair()
+    server.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # otherwise TCP holds the bytes back
+    server.sendall(b"unread")
+    number = client.detach()
     assert libc.close_range(number, number, 0) == 0
-    until_reset(there)
-    print(error_of(lambda: there.recv(100)))
+    until_reset(server)
+    print(error_of(lambda: server.recv(100)))
 
 def a_child_that_closes_all_descriptors_holds_no_connection():
-    here, there = pair()
+    client, server = pair()
     if (child := os.fork()) == 0:
         libc.close_range(3, 0xffffffff, 0)
         os.execlp("true", "true")
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    there.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    there.sendall(b"unread")
-    here.close()
-    until_reset(there)
-    print(error_of(lambda: there.recv(100)))
+    server.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    server.sendall(b"unread")
+    client.close()
+    until_reset(server)
+    print(error_of(lambda: server.recv(100)))
 
 def a_signal_ends_wait_all():
-    here, there = pair()
+    client, server = pair()
     def interrupt():
         until_it_sleeps(threading.main_thread())
-        here.sendall(b"some")
-        until_read(there)
+        client.sendall(b"some")
+        until_read(server)
         until_it_sleeps(threading.main_thread())
         signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)
     signal.signal(signal.SIGUSR1, lambda *_: None)
     thread = threading.Thread(target=interrupt)
     thread.start()
-    print(there.recv(100, socket.MSG_WAITALL))
+    print(server.recv(100, socket.MSG_WAITALL))
     thread.join()
 
 def an_error_behind_unread_bytes_stays_in_the_kernel():
-    here, there = pair()
-    here.sendall(b"before")
-    there.shutdown(socket.SHUT_RDWR)
-    assert select.select([here], [], [], 5)[0]  # the end of the stream has arrived
-    here.send(b"too late")
-    until_reset(there)
+    client, server = pair()
+    client.sendall(b"before")
+    server.shutdown(socket.SHUT_RDWR)
+    assert select.select([client], [], [], 5)[0]  # the end of the stream has arrived
+    client.send(b"too late")
+    until_reset(server)
     poll = select.poll()
-    poll.register(there, 0)
-    print(there.recv(100, socket.MSG_WAITALL), poll.poll(0)[0][1], end=" ")
-    print(*(errno.errorcode.get(there.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)) for _ in range(2)))
+    poll.register(server, 0)
+    print(server.recv(100, socket.MSG_WAITALL), poll.poll(0)[0][1], end=" ")
+    print(*(errno.errorcode.get(server.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)) for _ in range(2)))
 
 def a_reset_that_ends_a_send_is_reported_once():
-    here, there = pair()
-    end = sleeper(lambda: here.send(bytes(16 << 20)), send_calls)
-    there.close()
-    print(0 < end() < 16 << 20, error_of(lambda: here.recv(100)), error_of(lambda: here.recv(100)))
+    client, server = pair()
+    end = sleeper(lambda: client.send(bytes(16 << 20)), send_calls)
+    server.close()
+    print(0 < end() < 16 << 20, error_of(lambda: client.recv(100)), error_of(lambda: client.recv(100)))
 
 def sigio_comes_for_bytes_behind_unread_bytes_in_the_ring():
-    here, there = pair()
+    client, server = pair()
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGIO})
-    here.sendall(b"unread")
-    fcntl.fcntl(there, fcntl.F_SETOWN, os.getpid())
-    fcntl.fcntl(there, fcntl.F_SETFL, fcntl.fcntl(there, fcntl.F_GETFL) | os.O_ASYNC)
-    here.sendall(b" and more")
-    print(signal.sigtimedwait({signal.SIGIO}, 5) is not None, there.recv(15, socket.MSG_WAITALL))
+    client.sendall(b"unread")
+    fcntl.fcntl(server, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(server, fcntl.F_SETFL, fcntl.fcntl(server, fcntl.F_GETFL) | os.O_ASYNC)
+    client.sendall(b" and more")
+    print(signal.sigtimedwait({signal.SIGIO}, 5) is not None, server.recv(15, socket.MSG_WAITALL))
 
 def a_connection_after_one_that_was_shut_down_can_be_shut_down_too():
     for _ in range(2):
-        here, there = pair()
-        there.shutdown(socket.SHUT_RDWR)
-        print(here.recv(100), here.send(b"x"), end=" ")
-        until_reset(here)
-        print(error_of(lambda: here.send(b"x")))
-        there.close()
-        here.close()
+        client, server = pair()
+        server.shutdown(socket.SHUT_RDWR)
+        print(client.recv(100), client.send(b"x"), end=" ")
+        until_reset(client)
+        print(error_of(lambda: client.send(b"x")))
+        server.close()
+        client.close()
 
 def a_call_goes_on_after_its_descriptor_is_closed():
-    here, there = pair()
-    end = sleeper(lambda: there.recv(828))
-    there.close()
-    here.sendall(b"x" * 4685)
+    client, server = pair()
+    end = sleeper(lambda: server.recv(828))
+    server.close()
+    client.sendall(b"x" * 4685)
     print(len(end()), end=" ")
-    until_reset(here)
-    print(error_of(lambda: here.send(b"x")))
+    until_reset(client)
+    print(error_of(lambda: client.send(b"x")))
 
 def a_send_to_a_peer_that_sends_no_more_keeps_nodelay():
-    here, there = pair()
-    here.sendall(b"unread")
-    there.shutdown(socket.SHUT_WR)
-    assert here.recv(1) == b""
-    here.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 0)
-    here.sendall(b"more")
-    print(here.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+    client, server = pair()
+    client.sendall(b"unread")
+    server.shutdown(socket.SHUT_WR)
+    assert client.recv(1) == b""
+    client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 0)
+    client.sendall(b"more")
+    print(client.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
 
 def processes_of_a_connection_share_its_options():
-    here, there = pair()
-    here.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 0)
+    client, server = pair()
+    client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 0)
     if os.fork() == 0:
-        here.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         os._exit(0)
     os.wait()
-    print(here.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+    print(client.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
 
 def the_urgent_mark_comes_after_older_bytes():
-    here, there = pair()
-    here.sendall(b"older")
-    here.send(b"!", socket.MSG_OOB)
+    client, server = pair()
+    client.sendall(b"older")
+    client.send(b"!", socket.MSG_OOB)
     poll = select.poll()
-    poll.register(there, select.POLLPRI)
+    poll.register(server, select.POLLPRI)
     assert poll.poll(5000)
-    at_mark = lambda: struct.unpack("i", fcntl.ioctl(there, 0x8905, b"\0" * 4))[0]  # SIOCATMARK
-    print(at_mark(), there.recv(100), at_mark())
+    at_mark = lambda: struct.unpack("i", fcntl.ioctl(server, 0x8905, b"\0" * 4))[0]  # SIOCATMARK
+    print(at_mark(), server.recv(100), at_mark())
 
 def a_receive_of_no_bytes_stops_at_urgent_data():
-    here, there = pair()
-    here.send(b"before!", socket.MSG_OOB)
-    print(there.recv(100), end=" ")
-    print(libc.recv(there.fileno(), ctypes.create_string_buffer(1), 0, 0))
+    client, server = pair()
+    client.send(b"before!", socket.MSG_OOB)
+    print(server.recv(100), end=" ")
+    print(libc.recv(server.fileno(), ctypes.create_string_buffer(1), 0, 0))
 
 def select_reads_no_more_of_the_set_than_the_kernel():
     """Some programs call select() with getdtablesize() as the limit, but with an fd_set of the usual size."""
-    here, there = pair()
+    client, server = pair()
     pages = mmap.mmap(-1, 8192)
     begin = ctypes.addressof(ctypes.c_char.from_buffer(pages))
     assert libc.mprotect(ctypes.c_void_p(begin + 4096), 4096, 0) == 0
-    pages[4096 - 128:4096] = (1 << there.fileno()).to_bytes(128, "little")
-    here.sendall(b"x")
+    pages[4096 - 128:4096] = (1 << server.fileno()).to_bytes(128, "little")
+    client.sendall(b"x")
     limit = (ctypes.c_long * 2)(5, 0)
     ready = libc.select(1 << 20, ctypes.c_void_p(begin + 4096 - 128), None, None, limit)
-    print(ready, pages[4096 - 128:4096] == (1 << there.fileno()).to_bytes(128, "little"))
+    print(ready, pages[4096 - 128:4096] == (1 << server.fileno()).to_bytes(128, "little"))
 
 def writev_sends_many_buffers_by_tcp_in_one_call():
-    here, there = pair()
+    client, server = pair()
     read_end, write_end = os.pipe()
     os.write(write_end, b"spliced ")
-    os.splice(read_end, here.fileno(), 8)  # takes the connection back to TCP
-    print(os.writev(here.fileno(), [b"%3d " % i for i in range(200)]), there.recv(808, socket.MSG_WAITALL)[-12:])
+    os.splice(read_end, client.fileno(), 8)  # takes the connection back to TCP
+    print(os.writev(client.fileno(), [b"%3d " % i for i in range(200)]), server.recv(808, socket.MSG_WAITALL)[-12:])
 
 def zero_copy_is_reported_as_complete():
     SO_ZEROCOPY, MSG_ZEROCOPY = 60, 0x4000000
-    here, there = pair()
-    here.setsockopt(socket.SOL_SOCKET, SO_ZEROCOPY, 1)
+    client, server = pair()
+    client.setsockopt(socket.SOL_SOCKET, SO_ZEROCOPY, 1)
     for _ in range(2):
-        here.send(b"zero" * 1000, MSG_ZEROCOPY)
-        there.recv(4000, socket.MSG_WAITALL)
+        client.send(b"zero" * 1000, MSG_ZEROCOPY)
+        server.recv(4000, socket.MSG_WAITALL)
         poll = select.poll()
-        poll.register(here, 0)
-        assert poll.poll(5000) == [(here.fileno(), select.POLLERR)]
-        _, control, _, _ = here.recvmsg(100, 200, socket.MSG_ERRQUEUE)
+        poll.register(client, 0)
+        assert poll.poll(5000) == [(client.fileno(), select.POLLERR)]
+        _, control, _, _ = client.recvmsg(100, 200, socket.MSG_ERRQUEUE)
         _, _, _, _, _, first, last = struct.unpack("IBBBBII", control[0][2][:16])
         print(first, last, end=" ")
     print()
 
 def preadv2_and_pwritev2_move_bytes_of_a_connection():
-    here, there = pair()
+    client, server = pair()
     for i in range(3):
-        sent = os.pwritev(here.fileno(), [b"one ", b"two"], -1, 0)
+        sent = os.pwritev(client.fileno(), [b"one ", b"two"], -1, 0)
         room = [bytearray(5), bytearray(2)]
-        print(sent, os.preadv(there.fileno(), room, -1, 0), room, end=" ")
-    print(error_of(lambda: os.preadv(there.fileno(), room, -1, os.RWF_NOWAIT)))
+        print(sent, os.preadv(server.fileno(), room, -1, 0), room, end=" ")
+    print(error_of(lambda: os.preadv(server.fileno(), room, -1, os.RWF_NOWAIT)))
 
 def tls_of_the_kernel_is_refused_beside_the_ring():
-    here, there = pair()
-    error = error_of(lambda: here.setsockopt(socket.IPPROTO_TCP, 31, b"tls"))
+    client, server = pair()
+    error = error_of(lambda: client.setsockopt(socket.IPPROTO_TCP, 31, b"tls"))
     assert "verbena-sockets" not in os.environ.get("LD_PRELOAD", "") or error == "ENOENT", error
     print()
 
 def a_failed_epoll_ctl_changes_nothing():
-    here, there = pair()
-    here.sendall(b"unread")
+    client, server = pair()
+    client.sendall(b"unread")
     event = ctypes.create_string_buffer(12)
-    print(libc.epoll_ctl(-1, 1, there.fileno(), event), errno.errorcode[ctypes.get_errno()], there.recv(100))
+    print(libc.epoll_ctl(-1, 1, server.fileno(), event), errno.errorcode[ctypes.get_errno()], server.recv(100))
 
 def a_descriptor_connects_a_second_time():
-    here, there = pair()
+    client, server = pair()
     unspecified = struct.pack("H14x", socket.AF_UNSPEC)
-    print(libc.connect(here.fileno(), unspecified, len(unspecified)), error_of(lambda: there.recv(100)), end=" ")
-    here.connect(listener.getsockname())
+    print(libc.connect(client.fileno(), unspecified, len(unspecified)), error_of(lambda: server.recv(100)), end=" ")
+    client.connect(listener.getsockname())
     other = listener.accept()[0]
     for i in range(30):
-        here.sendall(b"%500d" % i)
+        client.sendall(b"%500d" % i)
         assert other.recv(500, socket.MSG_WAITALL) == b"%500d" % i
         other.sendall(b"%5000d" % i)
-        assert here.recv(5000, socket.MSG_WAITALL) == b"%5000d" % i
+        assert client.recv(5000, socket.MSG_WAITALL) == b"%5000d" % i
         time.sleep(0.001)
     print(i)
 
@@ -352,20 +352,20 @@ def until_pairs(count):
     deadline = time.monotonic() + 30
     while pairs() != count:
         assert time.monotonic() < deadline, pairs()
-        here.sendall(b"x")
-        assert there.recv(1) == b"x"
+        client.sendall(b"x")
+        assert server.recv(1) == b"x"
 
 listener = socket.create_server(("127.0.0.1", 0))
-here = socket.create_connection(listener.getsockname())
-there = listener.accept()[0]
+client = socket.create_connection(listener.getsockname())
+server = listener.accept()[0]
 until_pairs(1)
-waiter = threading.Thread(target=there.recv, args=(1,))
+waiter = threading.Thread(target=server.recv, args=(1,))
 waiter.start()
 recv_calls = {"x86_64": ("45", "47", "7", "271"), "aarch64": ("207", "212", "73")}[os.uname().machine]
 while open(f"/proc/self/task/{waiter.native_id}/syscall").read().split()[0] not in recv_calls:
     pass
-os.close(there.detach())
-here.close()  # ends the call of the thread
+os.close(server.detach())
+client.close()  # ends the call of the thread
 waiter.join()
 deadline = time.monotonic() + 30
 while pairs() != 0:
@@ -385,15 +385,15 @@ def mapped():
     with open("/proc/self/maps") as file:
         return sum("verbena-stream" in line for line in file)
 
-def exchange(here, there):
-    here.sendall(b"x" * 5000)
-    assert len(there.recv(5000, socket.MSG_WAITALL)) == 5000
+def exchange(client, server):
+    client.sendall(b"x" * 5000)
+    assert len(server.recv(5000, socket.MSG_WAITALL)) == 5000
 
 for _ in range(100):
     pairs = []
     for _ in range(4):
-        here = socket.create_connection(listener.getsockname())
-        pairs.append((here, listener.accept()[0]))
+        client = socket.create_connection(listener.getsockname())
+        pairs.append((client, listener.accept()[0]))
         for _ in range(2):
             exchange(*pairs[-1])
     time.sleep(0.002)  # messages of the service arrive, and no call reads them before the descriptors are closed
@@ -424,11 +424,11 @@ import socket, time
 listener = socket.create_server(("127.0.0.1", 0))
 begin = time.monotonic()
 for _ in range(100):
-    here = socket.create_connection(listener.getsockname())
-    there = listener.accept()[0]
+    client = socket.create_connection(listener.getsockname())
+    server = listener.accept()[0]
     for _ in range(5):
-        here.sendall(b"x" * 5000)
-        assert len(there.recv(5000, socket.MSG_WAITALL)) == 5000
+        client.sendall(b"x" * 5000)
+        assert len(server.recv(5000, socket.MSG_WAITALL)) == 5000
 assert time.monotonic() - begin < 20, time.monotonic() - begin
 PY
 # shellcheck disable=SC2016  # the inner shell expands these

@@ -16,14 +16,14 @@ mode = sys.argv[1]
 listener = socket.create_server(("127.0.0.1", 0))
 
 def pair():
-    here = socket.create_connection(listener.getsockname())
-    there = listener.accept()[0]
+    client = socket.create_connection(listener.getsockname())
+    server = listener.accept()[0]
     for i in range(30):
-        for one, other in ((here, there), (there, here)):
-            one.sendall(b"%d" % i)
-            assert other.recv(100) == b"%d" % i
+        for sender, receiver in ((client, server), (server, client)):
+            sender.sendall(b"%d" % i)
+            assert receiver.recv(100) == b"%d" % i
         time.sleep(0.001)
-    return here, there
+    return client, server
 
 class Peer:
     """Sends bytes from another program, without the library."""
@@ -63,12 +63,12 @@ class Waiter(threading.Thread):
 if mode == "oneshot":
     # Workers share the connections of one set.  The worker that has served a connection arms its entry again.
     pairs = [pair() for _ in range(8)]
-    by_fd = {there.fileno(): there for _, there in pairs}
+    by_fd = {server.fileno(): server for _, server in pairs}
     being_served = {fd: threading.Lock() for fd in by_fd}
     poll = select.epoll()
     flags = select.EPOLLIN | select.EPOLLONESHOT
-    for fd, there in by_fd.items():
-        there.setblocking(False)
+    for fd, server in by_fd.items():
+        server.setblocking(False)
         poll.register(fd, flags)
     stop = threading.Event()
     problems = []
@@ -89,12 +89,12 @@ if mode == "oneshot":
     for one in workers:
         one.start()
     for i in range(400):
-        for here, _ in pairs:
-            here.sendall(b"%d" % i)
-        for here, _ in pairs:
+        for client, _ in pairs:
+            client.sendall(b"%d" % i)
+        for client, _ in pairs:
             got = b""
             while len(got) < len(b"%d" % i):
-                got += here.recv(100)
+                got += client.recv(100)
             assert got == b"%d" % i, (got, i)
     stop.set()
     for one in workers:
@@ -103,63 +103,63 @@ if mode == "oneshot":
 elif mode == "arm":
     # While bytes lie in the ring and a thread sleeps in epoll_wait(), a one-shot entry is armed, an edge-triggered entry
     # is modified, or an entry is added.
-    here, there = pair()
+    client, server = pair()
     _other, idle = pair()
     poll = select.epoll()
     poll.register(idle, select.EPOLLIN)
-    poll.register(there, select.EPOLLIN | select.EPOLLONESHOT)
-    here.sendall(b"one")
-    assert (events := poll.poll(5)) == [(there.fileno(), select.EPOLLIN)], events
+    poll.register(server, select.EPOLLIN | select.EPOLLONESHOT)
+    client.sendall(b"one")
+    assert (events := poll.poll(5)) == [(server.fileno(), select.EPOLLIN)], events
     assert poll.poll(0) == []
     waiter = Waiter(poll)
-    poll.modify(there, select.EPOLLIN | select.EPOLLONESHOT)
-    assert waiter.got() == [(there.fileno(), select.EPOLLIN)], waiter.events
-    poll.modify(there, select.EPOLLIN | select.EPOLLET)
-    assert poll.poll(5) == [(there.fileno(), select.EPOLLIN)]
+    poll.modify(server, select.EPOLLIN | select.EPOLLONESHOT)
+    assert waiter.got() == [(server.fileno(), select.EPOLLIN)], waiter.events
+    poll.modify(server, select.EPOLLIN | select.EPOLLET)
+    assert poll.poll(5) == [(server.fileno(), select.EPOLLIN)]
     waiter = Waiter(poll)
-    poll.modify(there, select.EPOLLIN | select.EPOLLET)
-    assert waiter.got() == [(there.fileno(), select.EPOLLIN)], waiter.events
-    poll.unregister(there)
+    poll.modify(server, select.EPOLLIN | select.EPOLLET)
+    assert waiter.got() == [(server.fileno(), select.EPOLLIN)], waiter.events
+    poll.unregister(server)
     waiter = Waiter(poll)
-    poll.register(there, select.EPOLLIN)
-    assert waiter.got() == [(there.fileno(), select.EPOLLIN)], waiter.events
-    assert there.recv(100) == b"one"
+    poll.register(server, select.EPOLLIN)
+    assert waiter.got() == [(server.fileno(), select.EPOLLIN)], waiter.events
+    assert server.recv(100) == b"one"
     assert poll.poll(0.05) == []
 elif mode == "output":
     # An event reports EPOLLOUT together with EPOLLIN: at an edge, and if the caller has room for one event only.
-    here, there = pair()
+    client, server = pair()
     both = select.EPOLLIN | select.EPOLLOUT
     poll = select.epoll()
-    poll.register(there, both | select.EPOLLET)
-    assert poll.poll(5) == [(there.fileno(), select.EPOLLOUT)]
+    poll.register(server, both | select.EPOLLET)
+    assert poll.poll(5) == [(server.fileno(), select.EPOLLOUT)]
     for i in range(100):
-        here.sendall(b"edge")
-        assert (events := poll.poll(5)) == [(there.fileno(), both)], events
-        assert there.recv(100) == b"edge"
-    poll.modify(there, both)
+        client.sendall(b"edge")
+        assert (events := poll.poll(5)) == [(server.fileno(), both)], events
+        assert server.recv(100) == b"edge"
+    poll.modify(server, both)
     for i in range(100):
-        here.sendall(b"level")
-        assert (events := poll.poll(5, 1)) == [(there.fileno(), both)], events
-        assert there.recv(100) == b"level"
+        client.sendall(b"level")
+        assert (events := poll.poll(5, 1)) == [(server.fileno(), both)], events
+        assert server.recv(100) == b"level"
     # An edge for another reason reports unread input as well.
-    poll.modify(there, both | select.EPOLLET)
-    assert poll.poll(5) == [(there.fileno(), select.EPOLLOUT)]
-    here.sendall(b"unread")
-    assert (events := poll.poll(5)) == [(there.fileno(), both)], events
-    poll.modify(there, select.EPOLLIN | select.EPOLLONESHOT)
-    assert (events := poll.poll(5)) == [(there.fileno(), select.EPOLLIN)], events
+    poll.modify(server, both | select.EPOLLET)
+    assert poll.poll(5) == [(server.fileno(), select.EPOLLOUT)]
+    client.sendall(b"unread")
+    assert (events := poll.poll(5)) == [(server.fileno(), both)], events
+    poll.modify(server, select.EPOLLIN | select.EPOLLONESHOT)
+    assert (events := poll.poll(5)) == [(server.fileno(), select.EPOLLIN)], events
     waiter = Waiter(poll)
-    poll.modify(there, both)
-    assert (events := waiter.got()) == [(there.fileno(), both)], events
+    poll.modify(server, both)
+    assert (events := waiter.got()) == [(server.fileno(), both)], events
     fresh = select.epoll()
     waiter = Waiter(fresh)
-    fresh.register(there, both)
-    assert (events := waiter.got()) == [(there.fileno(), both)], events
+    fresh.register(server, both)
+    assert (events := waiter.got()) == [(server.fileno(), both)], events
     fresh.close()
-    poll.modify(there, both | select.EPOLLET)
-    assert (events := poll.poll(5)) == [(there.fileno(), both)], events
-    there.shutdown(socket.SHUT_WR)
-    assert (events := poll.poll(5)) == [(there.fileno(), both)], events
+    poll.modify(server, both | select.EPOLLET)
+    assert (events := poll.poll(5)) == [(server.fileno(), both)], events
+    server.shutdown(socket.SHUT_WR)
+    assert (events := poll.poll(5)) == [(server.fileno(), both)], events
 elif mode == "order":
     # epoll reports the connection first whose bytes were sent first, as by TCP.  One connection has no ring, so its
     # events come from the kernel.
@@ -167,21 +167,21 @@ elif mode == "order":
     accepted = listener.accept()[0]
     pairs = [pair() for _ in range(8)] + [(ringless_peer, accepted)]
     poll = select.epoll()
-    for here, there in reversed(pairs):
-        poll.register(there, select.EPOLLIN)
+    for client, server in reversed(pairs):
+        poll.register(server, select.EPOLLIN)
     for i in range(100):
         send_order = [pairs[(k * 3 + i) % 8] for k in range(8)]
         if i < 2:
             send_order.insert(0, pairs[-1])
-        for here, there in send_order:
-            here.sendall(b"x")
-            assert select.select([there], [], [], 5)[0]  # TCP delivers bytes a moment later
+        for client, server in send_order:
+            client.sendall(b"x")
+            assert select.select([server], [], [], 5)[0]  # TCP delivers bytes a moment later
         order = []
         while len(order) < len(send_order):
             order += [fd for fd, _ in poll.poll(5) if fd not in order]
-        assert order == [there.fileno() for _, there in send_order], (i, order)
-        for here, there in send_order:
-            assert there.recv(100) == b"x"
+        assert order == [server.fileno() for _, server in send_order], (i, order)
+        for client, server in send_order:
+            assert server.recv(100) == b"x"
         assert poll.poll(0) == []  # the kernel finds the connections empty, and forgets their order
 elif mode == "fair":
     # epoll leaves no connection out while others always have bytes, whether its event comes from the ring or the kernel.
@@ -189,91 +189,91 @@ elif mode == "fair":
     for room in (1, 2, 3):
         for unread in range(5):
             poll = select.epoll()
-            for here, there in pairs:
-                poll.register(there, select.EPOLLIN)
+            for client, server in pairs:
+                poll.register(server, select.EPOLLIN)
             poll.register(listener, select.EPOLLIN)
-            for here, there in pairs[:unread]:
-                here.sendall(b"x")
-                assert select.select([there], [], [], 5)[0]  # TCP delivers bytes a moment later
+            for client, server in pairs[:unread]:
+                client.sendall(b"x")
+                assert select.select([server], [], [], 5)[0]  # TCP delivers bytes a moment later
             waiting = socket.create_connection(listener.getsockname())
             seen = {fd for _ in range(12) for fd, _ in poll.poll(5, room)}
-            assert seen == {listener.fileno(), *(there.fileno() for _, there in pairs[:unread])}, (room, unread, seen)
+            assert seen == {listener.fileno(), *(server.fileno() for _, server in pairs[:unread])}, (room, unread, seen)
             listener.accept()[0].close()
-            for _, there in pairs[:unread]:
-                assert there.recv(100) == b"x"
+            for _, server in pairs[:unread]:
+                assert server.recv(100) == b"x"
 elif mode == "exclusive":
-    here, there = pair()
+    client, server = pair()
     polls = [select.epoll() for _ in range(2)]
     for poll in polls:
-        poll.register(there, select.EPOLLIN | select.EPOLLEXCLUSIVE)
+        poll.register(server, select.EPOLLIN | select.EPOLLEXCLUSIVE)
     for i in range(200):
-        here.sendall(b"x")
-        assert polls[i % 2].poll(5) == [(there.fileno(), select.EPOLLIN)], i
-        assert there.recv(100) == b"x"
+        client.sendall(b"x")
+        assert polls[i % 2].poll(5) == [(server.fileno(), select.EPOLLIN)], i
+        assert server.recv(100) == b"x"
 elif mode == "edges":
     # An outer set reports each arrival of bytes once with EPOLLET, and only one arrival with EPOLLONESHOT.
-    here, there = pair()
-    here.sendall(b"x")
-    assert select.select([there], [], [], 5)[0]  # TCP delivers bytes a moment later
+    client, server = pair()
+    client.sendall(b"x")
+    assert select.select([server], [], [], 5)[0]  # TCP delivers bytes a moment later
     inner, outer = select.epoll(), select.epoll()
-    inner.register(there, select.EPOLLIN)
+    inner.register(server, select.EPOLLIN)
     outer.register(inner, select.EPOLLIN | select.EPOLLET)
     once = [(inner.fileno(), select.EPOLLIN)]
     assert outer.poll(5) == once
     for i in range(200):
         assert outer.poll(0) == [], i
-        here.sendall(b"x")
+        client.sendall(b"x")
         assert outer.poll(5) == once, i
     waiter = Waiter(outer)
-    here.sendall(b"x")
+    client.sendall(b"x")
     assert waiter.got() == once, waiter.events
-    assert there.recv(202, socket.MSG_WAITALL) == b"x" * 202
+    assert server.recv(202, socket.MSG_WAITALL) == b"x" * 202
     assert outer.poll(0) == []
-    here.sendall(b"x")
+    client.sendall(b"x")
     assert outer.poll(5) == once
     waiter = Waiter(outer)
-    inner.unregister(there)
-    inner.register(there, select.EPOLLIN)
+    inner.unregister(server)
+    inner.register(server, select.EPOLLIN)
     assert waiter.got() == once, waiter.events
     outer.modify(inner, select.EPOLLIN | select.EPOLLONESHOT)
     for i in range(10):
         assert outer.poll(5) == once, i
-        here.sendall(b"x")
-        assert select.select([there], [], [], 5)[0]
+        client.sendall(b"x")
+        assert select.select([server], [], [], 5)[0]
         assert outer.poll(0) == [], i
         outer.modify(inner, select.EPOLLIN | select.EPOLLONESHOT)
-    assert there.recv(11, socket.MSG_WAITALL) == b"x" * 11
+    assert server.recv(11, socket.MSG_WAITALL) == b"x" * 11
 elif mode == "read":
     # An arrival of bytes is an edge even if they are read before the wait.  The wait then reports EPOLLOUT.
-    here, there = pair()
+    client, server = pair()
     poll, inner, outer = select.epoll(), select.epoll(), select.epoll()
-    poll.register(there, select.EPOLLIN | select.EPOLLOUT | select.EPOLLET)
-    inner.register(there, select.EPOLLIN | select.EPOLLOUT)
+    poll.register(server, select.EPOLLIN | select.EPOLLOUT | select.EPOLLET)
+    inner.register(server, select.EPOLLIN | select.EPOLLOUT)
     outer.register(inner, select.EPOLLIN | select.EPOLLET)
     for i in range(200):
-        assert poll.poll(0) == [(there.fileno(), select.EPOLLOUT)], i
+        assert poll.poll(0) == [(server.fileno(), select.EPOLLOUT)], i
         assert outer.poll(0) == [(inner.fileno(), select.EPOLLIN)], i
         assert poll.poll(0) == outer.poll(0) == [], i
-        here.sendall(b"x")
-        assert there.recv(1) == b"x"
+        client.sendall(b"x")
+        assert server.recv(1) == b"x"
 elif mode == "closed":
     # Bytes wake a thread that sleeps in epoll_wait() even after the set was closed.  The next set has none of its
     # entries.
-    here, there = pair()
+    client, server = pair()
     for i in range(50):
         poll = select.epoll()
-        poll.register(there, select.EPOLLIN)
+        poll.register(server, select.EPOLLIN)
         waiter = Waiter(poll)
         poll.close()
-        here.sendall(b"12345")
-        assert waiter.got() == [(there.fileno(), select.EPOLLIN)], waiter.events
-        assert there.recv(100) == b"12345"
-        here.sendall(b"67890")
-        assert there.recv(100) == b"67890"
+        client.sendall(b"12345")
+        assert waiter.got() == [(server.fileno(), select.EPOLLIN)], waiter.events
+        assert server.recv(100) == b"12345"
+        client.sendall(b"67890")
+        assert server.recv(100) == b"67890"
 elif mode in ("nested", "polled", "selected"):
-    here, there = pair()
+    client, server = pair()
     inner = select.epoll()
-    inner.register(there, select.EPOLLIN)
+    inner.register(server, select.EPOLLIN)
     if mode == "nested":
         outer = select.epoll()
         outer.register(inner, select.EPOLLIN)
@@ -285,44 +285,44 @@ elif mode in ("nested", "polled", "selected"):
     else:
         wait = lambda timeout: bool(select.select([inner], [], [], timeout)[0])
     for i in range(200):
-        here.sendall(b"x")
+        client.sendall(b"x")
         assert wait(5), i
-        assert inner.poll(0) == [(there.fileno(), select.EPOLLIN)], i
-        assert there.recv(100) == b"x"
+        assert inner.poll(0) == [(server.fileno(), select.EPOLLIN)], i
+        assert server.recv(100) == b"x"
         assert not wait(0), i
     # A thread that sleeps for the outer set is woken when a connection with bytes is added to the inner set.
-    here, there = pair()
-    here.sendall(b"x")
+    client, server = pair()
+    client.sendall(b"x")
     got = []
     thread = threading.Thread(target=lambda: got.append(wait(10)))
     thread.start()
     until_it_sleeps(thread.native_id)
-    inner.register(there, select.EPOLLIN)
+    inner.register(server, select.EPOLLIN)
     thread.join()
-    assert got == [True] and inner.poll(0) == [(there.fileno(), select.EPOLLIN)]
+    assert got == [True] and inner.poll(0) == [(server.fileno(), select.EPOLLIN)]
 elif mode in ("without_input", "set_without_input"):
     # A thread sleeps for a set whose entry does not ask for input, so bytes of the connection may go by the ring.
-    here, there = pair()
+    client, server = pair()
     inner = select.epoll()
-    inner.register(there, select.EPOLLIN)
-    poll, entry = select.epoll(), there if mode == "without_input" else inner
+    inner.register(server, select.EPOLLIN)
+    poll, entry = select.epoll(), server if mode == "without_input" else inner
     poll.register(entry, 0)
     for i in range(3):
         waiter = Waiter(poll)
         for _ in range(100):
-            here.sendall(b"0123456789")
-            assert there.recv(100) == b"0123456789"
+            client.sendall(b"0123456789")
+            assert server.recv(100) == b"0123456789"
         # After the entry asks for input, the thread is woken by bytes that have arrived already, or that arrive then.
         if i == 0:
-            here.sendall(b"x")
+            client.sendall(b"x")
         poll.modify(entry, select.EPOLLIN)
         if i == 2:
             poll.modify(entry, 0)
             poll.modify(entry, select.EPOLLIN)
         if i > 0:
-            here.sendall(b"x")
+            client.sendall(b"x")
         assert waiter.got() == [(entry.fileno(), select.EPOLLIN)], i
-        assert there.recv(100) == b"x"
+        assert server.recv(100) == b"x"
         poll.modify(entry, 0)
 PY
 total() { verbena sockets stat --json | python3 -c '

@@ -13,14 +13,14 @@ RANDOM=$seed
 echo "VB_SEED=$seed, $rounds rounds of each kind"
 
 kind= round=
-broken() {
+fail_round() {
   fail "VB_SEED=$seed, $kind, round $round: $*; server: $(tail -3 "$work/server"); client: $(tail -3 "$work/client"); $(
     verbena sockets ls 2>&1)"
 }
 # random_moment MS: sleeps for up to MS milliseconds.  This sleep chooses the moment of a signal.
 random_moment() { sleep "0.$(printf %03d $((RANDOM % $1)))"; }
 port=20040
-open_port() { ss -Htln "sport = :$port" | grep -q .; }
+listens_tcp() { ss -Htln "sport = :$port" | grep -q .; }
 gone() { ! kill -0 "$1" 2>/dev/null || [ "$(awk '{print $3}' "/proc/$1/stat" 2>/dev/null)" = Z ]; }
 both_gone() { gone "$server" && gone "$client"; }
 service() { verbena sockets stat --json | python3 -c 'import json, sys; print((json.load(sys.stdin)["service"] or {"pid": 0})["pid"])'; }
@@ -34,7 +34,7 @@ start_both() {
   [ $port -lt 21000 ] || port=20041
   start run --sockets -- "$stream" serve $port "$1" $((RANDOM + 1)) "$mode" >"$work/server" 2>&1 &
   server=$!
-  until_true 20 open_port || broken "the server does not listen"
+  until_true 20 listens_tcp || fail_round "the server does not listen"
   mode=${modes[RANDOM % $2]}
   start run --sockets -- "$stream" call $port "$1" $((RANDOM + 1)) "$mode" >"$work/client" 2>&1 &
   client=$!
@@ -54,8 +54,8 @@ for kind in stop kill-client kill-server kill-service stop-service; do
           kill -CONT "$victim" 2>/dev/null || true
           random_moment 40
         done
-        until_true 30 both_gone || broken "the programs do not end"
-        all_bytes_arrived || broken "not all bytes have arrived"
+        until_true 30 both_gone || fail_round "the programs do not end"
+        all_bytes_arrived || fail_round "not all bytes have arrived"
         ;;
       kill-*)
         start_both 2000 4
@@ -70,13 +70,13 @@ for kind in stop kill-client kill-server kill-service stop-service; do
         if [ -n "$other" ]; then
           other_gone() { gone "$other"; }
           # If the client is killed before it has connected, the server still listens.
-          if [ $kind = kill-client ] && open_port; then kill -KILL "$other"; fi
-          until_true 10 other_gone || broken "the peer was not told"
-          all_bytes_arrived && broken "a killed program has got all bytes"
+          if [ $kind = kill-client ] && listens_tcp; then kill -KILL "$other"; fi
+          until_true 10 other_gone || fail_round "the peer was not told"
+          all_bytes_arrived && fail_round "a killed program has got all bytes"
         else
           random_moment 200
-          gone "$server" && broken "the server ended with the service"
-          gone "$client" && broken "the client ended with the service"
+          gone "$server" && fail_round "the server ended with the service"
+          gone "$client" && fail_round "the client ended with the service"
           kill -KILL "$client" "$server" 2>/dev/null || true
         fi
         ;;
@@ -84,9 +84,9 @@ for kind in stop kill-client kill-server kill-service stop-service; do
         start_both 24 5
         victim=$(service)
         [ "$victim" = 0 ] || kill -STOP "$victim" 2>/dev/null || true
-        until_true 30 both_gone || broken "the programs do not end"
+        until_true 30 both_gone || fail_round "the programs do not end"
         [ "$victim" = 0 ] || kill -CONT "$victim" 2>/dev/null || true
-        all_bytes_arrived || broken "not all bytes have arrived"
+        all_bytes_arrived || fail_round "not all bytes have arrived"
         ;;
     esac
     wait "$server" "$client" 2>/dev/null || true

@@ -13,7 +13,7 @@ until_true 10 grep -qs 'waits for a socket service' "$work/trace_errors" || fail
 
 trace_has() { grep -q -- "$1" "$work/trace"; }
 expect() { until_true 10 trace_has "$1" || fail "the trace has no '$1': $(cat "$work/trace" "$work/out"*)"; }
-open_port() { ss -Htln "sport = :$1" | grep -q .; }
+listens_tcp() { ss -Htln "sport = :$1" | grep -q .; }
 
 # Moves a connection to the ring, and then uses it as the third argument says.
 cat >"$work/peer.py" <<'PY'
@@ -47,7 +47,7 @@ PY
 run_pair() {
   start run --sockets -- "$python" "$work/peer.py" "$1" serve "$2" >"$work/out_server" 2>&1 &
   server=$!
-  until_true 20 open_port "$1" || fail "no server: $(cat "$work/out_server")"
+  until_true 20 listens_tcp "$1" || fail "no server: $(cat "$work/out_server")"
   verbena run --sockets -- "$python" "$work/peer.py" "$1" call "$2" >"$work/out_client" 2>&1 || fail "$2: $(cat "$work/out_client")"
   wait $server || fail "$2: the server: $(cat "$work/out_server")"
 }
@@ -75,7 +75,7 @@ expect "[^ ]* [0-9]* 127.0.0.1:[0-9]* > 127.0.0.1:20002 sends by TCP only, from 
 # ---- a peer without Verbena
 start run --sockets -- "$python" "$work/peer.py" 20003 serve alone >"$work/out_server" 2>&1 &
 server=$!
-until_true 20 open_port 20003 || fail "no server: $(cat "$work/out_server")"
+until_true 20 listens_tcp 20003 || fail "no server: $(cat "$work/out_server")"
 mkfifo "$work/in"
 "$python" "$work/peer.py" 20003 call hold <"$work/in" >"$work/out_client" 2>&1 &
 client=$!
@@ -88,7 +88,7 @@ expect "127.0.0.1:20003 > 127.0.0.1:[0-9]* is closed; it never had a ring"
 # ---- a trace of one process, which starts after the connection uses the ring, as JSON
 start run --sockets -- "$python" "$work/peer.py" 20004 serve hold >"$work/out_server" 2>&1 &
 server=$!
-until_true 20 open_port 20004 || fail "no server: $(cat "$work/out_server")"
+until_true 20 listens_tcp 20004 || fail "no server: $(cat "$work/out_server")"
 start run --sockets -- "$python" "$work/peer.py" 20004 call hold <"$work/in" >"$work/out_client" 2>&1 &
 client=$!
 exec {to}>"$work/in"

@@ -42,7 +42,7 @@ while not os.path.exists(sys.argv[2]):
     connection.sendall(b"hello")
     assert connection.recv(100) == b"hello"
 PY
-open_port() { ss -Htln "sport = :$1" | grep -q .; }
+listens_tcp() { ss -Htln "sport = :$1" | grep -q .; }
 total() { verbena sockets stat --json | python3 -c '
 import json, sys
 service = json.load(sys.stdin)["service"] or {"total": {}}
@@ -65,7 +65,7 @@ other_user=("${as_other[@]}" "$VB_PREFIX/bin/verbena")
 
 # ---- a server that gives up root's rights before it accepts (memcached -u, nginx's workers)
 start run --sockets -- timeout 100 python3 "$work/echo.py" 20031 before >"$work/server" 2>&1 &
-until_true 20 open_port 20031 || fail "nothing listens: $(cat "$work/server")"
+until_true 20 listens_tcp 20031 || fail "nothing listens: $(cat "$work/server")"
 moves_bytes() { [ "$(total pairs_made)" -eq 1 ] && [ "$(total by_ring)" -gt 0 ]; }
 begin_call 20031 verbena
 until_true 20 moves_bytes || fail "root's client and another user's server have no ring: $(verbena sockets stat)"
@@ -88,7 +88,7 @@ end_call "a client whose ends are listed"
 
 # ---- another user's program cannot claim a socket that root has accepted
 start run --sockets -- timeout 100 python3 "$work/echo.py" 20032 child >"$work/server" 2>&1 &
-until_true 20 open_port 20032 || fail "nothing listens: $(cat "$work/server")"
+until_true 20 listens_tcp 20032 || fail "nothing listens: $(cat "$work/server")"
 pairs_before=$(total pairs_made)
 refused_before=$(total claims_refused)
 one_is_refused() { [ "$(total claims_refused)" -gt "$refused_before" ]; }

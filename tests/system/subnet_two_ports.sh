@@ -27,14 +27,14 @@ serve() {
   server=$!
 }
 listens() { VERBENA_FABRIC=two VERBENA_NODE=$1 verbena ps | grep -q "listening.*:$2\b"; }
-open_port() { ss -Htln "sport = :$1" | grep -q .; }
+listens_tcp() { ss -Htln "sport = :$1" | grep -q .; }
 
 [ "$(on Host1 ibv_devinfo | grep -c 'state:.*PORT_ACTIVE')" -eq 2 ] || fail "not two active ports: $(on Host1 ibv_devinfo)"
 [ "$(on Host2 ibstat | grep -c 'State: Active')" -eq 2 ] || fail "ibstat: $(on Host2 ibstat)"
 
 pingpong() {  # pingpong PORT
   serve Host1 ibv_rc_pingpong -i "$1" -p 18600
-  until_true 20 open_port 18600 || fail "port $1: no server: $(cat "$work/server")"
+  until_true 20 listens_tcp 18600 || fail "port $1: no server: $(cat "$work/server")"
   on Host2 timeout 60 ibv_rc_pingpong -i "$1" -p 18600 127.0.0.1 >"$work/client" 2>&1 || fail "port $1: $(cat "$work/client")"
   wait "$server" || fail "port $1: the server: $(cat "$work/server")"
 }
@@ -93,7 +93,7 @@ for gid in fe80::10:1 fe80::10:2; do
 done
 
 verbena fabric fault link Host1:1 Sw1:1 down >/dev/null
-one_port() { [ "$(on Host1 ibv_devinfo | grep -c 'state:.*PORT_ACTIVE')" -eq 1 ]; }
-until_true 20 one_port || fail "the port of the pulled cable stays active: $(on Host1 ibv_devinfo)"
+one_port_is_active() { [ "$(on Host1 ibv_devinfo | grep -c 'state:.*PORT_ACTIVE')" -eq 1 ]; }
+until_true 20 one_port_is_active || fail "the port of the pulled cable stays active: $(on Host1 ibv_devinfo)"
 pingpong 2
 verbena fabric down >/dev/null

@@ -25,8 +25,8 @@ print(*(p["counters"].get(sys.argv[2], 0) for p in json.load(sys.stdin)["process
 agent_counter() { verbena agent status --json | python3 -c '
 import json, sys
 print(json.load(sys.stdin)["agent"]["counters"].get(sys.argv[1], 0))' "$1"; }
-open_port() { ss -Htln "sport = :$1" | grep -q .; }
-ready() { until_true 20 open_port "$1" || fail "nothing listens on TCP port $1: $(cat "$work/server")"; }
+listens_tcp() { ss -Htln "sport = :$1" | grep -q .; }
+ready() { until_true 20 listens_tcp "$1" || fail "nothing listens on TCP port $1: $(cat "$work/server")"; }
 more_than() { [ "$(counter "$1" "$2")" -gt "$3" ] 2>/dev/null; }
 
 # ---- only root can start such an agent, and only if no other process has the port

@@ -13,10 +13,10 @@ other_id=$(echo "$id" | sed 's/[0-9a-f]\{8\}$/0ff0ff00/')
 mkdir "$work/other"
 cp -a "$VB_PREFIX/bin" "$VB_PREFIX/lib" "$work/other/"
 find "$work/other" -type f -exec sed -i "s/$id/$other_id/g" {} +
-other() { (VB_PREFIX=$work/other; verbena "$@"); }
+other_verbena() { (VB_PREFIX=$work/other; verbena "$@"); }
 
-other run -- ibv_devinfo >"$work/info" 2>&1 || fail "the other build: $(cat "$work/info")"
-other agent status | grep -q "build $other_id" || fail "not the other build's agent: $(other agent status)"
+other_verbena run -- ibv_devinfo >"$work/info" 2>&1 || fail "the other build: $(cat "$work/info")"
+other_verbena agent status | grep -q "build $other_id" || fail "not the other build's agent: $(other_verbena agent status)"
 
 verbena run -- ibv_devinfo >"$work/info" 2>&1 || fail "an idle agent is not replaced: $(cat "$work/info")"
 grep -q PORT_ACTIVE "$work/info" || fail "the port is not active: $(cat "$work/info")"
@@ -29,7 +29,7 @@ program=$!
 exec {to}>"$work/in"
 tell "$to"
 until_true 20 grep -q made "$work/out" || fail "no QP: $(cat "$work/out")"
-if other run -- ibv_devinfo >"$work/info" 2>&1; then
+if other_verbena run -- ibv_devinfo >"$work/info" 2>&1; then
   grep -q "No IB devices found" "$work/info" || fail "served by an agent of another build: $(cat "$work/info")"
 fi
 grep -q "$id" "$work/info" && grep -q "$other_id" "$work/info" ||
@@ -40,5 +40,5 @@ wait $program || fail "the program that used the agent: $(cat "$work/out")"
 [ "$(grep -c made "$work/out")" -eq 2 ] || fail "the program could not continue: $(cat "$work/out")"
 
 # An agent that still has data of a program that has just ended can be replaced.
-other run -- ibv_devinfo >"$work/info" 2>&1 || fail "an agent whose programs have ended is not replaced: $(cat "$work/info")"
+other_verbena run -- ibv_devinfo >"$work/info" 2>&1 || fail "an agent whose programs have ended is not replaced: $(cat "$work/info")"
 grep -q PORT_ACTIVE "$work/info" || fail "the port is not active: $(cat "$work/info")"
