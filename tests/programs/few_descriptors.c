@@ -43,7 +43,7 @@ int main(void) {
   setrlimit(RLIMIT_NOFILE, &some);
   struct pollfd one = {.fd = device->async_fd, .events = POLLIN};
   if (poll(&one, 1, 0) != 0) {
-    fprintf(stderr, "few_descriptors: an asynchronous event has come, although the device works\n");
+    fprintf(stderr, "few_descriptors: an unexpected asynchronous event has come\n");
     return 1;
   }
   struct ibv_qp* qp = create_qp(pd, cq);

@@ -40,9 +40,9 @@ def openssl(r):
     cert, key = certificate(r)
     r.data("big", 3 * MB)
     with r.server("openssl", "s_server", "-accept", r.port, "-cert", cert, "-key", key, "-WWW", "-quiet", keep=None):
-        said = r.client("openssl", "s_client", "-connect", f"127.0.0.1:{r.port}", "-quiet", "-ign_eof", "-CAfile", cert,
+        output = r.client("openssl", "s_client", "-connect", f"127.0.0.1:{r.port}", "-quiet", "-ign_eof", "-CAfile", cert,
                         input=b"GET /big HTTP/1.0\r\n\r\n", keep=None)
-        r.note("bytes", len(said) > 2 * MB)
+        r.note("bytes", len(output) > 2 * MB)
         r.client("curl", "-sS", "--cacert", cert, f"https://localhost:{r.port}/big", "-o", "copy", "--http0.9")
         r.file("copy")
 
@@ -99,8 +99,8 @@ def redis(r):
             redis_cli(r, "eval", "for i=1,20000 do redis.call('set', 'k'..i, string.rep('x', 100)) end return 1", "0")
             redis_cli(r, "wait", "1", "20000")
             redis_cli(r, "eval", "return redis.call('get', 'k20000')", "0", port=replica)
-            said = [redis_cli(r, "debug", "digest", port=port, keep=None).strip() for port in (r.port, replica)]
-            r.note("the replica is the same", said[0] == said[1] or said)
+            digests = [redis_cli(r, "debug", "digest", port=port, keep=None).strip() for port in (r.port, replica)]
+            r.note("the replica is the same", digests[0] == digests[1] or digests)
             redis_cli(r, "--pipe", input=b"SET a 1\r\n" * 50000)
             redis_cli(r, "shutdown", "nosave", port=replica)
         redis_cli(r, "info", "clients", keep="connected_clients|blocked")

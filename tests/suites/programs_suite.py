@@ -29,7 +29,8 @@ import programs_web
 import ways
 from programs import END_SECONDS, READY_SECONDS, until_true
 
-# Each entry has the way of the server and the way of the clients.  In "only", a connection that cannot use the ring is an error.
+# Each entry has the way of the server and the way of the clients.  In "only", a connection that cannot use the ring is
+# an error.
 WAYS = {"tcp": ("plain", "plain"), "ring": ("ring", "ring"), "only": ("only", "only"),
         "server": ("ring", "plain"), "client": ("plain", "ring")}
 EARLY = os.environ.get("VERBENA_SOCKETS_EARLY", "50")

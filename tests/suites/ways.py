@@ -26,8 +26,8 @@ def command(way, words):
 
 def service():
     """Returns what `verbena sockets stat` knows, or None if no service runs."""
-    said = subprocess.run([VERBENA, "sockets", "stat", "--json"], capture_output=True, text=True).stdout
-    return json.loads(said)["service"] if said else None
+    output = subprocess.run([VERBENA, "sockets", "stat", "--json"], capture_output=True, text=True).stdout
+    return json.loads(output)["service"] if output else None
 
 
 def known_differences(suite):

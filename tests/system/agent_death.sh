@@ -13,11 +13,11 @@ start run -- "$survivor" client 127.0.0.1 7471 >"$work/client" 2>"$work/client.e
 client=$!
 
 alive() { kill -0 $server 2>/dev/null && kill -0 $client 2>/dev/null; }
-said() { grep -q "^$1 $2\b" "$work/server" && grep -q "^$1 $2\b" "$work/client"; }
-said_or_dead() { said "$@" || ! alive; }
+has_printed() { grep -q "^$1 $2\b" "$work/server" && grep -q "^$1 $2\b" "$work/client"; }
+has_printed_or_ended() { has_printed "$@" || ! alive; }
 # Waits until both programs have said WHAT of the round.  They count the same rounds, because they lose the same agents.
 await() {  # await WHAT ROUND SECONDS
-  until_true "$3" said_or_dead "$1" "$2" || fail "round $2: not both programs are $1: $(tail -n 3 "$work"/server* "$work"/client*; verbena ps)"
+  until_true "$3" has_printed_or_ended "$1" "$2" || fail "round $2: not both programs are $1: $(tail -n 3 "$work"/server* "$work"/client*; verbena ps)"
   alive || fail "round $2: a program ended: $(tail -n 3 "$work"/server* "$work"/client*)"
 }
 agent_pid() { verbena agent status 2>/dev/null | sed -n 's/.*\bpid \([0-9]*\),.*/\1/p' | head -1; }
@@ -41,8 +41,8 @@ for round in $(seq "$rounds"); do
   start_time=$(date +%s%3N)
   await heard "$round" 10
   for program in server client; do
-    took=$(($(sed -n "s/^heard $round //p" "$work/$program") - start_time))
-    [ $took -lt 2000 ] || fail "round $round: the $program heard after $took ms"
+    elapsed_ms=$(($(sed -n "s/^heard $round //p" "$work/$program") - start_time))
+    [ $elapsed_ms -lt 2000 ] || fail "round $round: the $program heard after $elapsed_ms ms"
   done
 done
 await connected $((rounds + 1)) 20

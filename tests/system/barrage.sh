@@ -29,14 +29,14 @@ mkfifo "$work/sender.in" "$work/sender.out" "$work/victim.in"
   --seed "$line_seed" <"$work/sender.in" >"$work/sender.out" &
 sender_pid=$!
 exec {sender_in}>"$work/sender.in" {sender_out}<"$work/sender.out"
-read -r said <&$sender_out || fail "the program that sends the packets did not start"
+read -r reply <&$sender_out || fail "the program that sends the packets did not start"
 intact=0  # number of packets with correct IP and UDP headers, which the kernel must deliver
 send_command() {
   echo "$*" >&$sender_in
-  read -r said <&$sender_out || fail "the program that sends the packets has ended"
-  case $said in
-    error*) fail "the sender, $*: $said" ;;
-    fired=*) [[ $said =~ intact=([0-9]+) ]] && intact=$((intact + BASH_REMATCH[1])) ;;
+  read -r reply <&$sender_out || fail "the program that sends the packets has ended"
+  case $reply in
+    error*) fail "the sender, $*: $reply" ;;
+    fired=*) [[ $reply =~ intact=([0-9]+) ]] && intact=$((intact + BASH_REMATCH[1])) ;;
   esac
 }
 
@@ -87,7 +87,7 @@ until_true 20 connected || fail "the stream does not run: $(cat "$work"/stream.*
   awk '$1 == "rc" || $1 == "ud" { print "absent", $2 }' "$work/dead" | head -4
 } >"$work/facts"
 send_command target "$work/facts"
-echo "target: $said"
+echo "target: $reply"
 
 agent=$(on b verbena agent status --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["agent"]["pid"])')
 resident() { awk '$1 == "VmRSS:" { print $2 }' "/proc/$1/status"; }
@@ -113,9 +113,9 @@ while [ $sent -lt "$packets" ]; do
   send_command fire $round
   sent=$((sent + round))
   all_alive
-  echo "$said agent=$(resident "$agent")KiB victim=$(resident $victim)KiB"
+  echo "$reply agent=$(resident "$agent")KiB victim=$(resident $victim)KiB"
 done
-took=$((($(date +%s%N) - start_time) / 1000000))
+elapsed_ms=$((($(date +%s%N) - start_time) / 1000000))
 
 # Sends more packets than the victim's sockets can hold, while the victim is stopped.
 round_start=$((first + sent))
@@ -147,7 +147,7 @@ kernel_count() { sed -n "s/^kernel:.* $1=\([0-9]*\).*/\1/p" "$work/accounts"; }
 [ "$(kernel_count RcvbufErrors)" -gt 0 ] || failed_here "no packet was lost, although the sockets were full"
 arrived=$(($(kernel_count InDatagrams) + $(kernel_count InErrors)))
 [ $arrived -ge $intact ] || failed_here "only $arrived packets arrived, of $intact that the kernel must deliver"
-echo "$sent packets in $took ms, $((sent * 1000 / (took + 1))) a second; then $rush in a rush"
+echo "$sent packets in $elapsed_ms ms, $((sent * 1000 / (elapsed_ms + 1))) a second; then $rush in a rush"
 
 # A new connection works at once, while the victim lives.
 start_on b verbena run -- timeout 60 rping -s -a "$(address_of b 4)" -p 7175 -C 10 -V >"$work/new" 2>&1 &

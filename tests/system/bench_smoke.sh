@@ -80,13 +80,13 @@ PYTHON
 # Wrong arguments are refused before anything is built.
 refused() {
   local status=0
-  "$VB_SOURCE/scripts/bench" "$@" >"$work/said" 2>&1 || status=$?
-  [ "$status" -eq 2 ] || fail "scripts/bench $*: exit $status, not 2: $(cat "$work/said")"
+  "$VB_SOURCE/scripts/bench" "$@" >"$work/output" 2>&1 || status=$?
+  [ "$status" -eq 2 ] || fail "scripts/bench $*: exit $status, not 2: $(cat "$work/output")"
 }
 refused --rounds many
 refused --rounds
 refused --fast
 refused --record --only memory
 refused --record-jobs --only memory
-"$VB_SOURCE/scripts/bench" --help >"$work/said"
-grep -q '^usage: scripts/bench' "$work/said" || fail "no usage: $(cat "$work/said")"
+"$VB_SOURCE/scripts/bench" --help >"$work/output"
+grep -q '^usage: scripts/bench' "$work/output" || fail "no usage: $(cat "$work/output")"

@@ -9,9 +9,9 @@ start_time=$(date +%s%N)
 if verbena run -- timeout 20 rping -c -a 127.0.0.1 -C 1 >"$work/client" 2>&1; then
   fail "connected to nobody"
 fi
-took=$((($(date +%s%N) - start_time) / 1000000))
+elapsed_ms=$((($(date +%s%N) - start_time) / 1000000))
 grep -q 'RDMA_CM_EVENT_REJECTED, error 8' "$work/client" || fail "not rejected with 8: $(cat "$work/client")"
-[ $took -lt 5000 ] || fail "the rejection took $took ms"
+[ $elapsed_ms -lt 5000 ] || fail "the rejection took $elapsed_ms ms"
 
 # If the server is killed during a connection, the client must be told within 2 s.
 for round in 1 2 3; do
@@ -26,8 +26,8 @@ for round in 1 2 3; do
   kill -9 $server
   wait $server 2>/dev/null || true
   until_true 10 gone $client || fail "the client did not notice (round $round)"
-  took=$((($(date +%s%N) - start_time) / 1000000))
-  [ $took -lt 2000 ] || fail "the client noticed after $took ms (round $round)"
+  elapsed_ms=$((($(date +%s%N) - start_time) / 1000000))
+  [ $elapsed_ms -lt 2000 ] || fail "the client noticed after $elapsed_ms ms (round $round)"
   grep -qE 'DISCONNECT EVENT|cq completion failed|Flush|flush' "$work/client" ||
     fail "round $round: the client ended for another reason: $(cat "$work/client")"
 done

@@ -75,8 +75,8 @@ for kind in initiator target stopped; do
         ;;
     esac
     says server '^changed' && fail_round "written after ibv_dereg_mr()"
-    took=$(sed -n 's/^back after \([0-9]*\) ms/\1/p' "$work/server")
-    [ "${took:-0}" -le "$slowest" ] || slowest=$took
+    elapsed_ms=$(sed -n 's/^back after \([0-9]*\) ms/\1/p' "$work/server")
+    [ "${elapsed_ms:-0}" -le "$slowest" ] || slowest=$elapsed_ms
     end
   done
   echo "$kind: ok, ibv_dereg_mr() took at most $slowest ms"

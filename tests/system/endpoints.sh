@@ -28,9 +28,9 @@ begin() {
   to[$name]=$fd
 }
 order() { echo "$2" >&"${to[$1]}" || fail "$1 has ended: $(cat "$work/$1")"; }
-said() { gone "${pid[$1]}" || grep -qxF -- "$2" "$work/$1"; }
+has_printed() { gone "${pid[$1]}" || grep -qxF -- "$2" "$work/$1"; }
 hears() {
-  until_true 20 said "$1" "$2" && grep -qxF -- "$2" "$work/$1" ||
+  until_true 20 has_printed "$1" "$2" && grep -qxF -- "$2" "$work/$1" ||
     fail "$1 does not say '$2': $(cat "$work"/{server,"$1"})"
 }
 ends() {

@@ -14,8 +14,8 @@ serve() {  # serve WORD NAME ARGUMENT...: starts an example, and waits until it 
   : >"$work/$name.out"  # removes the output of an earlier run
   "${run_example[@]}" "$examples/$name" "$@" >"$work/$name.out" 2>&1 &
   server=$!
-  said() { gone $server || grep -q "$word" "$work/$name.out"; }
-  until_true 20 said && ! gone $server || fail "$name $*: $(cat "$work/$name.out")"
+  has_printed() { gone $server || grep -q "$word" "$work/$name.out"; }
+  until_true 20 has_printed && ! gone $server || fail "$name $*: $(cat "$work/$name.out")"
 }
 client() {  # client NAME ARGUMENT...
   local name=$1

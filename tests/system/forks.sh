@@ -61,8 +61,8 @@ for name in outlive outlive_raw; do
     exec 9>&-
     server_heard() { [ "$(grep -c '^gone' "$work/server" || true)" -gt "$gone_before" ]; }
     until_true 10 server_heard || fail "$name, $death: the server does not hear of it"
-    took=$((($(date +%s%N) - start_time) / 1000000))
-    [ $took -lt 2000 ] || fail "$name, $death: the server heard after $took ms"
+    elapsed_ms=$((($(date +%s%N) - start_time) / 1000000))
+    [ $elapsed_ms -lt 2000 ] || fail "$name, $death: the server heard after $elapsed_ms ms"
     wait $parent 2>/dev/null || true
     ! gone "$child" || fail "$name, $death: the child has gone, too"
     # The descriptors that the child holds must not disturb other programs.

@@ -13,13 +13,14 @@ verbena fabric up "$work/tree.net" >"$work/up" || fail "the fabric does not come
 verbena run --node host1 -- ibnetdiscover >"$work/named.net" || fail "ibnetdiscover: $(cat "$work/named.net")"
 verbena fabric down >/dev/null
 
-# store_output DIRECTORY COMMAND...: stores the output of the tools, without LIDs, times, and supported widths and speeds.
+# store_output DIRECTORY COMMAND...: stores the output of the tools, without LIDs, times, and supported widths and
+# speeds.
 store_output() {
   local directory=$1 tool
   shift
   for tool in ibnetdiscover ibhosts ibswitches iblinkinfo; do
-    "$@" timeout 60 $tool 2>"$work/problems" >"$work/said" || fail "$* $tool ends with $?: $(cat "$work/problems")"
-    grep -v '^# ' "$work/said" | sed -E 's/\blid [0-9]+/lid N/g; s/ +[0-9]+ +([0-9]+\[)/ LID \1/g; s/\([^()]*\)$//' |
+    "$@" timeout 60 $tool 2>"$work/problems" >"$work/output" || fail "$* $tool ends with $?: $(cat "$work/problems")"
+    grep -v '^# ' "$work/output" | sed -E 's/\blid [0-9]+/lid N/g; s/ +[0-9]+ +([0-9]+\[)/ LID \1/g; s/\([^()]*\)$//' |
       sort >"$work/$directory/$tool"
   done
 }

@@ -11,15 +11,15 @@ unset VERBENA_LINK
 # count_instructions LINK WHAT: prints the number of instructions of one call.
 count_instructions() {
   verbena run --link "$1" -- valgrind --tool=callgrind --callgrind-out-file=/dev/null --toggle-collect='*counted*' \
-    "$VB_PREFIX/bench/instructions" "$2" 500 64 >"$work/said" 2>&1 || fail "$1 $2: exit $?: $(cat "$work/said")"
-  sed -n 's/.*Collected : \([1-9][0-9]*\)$/\1/p' "$work/said" | sort -n | tail -1 | awk '{ print int($1 / 500) }'
+    "$VB_PREFIX/bench/instructions" "$2" 500 64 >"$work/output" 2>&1 || fail "$1 $2: exit $?: $(cat "$work/output")"
+  sed -n 's/.*Collected : \([1-9][0-9]*\)$/\1/p' "$work/output" | sort -n | tail -1 | awk '{ print int($1 / 500) }'
 }
 
 while read -r link what recorded; do
   smallest=
   for _ in 1 2 3; do
     count=$(count_instructions "$link" "$what")
-    [ -n "$count" ] || fail "$link $what: callgrind did not count: $(cat "$work/said")"
+    [ -n "$count" ] || fail "$link $what: callgrind did not count: $(cat "$work/output")"
     [ "${smallest:-$count}" -lt "$count" ] || smallest=$count
     [ $((smallest * 10)) -gt $((recorded * 11)) ] || break
   done

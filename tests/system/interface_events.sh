@@ -11,10 +11,10 @@ source "$(dirname "${BASH_SOURCE[0]}")/lib_ends.sh"
 # that time.
 fails_after() {
   expect "$1" failed
-  read -r _ status took <<<"$said"
+  read -r _ status elapsed_ms <<<"$reply"
   [ "$status" = 12 ] || fail "$1: completion status $status, not 12 (retry exceeded)"
-  [ "$took" -ge "$2" ] || fail "$1: gave up after $took ms; the QP's timeout and retries need $2 ms"
-  echo "$1: transport retry exceeded after $took ms (at least $2 ms are required)"
+  [ "$elapsed_ms" -ge "$2" ] || fail "$1: gave up after $elapsed_ms ms; the QP's timeout and retries need $2 ms"
+  echo "$1: transport retry exceeded after $elapsed_ms ms (at least $2 ms are required)"
 }
 gids() { on "$1" verbena run -- ibv_devinfo -v | sed -n 's/^[[:space:]]*GID\[ *\([0-9]*\)\]:[[:space:]]*\([0-9a-f:.]*\).*/\1 \2/p'; }
 gid_of() { gids "$1" | awk -v gid="$2" '$2 == gid { print $1 }'; }

@@ -67,8 +67,8 @@ for kind in rping-client rping-server client server client-with-child server-wit
       *client*) until_true 12 server_heard || fail_round "the server does not hear" ;;
       *) until_true 12 client_heard || fail_round "the client does not end" ;;
     esac || true
-    took=$(milliseconds_since "$start_time")
-    [ "$took" -lt $limit_ms ] || fail_round "the other side heard after $took ms"
+    elapsed_ms=$(milliseconds_since "$start_time")
+    [ "$elapsed_ms" -lt $limit_ms ] || fail_round "the other side heard after $elapsed_ms ms"
     for pid in $other $(children); do kill -9 "$pid" 2>/dev/null || true; done
     wait "$other" 2>/dev/null || true
   done

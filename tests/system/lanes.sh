@@ -70,8 +70,8 @@ for pair in "udp lane" "lane udp"; do
   kill $client $server
   wait $client $server 2>/dev/null || true
 done
-! VERBENA_LINK=tcp verbena run -- ibv_rc_pingpong >"$work/said" 2>&1 || fail "run accepts --link tcp"
-grep -q "VERBENA_LINK is 'tcp'; there are: lane udp" "$work/said" || fail "an unknown link: $(cat "$work/said")"
+! VERBENA_LINK=tcp verbena run -- ibv_rc_pingpong >"$work/output" 2>&1 || fail "run accepts --link tcp"
+grep -q "VERBENA_LINK is 'tcp'; there are: lane udp" "$work/output" || fail "an unknown link: $(cat "$work/output")"
 
 # ---- a receiver's capture shows packets with a correct ICRC, which packets of a lane get as if they were UDP datagrams
 for link in lane udp; do

@@ -22,29 +22,29 @@ begin_end() {
   exec {in}>"$work/$name.in" {out}<"$work/$name.out"
   end_in[$name]=$in end_out[$name]=$out end_events[$name]=
   expect "$name" here
-  end_address[$name]=${said#here }
+  end_address[$name]=${reply#here }
 }
 # ask NAME COMMAND: sends a command to the end NAME.
 ask() { (echo "$2" >&"${end_in[$1]}") 2>/dev/null || fail "$1 has ended: $(cat "$work/err.$1")"; }
-# expect NAME WORD: reads the next answer of NAME into $said, which must begin with the word.  Stores
+# expect NAME WORD: reads the next answer of NAME into $reply, which must begin with the word.  Stores
 # events for `hear`.
 expect() {
-  while read -r -t 60 said <&"${end_out[$1]}"; do
-    case "$said" in
-      event\ *) end_events[$1]+="${said#event };" ;;
+  while read -r -t 60 reply <&"${end_out[$1]}"; do
+    case "$reply" in
+      event\ *) end_events[$1]+="${reply#event };" ;;
       "$2"*) return ;;
-      *) fail "$1 says '$said', not '$2'" ;;
+      *) fail "$1 says '$reply', not '$2'" ;;
     esac
   done
   fail "$1 does not say '$2': $(cat "$work/err.$1")"
 }
 # hear NAME EVENT: waits until the end NAME has reported the event.
 hear() {
-  local said
+  local reply
   while [[ "${end_events[$1]}" != *"$2;"* ]]; do
-    read -r -t 60 said <&"${end_out[$1]}" || fail "$1 never hears '$2', only '${end_events[$1]}'"
-    [[ "$said" == event\ * ]] || fail "$1 says '$said' before it hears '$2'"
-    end_events[$1]+="${said#event };"
+    read -r -t 60 reply <&"${end_out[$1]}" || fail "$1 never hears '$2', only '${end_events[$1]}'"
+    [[ "$reply" == event\ * ]] || fail "$1 says '$reply' before it hears '$2'"
+    end_events[$1]+="${reply#event };"
   done
   end_events[$1]=${end_events[$1]/"$2;"/}
 }
@@ -68,11 +68,11 @@ works() {  # works NAME: checks that NAME and its peer exchange data without err
 more_than() {
   ask "$1" count
   expect "$1" count
-  [ "${said#count }" -gt "$2" ]
+  [ "${reply#count }" -gt "$2" ]
 }
 # flows NAME: waits until the flow of NAME has had 20 further good rounds.
 flows() {
   ask "$1" count
   expect "$1" count
-  until_true 60 more_than "$1" $((${said#count } + 20)) || fail "$1: no data flows: $said"
+  until_true 60 more_than "$1" $((${reply#count } + 20)) || fail "$1: no data flows: $reply"
 }

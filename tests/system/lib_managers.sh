@@ -58,9 +58,9 @@ begin_member() {
   start_on "$1" "$groups" "$2" <"$work/$1.in" >"$work/$1.out" 2>&1 &
   exec {in}>"$work/$1.in"
   member_in[$1]=$in
-  until_true 20 said "$1" ready || fail "the member on $1: $(cat "$work/$1.out")"
+  until_true 20 has_printed "$1" ready || fail "the member on $1: $(cat "$work/$1.out")"
 }
 tell_member() { (echo "${@:2}" >&"${member_in[$1]}") 2>/dev/null || fail "the member on $1 has ended: $(cat "$work/$1.out")"; }
-# said NODE LINE: succeeds if the program on the node has printed the line.
-said() { grep -qx -- "$2" "$work/$1.out"; }
-wait_said() { until_true 30 said "$1" "$2" || fail "the member on $1 does not say '$2': $(cat "$work/$1.out")"; }
+# has_printed NODE LINE: succeeds if the program on the node has printed the line.
+has_printed() { grep -qx -- "$2" "$work/$1.out"; }
+wait_printed() { until_true 30 has_printed "$1" "$2" || fail "the member on $1 does not say '$2': $(cat "$work/$1.out")"; }

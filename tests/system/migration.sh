@@ -10,9 +10,9 @@ source "$(dirname "${BASH_SOURCE[0]}")/lib_ends.sh"
 path_is() {  # path_is NAME PEER_GID STATE
   ask "$1" path
   expect "$1" path
-  [ "$said" = "path $2 $3" ]
+  [ "$reply" = "path $2 $3" ]
 }
-has_path() { path_is "$@" || fail "$1: '$said', not 'path $2 $3'"; }
+has_path() { path_is "$@" || fail "$1: '$reply', not 'path $2 $3'"; }
 arm() {  # arm ADDRESS_OF_ONE ADDRESS_OF_TWO TIMEOUT: makes the path between these the alternate path of both ends
   ask one "alternate $1 $2 $3"
   expect one rearmed
@@ -83,6 +83,6 @@ works two
 on a ip link set eth1 down
 ask one "write 1000"
 expect one failed
-[[ "$said" = "failed 12 "* ]] || fail "one says '$said', not that it has run out of tries"
+[[ "$reply" = "failed 12 "* ]] || fail "one says '$reply', not that it has run out of tries"
 for name in "${!end_in[@]}"; do stop_end "$name"; done
 echo "no path left: ok"

@@ -27,15 +27,15 @@ cd "$VB_SOURCE/tests/system"
 for test in $(grep -lE '^need .*\b(ip|unshare)\b|wire/lib\.sh' *.sh); do
   case $test in lib*.sh) continue ;; esac
   result=0
-  said=$(bash "$test" 2>&1 </dev/null) || result=$?
-  [ $result -eq 77 ] && [ -n "$said" ] || { echo "$test: exit $result, not 77 with a reason: $said"; exit 1; }
+  output=$(bash "$test" 2>&1 </dev/null) || result=$?
+  [ $result -eq 77 ] && [ -n "$output" ] || { echo "$test: exit $result, not 77 with a reason: $output"; exit 1; }
   count=$((count + 1))
 done
 [ $count -ge 20 ] || { echo "only $count tests need more rights"; exit 1; }
 echo "$count tests are skipped with a reason where they cannot run"
 E2
-said=$(confined bash "$work/all") || fail "$said"
-echo "$said"
+output=$(confined bash "$work/all") || fail "$output"
+echo "$output"
 
 # Kills scripts/isolated in the middle of a test.  The next run must not wait for its lock, and must end the
 # processes that are left.
@@ -64,4 +64,4 @@ wait $first || result=$?
 [ $result -eq 143 ] || { echo "exit $result after SIGTERM, not 143"; exit 1; }
 ! kill -0 "$sleeper" 2>/dev/null || { echo "a process of the test survives SIGTERM"; exit 1; }
 E2
-said=$(VB_PREFIX='' confined bash "$work/killed" "$VB_SOURCE/scripts/isolated" "$work") || fail "isolated: $said"
+output=$(VB_PREFIX='' confined bash "$work/killed" "$VB_SOURCE/scripts/isolated" "$work") || fail "isolated: $output"

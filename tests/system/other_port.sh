@@ -25,8 +25,8 @@ verbena run -- ibv_devinfo >"$work/info" 2>&1 || fail "ibv_devinfo: $(cat "$work
 grep -q PORT_ACTIVE "$work/info" || fail "the port is not active: $(cat "$work/info")"
 why="for programs of this host alone: UDP port 4791 is held by pid $holder (python3)"
 verbena agent status | grep -qF "active, $why" || fail "agent status does not name the holder: $(verbena agent status)"
-verbena doctor >"$work/said" || true
-grep -q "programs reach only this host: UDP port 4791 is held by pid $holder" "$work/said" || fail "doctor: $(cat "$work/said")"
+verbena doctor >"$work/output" || true
+grep -q "programs reach only this host: UDP port 4791 is held by pid $holder" "$work/output" || fail "doctor: $(cat "$work/output")"
 
 for link in lane udp; do
   start run --link $link -- timeout 60 rping -s -C 20 -p 7100 >"$work/server" 2>&1 &
@@ -42,9 +42,9 @@ for link in lane udp; do
 done
 
 # ---- a connection to another host fails at once, with the reason
-if verbena run --verbose -- timeout 60 rping -c -a 10.9.1.2 -C 1 >"$work/said" 2>&1; then fail "rping reaches another host"; fi
-grep -q "only programs of this host are reached: UDP port 4791 is held by" "$work/said" ||
-  fail "a program that connects to another host gets the message: $(cat "$work/said")"
+if verbena run --verbose -- timeout 60 rping -c -a 10.9.1.2 -C 1 >"$work/output" 2>&1; then fail "rping reaches another host"; fi
+grep -q "only programs of this host are reached: UDP port 4791 is held by" "$work/output" ||
+  fail "a program that connects to another host gets the message: $(cat "$work/output")"
 
 # ---- the port becomes free, and the agent takes it when no program has a socket of the other port
 start run -- ib_send_bw -x 0 -p 20001 -D 60 --run_infinitely >"$work/server" 2>&1 &

@@ -30,8 +30,8 @@ for personality in connectx rxe; do
   echo "$personality: programs work; flushed after $flushed ms"
 done
 
-! verbena run --personality siw -- true 2>"$work/said" || fail "run accepts the personality siw"
-grep -q 'connectx' "$work/said" || fail "an unknown personality: $(cat "$work/said")"
-! VERBENA_PERSONALITY=siw verbena run -- ibv_rc_pingpong >"$work/said" 2>&1 || fail "run accepts the personality siw"
-grep -q "VERBENA_PERSONALITY is 'siw'; there are: connectx rxe" "$work/said" ||
-  fail "an unknown personality in the environment: $(cat "$work/said")"
+! verbena run --personality siw -- true 2>"$work/output" || fail "run accepts the personality siw"
+grep -q 'connectx' "$work/output" || fail "an unknown personality: $(cat "$work/output")"
+! VERBENA_PERSONALITY=siw verbena run -- ibv_rc_pingpong >"$work/output" 2>&1 || fail "run accepts the personality siw"
+grep -q "VERBENA_PERSONALITY is 'siw'; there are: connectx rxe" "$work/output" ||
+  fail "an unknown personality in the environment: $(cat "$work/output")"

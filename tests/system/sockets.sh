@@ -139,8 +139,8 @@ for _ in range(400):
     pairs.append((client, listener.accept()[0]))
 
 def service():
-    said = subprocess.run([sys.argv[1], "sockets", "stat", "--json"], capture_output=True, check=True).stdout
-    return json.loads(said)["service"] or {"reports": 0, "pairs_made": 0}
+    output = subprocess.run([sys.argv[1], "sockets", "stat", "--json"], capture_output=True, check=True).stdout
+    return json.loads(output)["service"] or {"reports": 0, "pairs_made": 0}
 
 before = service()
 for _ in range(200):

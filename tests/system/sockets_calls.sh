@@ -345,8 +345,8 @@ cat >"$work/closed.py" <<'PY'
 import json, os, socket, subprocess, sys, threading, time
 
 def pairs():
-    said = subprocess.run([sys.argv[1], "sockets", "stat", "--json"], capture_output=True, check=True).stdout
-    return json.loads(said)["service"]["pairs"]
+    output = subprocess.run([sys.argv[1], "sockets", "stat", "--json"], capture_output=True, check=True).stdout
+    return json.loads(output)["service"]["pairs"]
 
 def until_pairs(count):
     deadline = time.monotonic() + 30

@@ -137,7 +137,7 @@ client() {
   wait $client
 }
 by_ring() { verbena sockets stat --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["service"]["total"]["by_ring"])'; }
-said() { [ "$(wc -l <"$work/server")" -ge "$1" ]; }
+has_lines() { [ "$(wc -l <"$work/server")" -ge "$1" ]; }
 
 line=0
 for mode in exec script number spawn child splice fdopen; do
@@ -145,14 +145,14 @@ for mode in exec script number spawn child splice fdopen; do
   client $mode || fail "$mode: $(cat "$work/client")"
   [ "$(by_ring)" -gt $((before + 50000)) ] || fail "$mode: the bytes did not go by the ring: $(verbena sockets stat)"
   line=$((line + 1))
-  until_true 10 said $line || fail "$mode: the server has not seen the end of the stream"
+  until_true 10 has_lines $line || fail "$mode: the server has not seen the end of the stream"
 done
 [ "$(grep -c "end after b'more'" "$work/server")" -eq 3 ] || fail "after number, splice and fdopen: $(cat "$work/server")"
 
 # A program without the library cannot read the ring, so it and the peer get an error instead of fewer bytes.
 client foreign && fail "a program without the library has read bytes: $(cat "$work/client")"
 grep -q '^got 0 .*Connection reset by peer' "$work/client" || fail "a program without the library says: $(cat "$work/client")"
-until_true 10 said $((line + 1)) || fail "foreign: the server has not seen the end of the stream"
+until_true 10 has_lines $((line + 1)) || fail "foreign: the server has not seen the end of the stream"
 tail -1 "$work/server" | grep -q 'Connection reset by peer' || fail "the server says: $(cat "$work/server")"
 kill $server
 wait $server 2>/dev/null || true

@@ -1,9 +1,9 @@
 #!/bin/bash
 # ctest: PLAIN
-# Sends SIGSTOP, SIGCONT and SIGKILL to programs under `verbena run --sockets` and to the socket service at any moment of
-# a transfer.  A program that was stopped gets all bytes, and no reader sleeps while bytes wait.  The peer of a killed
-# program is told.  The death of the service harms no connection.  VB_ROUNDS sets the rounds of each kind (default 6), and
-# VB_SEED the moments; a failure prints the seed.  The test sets no timeout, because scripts/soak runs many rounds.
+# Sends SIGSTOP, SIGCONT and SIGKILL to programs under `verbena run --sockets` and to the socket service at any moment
+# of a transfer.  A program that was stopped gets all bytes, and no reader sleeps while bytes wait.  The peer of a killed
+# program is told.  The death of the service harms no connection.  VB_ROUNDS sets the rounds of each kind (default 6),
+# and VB_SEED the moments; a failure prints the seed.  The test sets no timeout, because scripts/soak runs many rounds.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 need ss python3
 stream=$VB_PREFIX/tests/programs/stream

@@ -44,12 +44,12 @@ print(service["total"].get(sys.argv[1], service.get(sys.argv[1], 0)))' "$1"; }
 
 # ---- for rules that cannot be read, an error names the file, line and reason, and the program does not run
 printf 'use tcp client * *:1\nuse udp client * *:1\n' >"$work/wrong"
-verbena run --sockets --socket-rules "$work/wrong" -- true 2>"$work/said" && fail "wrong rules are no error"
-grep -qF "verbena run: $work/wrong:2: 'udp' is none of sdp, tcp and both" "$work/said" || fail "run says: $(cat "$work/said")"
-LIBSDP_CONFIG_FILE=$work/none verbena run --sockets -- true 2>"$work/said" && fail "a missing file is no error"
-grep -qF "cannot read '$work/none': No such file" "$work/said" || fail "run says: $(cat "$work/said")"
-VERBENA_SOCKET_RULES='use both client' verbena run --sockets -- true 2>"$work/said" && fail "a wrong variable is no error"
-grep -qF "verbena run: VERBENA_SOCKET_RULES:1: a rule is" "$work/said" || fail "run says: $(cat "$work/said")"
+verbena run --sockets --socket-rules "$work/wrong" -- true 2>"$work/output" && fail "wrong rules are no error"
+grep -qF "verbena run: $work/wrong:2: 'udp' is none of sdp, tcp and both" "$work/output" || fail "run says: $(cat "$work/output")"
+LIBSDP_CONFIG_FILE=$work/none verbena run --sockets -- true 2>"$work/output" && fail "a missing file is no error"
+grep -qF "cannot read '$work/none': No such file" "$work/output" || fail "run says: $(cat "$work/output")"
+VERBENA_SOCKET_RULES='use both client' verbena run --sockets -- true 2>"$work/output" && fail "a wrong variable is no error"
+grep -qF "verbena run: VERBENA_SOCKET_RULES:1: a rule is" "$work/output" || fail "run says: $(cat "$work/output")"
 
 # Rules may come through a pipe, in pieces.
 mkfifo "$work/pipe"
@@ -65,8 +65,8 @@ with open(sys.argv[1], "wb", buffering=0) as pipe:
     except BrokenPipeError:
         pass  # the check below fails if nobody reads the second line
 PY
-verbena run --sockets --socket-rules "$work/pipe" -- true 2>"$work/said" && fail "the second piece is not read"
-grep -qF "verbena run: $work/pipe:2: 'udp' is none of" "$work/said" || fail "run says: $(cat "$work/said")"
+verbena run --sockets --socket-rules "$work/pipe" -- true 2>"$work/output" && fail "the second piece is not read"
+grep -qF "verbena run: $work/pipe:2: 'udp' is none of" "$work/output" || fail "run says: $(cat "$work/output")"
 wait $!
 
 # ---- rule tcp: the client does not report its connection to the service
@@ -179,9 +179,9 @@ wait $server || fail "only, TCP_DEFER_ACCEPT: the server: $(cat "$work/server.20
 cat >"$work/inherits.py" <<'PY'
 import os, socket, subprocess
 connection = socket.create_connection(("127.0.0.1", 20022))
-def round_trip(said):
-    connection.sendall(said)
-    assert connection.recv(100) == said
+def round_trip(text):
+    connection.sendall(text)
+    assert connection.recv(100) == text
 round_trip(b"before")
 subprocess.run(["true"], pass_fds=[connection.fileno()], check=True)
 round_trip(b"between")

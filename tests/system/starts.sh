@@ -57,13 +57,13 @@ firstborn() {  # firstborn NAME COMMAND...
   "$@" <"$work/tell" >"$work/firstborn" 2>&1 &
   pid=$!
   exec 9>"$work/tell"
-  said() { grep -qs "^$1" "$work/firstborn"; }
-  until_true 30 said agent || fail "$name: $(cat "$work/firstborn")"
+  has_printed() { grep -qs "^$1" "$work/firstborn"; }
+  until_true 30 has_printed agent || fail "$name: $(cat "$work/firstborn")"
   stop_agent
   echo >&9
   exec 9>&-
   wait $pid || fail "$name: exit $?: $(cat "$work/firstborn")"
-  said alone || fail "$name: $(cat "$work/firstborn")"
+  has_printed alone || fail "$name: $(cat "$work/firstborn")"
   rm "$work/tell"
   echo "$name: ok"
 }

@@ -27,10 +27,10 @@ coproc python3 "$VB_SOURCE/tests/system/_joins.py" "$seed" "$groups" \
 exec {from}<&"${COPROC[0]}" {to}>&"${COPROC[1]}"
 driver=$COPROC_PID
 tell_driver() { (echo "$@" >&"$to") 2>/dev/null || fail "seed $seed: $(cat "$work/errors")"; }
-# expect WORD: reads the next line into $said, which must begin with the word.
+# expect WORD: reads the next line into $reply, which must begin with the word.
 expect() {
-  read -r -t 90 said <&"$from" || fail "seed $seed: no '$1': $(cat "$work/errors")"
-  [ "${said%% *}" = "$1" ] || fail "seed $seed: '$said' instead of '$1'"
+  read -r -t 90 reply <&"$from" || fail "seed $seed: no '$1': $(cat "$work/errors")"
+  [ "${reply%% *}" = "$1" ] || fail "seed $seed: '$reply' instead of '$1'"
 }
 
 sa_agrees() {
@@ -48,7 +48,7 @@ compare() {
   tell_driver unexplained "$2"
   while read -r -t 90 line <&"$from" && [ "$line" != . ]; do echo "$line"; done >"$work/unexplained"
   [ ! -s "$work/unexplained" ] || fail "seed $seed, $1: memberships were lost without a reason: $(cat "$work/unexplained")"
-  echo "$1: $(wc -l <"$work/wanted") memberships of hosts, ${said#settled } lost by programs"
+  echo "$1: $(wc -l <"$work/wanted") memberships of hosts, ${reply#settled } lost by programs"
 }
 
 expect ready

@@ -160,7 +160,7 @@ whole_test() {
   verbena fabric down line >"$work/down" || fail "the fabric does not go down"
 }
 
-# Root runs the whole test.  Then an ordinary user without capabilities runs programs between hosts of a fabric of his own.
+# Root runs the whole test.  Then an ordinary user without capabilities runs programs between hosts of his own fabric.
 if [ "${1:-}" = ordinary ]; then
   [ "$(id -u)" -eq 1000 ] || fail "not an ordinary user"
   grep -q '^CapEff:[[:space:]]*0*$' <(LD_PRELOAD='' cat /proc/self/status) || fail "capabilities left"

@@ -125,9 +125,9 @@ check_messages() {
   tell_member host3 send 239.1.1.1 "one $rounds"
   tell_member host4 send 239.1.1.2 "two $rounds"
   tell_member host4 send 239.1.1.3 "three $rounds"
-  wait_said host4 "got one $rounds"
-  wait_said host3 "got two $rounds"
-  wait_said host3 "got three $rounds"
+  wait_printed host4 "got one $rounds"
+  wait_printed host3 "got two $rounds"
+  wait_printed host3 "got three $rounds"
 }
 check_messages
 start_endless_ping "connection under all managers" host4 10.0.0.4 7300 host3

@@ -63,14 +63,14 @@ done
 
 # The InfiniBand CM finds the peer by the GID of either port (tests/api/endpoints.cc).
 endpoints=$VB_PREFIX/tests/api/endpoints
-said() { gone "$server" || grep -qxF -- "$1" "$work/server"; }
+has_printed() { gone "$server" || grep -qxF -- "$1" "$work/server"; }
 begin() {  # begin ARGUMENT...: starts a server that ends with its input
   rm -f "$work/in"
   mkfifo "$work/in"
   start run --node Host1 -- timeout 60 "$endpoints" "$@" <"$work/in" >"$work/server" 2>&1 &
   server=$!
   exec 8>"$work/in"
-  until_true 20 said listening || fail "endpoints $*: $(cat "$work/server")"
+  until_true 20 has_printed listening || fail "endpoints $*: $(cat "$work/server")"
 }
 end() {
   gone "$server" && fail "the server of endpoints has ended: $(cat "$work/server")"
@@ -83,7 +83,7 @@ for gid in fe80::10:1 fe80::10:2; do
   printf 'rounds 10\nbye enough\n' | on Host2 timeout 60 "$endpoints" ask $gid 0x10000000abcd0000 single >"$work/client" 2>&1 ||
     fail "$gid: $(cat "$work/client")"
   grep -qx 'rounds 10' "$work/client" || fail "$gid: $(cat "$work/client")"
-  until_true 20 said "disconnected 0 'enough'" || fail "$gid: the server: $(cat "$work/server")"
+  until_true 20 has_printed "disconnected 0 'enough'" || fail "$gid: the server: $(cat "$work/server")"
   end
   begin tell 0x3000000000000001
   on Host2 timeout 60 "$endpoints" learn $gid 0x3000000000000001 hello </dev/null >"$work/client" 2>&1 ||

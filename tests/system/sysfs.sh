@@ -44,8 +44,8 @@ value() {  # value FILE: prints the value that the reader sees now
   local lines
   lines=$(wc -l <"$work/values")
   echo "$1" >&8
-  said() { [ "$(wc -l <"$work/values")" -gt "$lines" ]; }
-  until_true 10 said || fail "the reader does not read $1"
+  has_new_line() { [ "$(wc -l <"$work/values")" -gt "$lines" ]; }
+  until_true 10 has_new_line || fail "the reader does not read $1"
   tail -1 "$work/values"
 }
 reaches() { [ "$(value "$1")" -ge "$2" ]; }

@@ -30,21 +30,21 @@ ready() { until_true 20 listens_tcp "$1" || fail "nothing listens on TCP port $1
 more_than() { [ "$(counter "$1" "$2")" -gt "$3" ] 2>/dev/null; }
 
 # ---- only root can start such an agent, and only if no other process has the port
-if user agent start --all-users >"$work/said" 2>&1; then fail "a user starts an agent for all users"; fi
-grep -q "only root can serve all users" "$work/said" || fail "a user who starts it gets the message: $(cat "$work/said")"
+if user agent start --all-users >"$work/output" 2>&1; then fail "a user starts an agent for all users"; fi
+grep -q "only root can serve all users" "$work/output" || fail "a user who starts it gets the message: $(cat "$work/output")"
 start_user run -- ibv_rc_pingpong -g 0 -p 20000 >"$work/server" 2>&1 &
 holder=$!
 ready 20000
-if verbena agent start --all-users >"$work/said" 2>&1; then fail "the agent starts without the port"; fi
-grep -q "4791 is held by" "$work/said" || fail "without the port, agent start says: $(cat "$work/said")"
+if verbena agent start --all-users >"$work/output" 2>&1; then fail "the agent starts without the port"; fi
+grep -q "4791 is held by" "$work/output" || fail "without the port, agent start says: $(cat "$work/output")"
 kill $holder
 wait $holder 2>/dev/null || true
 user agent stop >/dev/null
 
-verbena agent start --all-users >"$work/said" || fail "no agent for all users: $(cat "$work/said")"
+verbena agent start --all-users >"$work/output" || fail "no agent for all users: $(cat "$work/output")"
 user agent status | grep -q "serves *all users" || fail "a user sees: $(user agent status)"
-if user agent stop >"$work/said" 2>&1; then fail "a user stops the agent of all users"; fi
-grep -q "only root can stop it" "$work/said" || fail "a user who stops it gets the message: $(cat "$work/said")"
+if user agent stop >"$work/output" 2>&1; then fail "a user stops the agent of all users"; fi
+grep -q "only root can stop it" "$work/output" || fail "a user who stops it gets the message: $(cat "$work/output")"
 
 # ---- in either direction, packets go by a lane, and WRITEs, READs and atomics are sent as packets
 for direction in "start start_user user" "start_user start verbena"; do
@@ -113,8 +113,8 @@ wait $client_pid && fail "the client does not report that its peer is dead" || t
 wait $server_pid 2>/dev/null || true
 
 # ---- a user cannot bind a low port; the files that the agent writes for a user belong to that user
-if user run -- timeout 60 rping -s -p 100 >"$work/said" 2>&1; then fail "a user binds port 100"; fi
-grep -qi "permission denied\|rdma_bind_addr.*13" "$work/said" || fail "a user who binds port 100 gets the message: $(cat "$work/said")"
+if user run -- timeout 60 rping -s -p 100 >"$work/output" 2>&1; then fail "a user binds port 100"; fi
+grep -qi "permission denied\|rdma_bind_addr.*13" "$work/output" || fail "a user who binds port 100 gets the message: $(cat "$work/output")"
 cd "$work/user_directory"
 start_user run --pcap own.pcapng -- timeout 60 rping -s -C 20 -p 7102 >"$work/server" 2>&1 &
 until_true 20 listening 7102 || fail "no program with a capture: $(cat "$work/server")"
@@ -127,13 +127,13 @@ packets() { tshark -r "$work/user_directory/own.pcapng" -Y "$1" 2>/dev/null | wc
 [ "$(stat -c %u "$work/user_directory/own.pcapng")" -eq 1000 ] || fail "a user's capture belongs to somebody else"
 if user doctor | grep -q '^ok *run --sysfs'; then
   user run --sysfs -- sh -c 'cd /sys/class/infiniband/verbena0/ports/1 && stat -c %u counters/port_xmit_data &&
-    cat counters/port_xmit_data' >"$work/said" 2>&1 || fail "--sysfs: $(cat "$work/said")"
-  grep -qx '[0-9]*' "$work/said" || fail "--sysfs: $(cat "$work/said")"
+    cat counters/port_xmit_data' >"$work/output" 2>&1 || fail "--sysfs: $(cat "$work/output")"
+  grep -qx '[0-9]*' "$work/output" || fail "--sysfs: $(cat "$work/output")"
 fi
 
 # ---- after the end of this agent, each user has an agent again
 verbena agent stop | grep -q "stopped the agent" || fail "root cannot stop the agent"
-user run -- ibv_devinfo >"$work/said" || fail "the user gets no agent of his own: $(cat "$work/said")"
+user run -- ibv_devinfo >"$work/output" || fail "the user gets no agent of his own: $(cat "$work/output")"
 user agent status | grep -q "serves" && fail "an agent for all users is left"
 user agent stop >/dev/null
 echo "two users: their programs use lanes, and may do nothing that only root may do"

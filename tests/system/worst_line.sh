@@ -50,10 +50,10 @@ for ((seed = first; seed <= last; ++seed)); do
   start_on a verbena run -- timeout 100 stdbuf -oL ucmatose -c $connections -C 0 -s "$address" >"$work/client" 2>&1 &
   client=$!
   until_true 70 established_or_failed && all_established || run_failed "not all of $connections are established"
-  took=$((($(date +%s%N) - start_time) / 1000000))
+  elapsed_ms=$((($(date +%s%N) - start_time) / 1000000))
   line_is_bad || run_failed "the line has lost or corrupted too few packets"
   line both  # this test does not cover disconnects over a bad line
   ends_well $client client
   ends_well $server server
-  echo "seed $seed: $connections of $connections made in $took ms; $(line_counts)"
+  echo "seed $seed: $connections of $connections made in $elapsed_ms ms; $(line_counts)"
 done
