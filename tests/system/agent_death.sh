@@ -21,7 +21,7 @@ await() {  # await WHAT ROUND SECONDS
   alive || fail "round $2: a program ended: $(tail -n 3 "$work"/server* "$work"/client*)"
 }
 agent_pid() { verbena agent status 2>/dev/null | sed -n 's/.*\bpid \([0-9]*\),.*/\1/p' | head -1; }
-both_here() { [ "$(verbena agent status --json | python3 -c '
+both_have_an_agent() { [ "$(verbena agent status --json | python3 -c '
 import json, sys
 print(json.load(sys.stdin)["agent"]["programs"])' 2>/dev/null)" = 2 ]; }
 
@@ -30,7 +30,7 @@ for round in $(seq "$rounds"); do
   if [ $((round % 2)) = 1 ]; then
     await connected "$round" 20
   else
-    until_true 20 both_here || fail "round $round: not both programs have an agent: $(verbena agent status)"
+    until_true 20 both_have_an_agent || fail "round $round: not both programs have an agent: $(verbena agent status)"
   fi
   sleep 0.$((RANDOM % 300 + 100))  # the kill comes at a random moment
   agent=$(agent_pid)

@@ -10,7 +10,7 @@ need rping python3
 
 packets=${VB_PACKETS:-300000}
 round=$((packets < 100000 ? packets : packets < 2000000 ? 100000 : 1000000))
-rush=20000  # packets that are sent while the victim is stopped
+flood_packets=20000  # packets that are sent while the victim is stopped
 # These limits are for the resident memory of the agent and of the target ("victim").
 agent_kib_max=$((32 * 1024))
 victim_kib_max=$((32 * 1024))
@@ -21,7 +21,7 @@ victim4=10.78.0.1 victim6=fd78::1 peer4=10.78.0.2 peer6=fd78::2
 port=7500
 
 round_start=0
-failed_here() { fail "$* (VB_SEED=$line_seed, packets from $round_start)"; }
+fail_round() { fail "$* (VB_SEED=$line_seed, packets from $round_start)"; }
 
 make_hosts 1500
 mkfifo "$work/sender.in" "$work/sender.out" "$work/victim.in"
@@ -91,17 +91,17 @@ echo "target: $reply"
 
 agent=$(on b verbena agent status --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["agent"]["pid"])')
 resident() { awk '$1 == "VmRSS:" { print $2 }' "/proc/$1/status"; }
-within() {  # within NAME PID KIB-MAX
+check_memory() {  # check_memory NAME PID KIB-MAX
   local now
-  now=$(resident "$2") && [ -n "$now" ] || failed_here "the $1 is gone: $(cat "$work/victim.err")"
-  [ "$now" -le "$3" ] || failed_here "the $1 has $now KiB, and may have $3"
+  now=$(resident "$2") && [ -n "$now" ] || fail_round "the $1 is gone: $(cat "$work/victim.err")"
+  [ "$now" -le "$3" ] || fail_round "the $1 has $now KiB, and may have $3"
 }
 all_alive() {
-  kill -0 $victim 2>/dev/null || failed_here "the victim has ended: $(cat "$work/victim.err")"
-  kill -0 $server 2>/dev/null || failed_here "the stream's server has ended: $(tail -3 "$work/stream.server")"
-  kill -0 $client 2>/dev/null || failed_here "the stream's client has ended: $(tail -3 "$work/stream.client")"
-  within agent "$agent" $agent_kib_max
-  within victim $victim $victim_kib_max
+  kill -0 $victim 2>/dev/null || fail_round "the victim has ended: $(cat "$work/victim.err")"
+  kill -0 $server 2>/dev/null || fail_round "the stream's server has ended: $(tail -3 "$work/stream.server")"
+  kill -0 $client 2>/dev/null || fail_round "the stream's client has ended: $(tail -3 "$work/stream.client")"
+  check_memory agent "$agent" $agent_kib_max
+  check_memory victim $victim $victim_kib_max
 }
 
 sent=0
@@ -120,7 +120,7 @@ elapsed_ms=$((($(date +%s%N) - start_time) / 1000000))
 # Sends more packets than the victim's sockets can hold, while the victim is stopped.
 round_start=$((first + sent))
 halt $victim
-send_command fire $rush rush
+send_command fire $flood_packets rush
 kill -CONT $victim
 all_alive
 
@@ -130,36 +130,36 @@ import json, sys
 print(*(p["counters"]["packets_in"] for p in json.load(sys.stdin)["processes"] if p["pid"] == int(sys.argv[1])))' $server; }
 before=$(packets_received)
 has_grown() { [ "$(packets_received)" -gt $((before + 100)) ]; }
-until_true 20 has_grown || failed_here "the stream has stopped at $before packets"
+until_true 20 has_grown || fail_round "the stream has stopped at $before packets"
 all_alive
 
 # Ends the stream's client, so that no more packets arrive and the kernel's counts match the programs'.  The server must
 # live, because its counters belong to the sum.
 kill $client
 { wait $client; } 2>/dev/null || true
-balanced() {
+counters_agree() {
   on b verbena ps --counters --json |
     python3 "$VB_SOURCE/tests/system/_accounts.py" "$agent" >"$work/accounts" 2>"$work/accounts.err"
 }
-until_true 30 balanced || failed_here "$(cat "$work/accounts.err" "$work/accounts")"
+until_true 30 counters_agree || fail_round "$(cat "$work/accounts.err" "$work/accounts")"
 cat "$work/accounts"
 kernel_count() { sed -n "s/^kernel:.* $1=\([0-9]*\).*/\1/p" "$work/accounts"; }
-[ "$(kernel_count RcvbufErrors)" -gt 0 ] || failed_here "no packet was lost, although the sockets were full"
+[ "$(kernel_count RcvbufErrors)" -gt 0 ] || fail_round "no packet was lost, although the sockets were full"
 arrived=$(($(kernel_count InDatagrams) + $(kernel_count InErrors)))
-[ $arrived -ge $intact ] || failed_here "only $arrived packets arrived, of $intact that the kernel must deliver"
-echo "$sent packets in $elapsed_ms ms, $((sent * 1000 / (elapsed_ms + 1))) a second; then $rush in a rush"
+[ $arrived -ge $intact ] || fail_round "only $arrived packets arrived, of $intact that the kernel must deliver"
+echo "$sent packets in $elapsed_ms ms, $((sent * 1000 / (elapsed_ms + 1))) a second; then $flood_packets in a rush"
 
 # A new connection works at once, while the victim lives.
 start_on b verbena run -- timeout 60 rping -s -a "$(address_of b 4)" -p 7175 -C 10 -V >"$work/new" 2>&1 &
 new=$!
-until_true 20 listens b 7175 || failed_here "a new server does not listen: $(cat "$work/new")"
+until_true 20 listens b 7175 || fail_round "a new server does not listen: $(cat "$work/new")"
 on a verbena run -- timeout 60 rping -c -a "$(address_of b 4)" -p 7175 -C 10 -V >"$work/new.client" 2>&1 ||
-  failed_here "a new client: $(tail -3 "$work/new.client")"
-wait $new || failed_here "a new server: $(tail -3 "$work/new")"
+  fail_round "a new client: $(tail -3 "$work/new.client")"
+wait $new || fail_round "a new server: $(tail -3 "$work/new")"
 
 echo ask >&$victim_in
-until_true 20 grep -q '^whole' "$work/victim" || failed_here "the victim's memory: $(cat "$work/victim.err")"
+until_true 20 grep -q '^whole' "$work/victim" || fail_round "the victim's memory: $(cat "$work/victim.err")"
 grep '^whole' "$work/victim"
 exec {victim_in}>&-
-wait $victim || failed_here "the victim's end: $(cat "$work/victim.err")"
+wait $victim || fail_round "the victim's end: $(cat "$work/victim.err")"
 kill $server

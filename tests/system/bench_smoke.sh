@@ -78,15 +78,15 @@ sys.exit(0 if len(lines) == 6 else f"{len(lines)} lines in the picture")
 PYTHON
 
 # Wrong arguments are refused before anything is built.
-refused() {
+expect_refusal() {
   local status=0
   "$VB_SOURCE/scripts/bench" "$@" >"$work/output" 2>&1 || status=$?
   [ "$status" -eq 2 ] || fail "scripts/bench $*: exit $status, not 2: $(cat "$work/output")"
 }
-refused --rounds many
-refused --rounds
-refused --fast
-refused --record --only memory
-refused --record-jobs --only memory
+expect_refusal --rounds many
+expect_refusal --rounds
+expect_refusal --fast
+expect_refusal --record --only memory
+expect_refusal --record-jobs --only memory
 "$VB_SOURCE/scripts/bench" --help >"$work/output"
 grep -q '^usage: scripts/bench' "$work/output" || fail "no usage: $(cat "$work/output")"

@@ -11,9 +11,9 @@ verbena run --pcap "$work/rping.pcapng" -- timeout 60 rping -c -a 127.0.0.1 -C 2
   >"$work/client" 2>&1 || fail "client: $(cat "$work/client")"
 wait $server || fail "server: $(cat "$work/server")"
 
-complete() { tshark -r "$work/rping.pcapng" -T fields -e frame.number >"$work/frames" 2>"$work/errors" &&
+is_complete() { tshark -r "$work/rping.pcapng" -T fields -e frame.number >"$work/frames" 2>"$work/errors" &&
   [ ! -s "$work/errors" ] || ! grep -q 'cut short' "$work/errors"; }
-until_true 10 complete || fail "the file is cut short: $(cat "$work/errors")"
+until_true 10 is_complete || fail "the file is cut short: $(cat "$work/errors")"
 
 # tshark guesses that some SENDs are RPC over RDMA, and then calls them malformed.
 tshark -r "$work/rping.pcapng" --disable-protocol rpcordma >"$work/text" 2>/dev/null

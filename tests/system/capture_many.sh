@@ -22,8 +22,8 @@ wait
 E
 ROUNDS=$rounds verbena run --pcap "$work/all.pcapng" -- timeout 90 bash "$work/pairs" >"$work/out" 2>&1 ||
   fail "the programs: $(cat "$work/out")"
-ended() { verbena agent status --json | grep -q '"captures": 0'; }
-until_true 20 ended || fail "the agent has not ended the capture"
+capture_has_ended() { verbena agent status --json | grep -q '"captures": 0'; }
+until_true 20 capture_has_ended || fail "the agent has not ended the capture"
 status=$(verbena agent status --json)
 grep -q '"capture_dropped": 0' <<<"$status" || fail "packets were not recorded: $status"
 

@@ -43,14 +43,14 @@ kill $server
 verbena agent stop >/dev/null
 
 # Another program holds the port.
-hold() { exec python3 -c '
+hold_port() { exec python3 -c '
 import socket, sys
 sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 sock.bind((sys.argv[1], 4791))
 print("held", flush=True)
 sys.stdin.read()' "$1" <"$work/hold" >"$work/held"; }
 mkfifo "$work/hold"
-hold 127.0.0.1 &
+hold_port 127.0.0.1 &
 holder=$!
 exec 9>"$work/hold"
 until_true 20 grep -qs held "$work/held" || fail "the port cannot be held"

@@ -27,7 +27,7 @@ begin() {
   exec {fd}>"$work/$name.in"
   to[$name]=$fd
 }
-order() { echo "$2" >&"${to[$1]}" || fail "$1 has ended: $(cat "$work/$1")"; }
+send_command() { echo "$2" >&"${to[$1]}" || fail "$1 has ended: $(cat "$work/$1")"; }
 has_printed() { gone "${pid[$1]}" || grep -qxF -- "$2" "$work/$1"; }
 hears() {
   until_true 20 has_printed "$1" "$2" && grep -qxF -- "$2" "$work/$1" ||
@@ -56,15 +56,15 @@ echo "service ids and refusals: ok"
 begin both a ask ::ffff:10.77.0.2 $service both 10.78.0.1 10.78.0.2
 hears both "accepted 'welcome' both"
 hears server "established 'ready'"
-order both "rounds 50"
+send_command both "rounds 50"
 hears both "rounds 50"
-order both cross
+send_command both cross
 hears both crossing
 line "both loss=100"
 hears both migrated
 hears both crossed
 hears server migrated
-order both "bye enough"
+send_command both "bye enough"
 hears server "disconnected 0 'enough'"
 hears both "disconnected 0 ''"
 ends both
@@ -75,24 +75,24 @@ echo "an alternate path in the REQ: ok"
 # connection moves to it, and a third offer makes the first path the alternate one.
 begin one a ask 10.77.0.2 $service single 10.78.0.1 10.78.0.2
 hears one "accepted 'welcome'"
-order one "rounds 20"
+send_command one "rounds 20"
 hears one "rounds 20"
-order one "offer 10.78.0.1 10.78.0.2 no"
+send_command one "offer 10.78.0.1 10.78.0.2 no"
 hears server "offered ::ffff:10.78.0.2 ::ffff:10.78.0.1 'no'"
 hears one "answered 3 'no need'"
-order one "offer 10.99.0.1 10.78.0.2 nowhere"
+send_command one "offer 10.99.0.1 10.78.0.2 nowhere"
 hears one "no offer: the alternate path begins at no address of the device"
-order one "offer 10.78.0.1 10.78.0.2 please"
+send_command one "offer 10.78.0.1 10.78.0.2 please"
 hears one "answered 0 ''"
-order one "rounds 21"
+send_command one "rounds 21"
 hears one "rounds 21"
-order one migrate
+send_command one migrate
 hears one migrated
-order one "rounds 22"
+send_command one "rounds 22"
 hears one "rounds 22"
-order one "offer 10.77.0.1 10.77.0.2 back"
+send_command one "offer 10.77.0.1 10.77.0.2 back"
 until_true 20 eval '[ "$(grep -c "^answered 0" "$work/one")" = 2 ]' || fail "$(cat "$work/one" "$work/server")"
-order one "rounds 23"
+send_command one "rounds 23"
 hears one "rounds 23"
 # The first path fails and the program on host a is killed.  Its peer must be told at once, by the remaining path.
 line "both loss=100"
@@ -105,15 +105,15 @@ echo "an alternate path by LAP: ok"
 begin red a meet 10.77.0.1 10.77.0.2 0x2000000000000001
 hears red connecting
 begin blue b meet 10.77.0.2 10.77.0.1 0x2000000000000001
-met() { grep -q ", met" "$work/red" && grep -q ", met" "$work/blue"; }
-until_true 20 met || fail "the peers do not connect to each other: $(cat "$work/red" "$work/blue")"
+both_have_met() { grep -q ", met" "$work/red" && grep -q ", met" "$work/blue"; }
+until_true 20 both_have_met || fail "the peers do not connect to each other: $(cat "$work/red" "$work/blue")"
 active=red passive=blue
 grep -q "^active" "$work/red" || active=blue passive=red
-declare -A at=([red]=10.77.0.1 [blue]=10.77.0.2)
-grep -qx "active, met '${at[$passive]}'" "$work/$active" || fail "$(cat "$work/$active")"
-grep -qx "passive, met '${at[$active]}'" "$work/$passive" || fail "$(cat "$work/$passive")"
+declare -A ip_of=([red]=10.77.0.1 [blue]=10.77.0.2)
+grep -qx "active, met '${ip_of[$passive]}'" "$work/$active" || fail "$(cat "$work/$active")"
+grep -qx "passive, met '${ip_of[$active]}'" "$work/$passive" || fail "$(cat "$work/$passive")"
 hears $active "rounds 10"
-order $active "bye friend"
+send_command $active "bye friend"
 hears $passive "disconnected 0 'friend'"
 ends $active
 ends $passive

@@ -68,14 +68,14 @@ printf '[[faults]]\nafter = 0.1\nfault = "link %s %s slow 5ms"\n' "$hca" "$switc
 (cd "$work" && verbena fabric up net --name net --sm none --faults slow.toml >/dev/null)
 until_true 10 shows "delays packets by 5ms" || fail "$(cat "$work/show")"
 verbena fabric down >/dev/null
-# refused COMMAND TEXT: checks that the command refuses the file of faults with this text.
-refused() {
+# expect_refusal COMMAND TEXT: checks that the command refuses the file of faults with this text.
+expect_refusal() {
   if verbena fabric "$1" "$work/net" --faults "$work/wrong.toml" >"$work/out" 2>&1; then fail "$1 takes a wrong file"; fi
   grep -qF "$work/wrong.toml:$2" "$work/out" || fail "$1 says: $(cat "$work/out")"
 }
 printf '[[faults]]\nfault = "node nobody off"\n' >"$work/wrong.toml"
-for command in up check; do refused $command "2:9: there is no node 'nobody'"; done
+for command in up check; do expect_refusal $command "2:9: there is no node 'nobody'"; done
 printf '[[faults]]\nfault = "node %s gone"\n' "$hca" >"$work/wrong.toml"
-for command in up check; do refused $command "2:9: 'gone' is no state of a node: it is off, on, paused or pkey"; done
+for command in up check; do expect_refusal $command "2:9: 'gone' is no state of a node: it is off, on, paused or pkey"; done
 nothing_left
 echo "a file of faults for a subnet: ok"

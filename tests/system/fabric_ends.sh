@@ -43,10 +43,10 @@ echo "$((3 * rounds)) fabrics: nothing is left"
 for round in $(seq 5); do
   verbena fabric up "$work/lab.toml" --name same >"$work/first" 2>&1 &
   first=$!
-  won=0
-  verbena fabric up "$work/lab.toml" --name same >"$work/second" 2>&1 && won=$((won + 1))
-  wait $first && won=$((won + 1))
-  [ $won -eq 1 ] || fail "round $round: $won of two came up: $(cat "$work/first" "$work/second")"
+  successes=0
+  verbena fabric up "$work/lab.toml" --name same >"$work/second" 2>&1 && successes=$((successes + 1))
+  wait $first && successes=$((successes + 1))
+  [ $successes -eq 1 ] || fail "round $round: $successes of two came up: $(cat "$work/first" "$work/second")"
   grep -q 'up already' "$work/first" "$work/second" || fail "the other one: $(cat "$work/first" "$work/second")"
   verbena fabric down same >/dev/null
 done

@@ -70,11 +70,11 @@ grep -q 'node a is off' "$work/log" || fail "faults are not in the log: $(cat "$
 echo "ports: ok"
 
 # ---- faults of links and nodes that do not exist are refused
-refused "there is no host 'x'" link x red down
-refused "there is no link between 'a' and the network 'green'; there are: a:verbena0 - red, a:verbena1 - blue" \
+expect_refusal "there is no host 'x'" link x red down
+expect_refusal "there is no link between 'a' and the network 'green'; there are: a:verbena0 - red, a:verbena1 - blue" \
   link a green down
-refused "there is no host 'x'" node x off
-refused "the fabric 'y' is not up" node a off --name y
+expect_refusal "there is no host 'x'" node x off
+expect_refusal "the fabric 'y' is not up" node a off --name y
 verbena fabric down >/dev/null
 
 # ---- a subnet; without a manager ports are Down or Init
@@ -106,10 +106,10 @@ shows "fault: node Switch1 is off" && shows "fault: link Switch1:1 - Hca1:1 is d
 fault "link Switch1:1 - Hca1:1 is plugged, but does not train: a node is off, or a port is disabled" link Hca1 Switch1 up
 fault "node Switch1 is on" node Switch1 on
 state_is Hca1 Initializing && state_is Hca2 Initializing || fail "the ports stay down"
-refused "several links join 'Switch1' and 'Switch2', so name a port (NAME:PORT)" link Switch1 Switch2 down
-refused "no link joins 'Hca1' and 'Hca2'; 'Hca1' has: Switch1:1 - Hca1:1" link Hca1 Hca2 down
-refused "'Hca1' has no port '2'" link Hca1:2 Switch1 down
-refused "there is no node 'Hca9'" node Hca9 off
+expect_refusal "several links join 'Switch1' and 'Switch2', so name a port (NAME:PORT)" link Switch1 Switch2 down
+expect_refusal "no link joins 'Hca1' and 'Hca2'; 'Hca1' has: Switch1:1 - Hca1:1" link Hca1 Hca2 down
+expect_refusal "'Hca1' has no port '2'" link Hca1:2 Switch1 down
+expect_refusal "there is no node 'Hca9'" node Hca9 off
 fault "link Switch1:1 - Hca1:1 loses 5 % of its packets (seed 1)" link Hca1 Switch1 lossy 5
 verbena fabric down >/dev/null
 nothing_left

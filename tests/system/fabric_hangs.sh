@@ -57,8 +57,8 @@ client=$!
 goes_on
 fault "node a is paused" node a paused
 # Either program may report the error, because packets of the hanging host are not delivered, either.
-exceeded() { grep -q 'transport retry counter exceeded (12)' "$work/client" "$work/server"; }
-until_true 60 exceeded || fail "a host that hangs: $(tail -3 "$work/client" "$work/server")"
+retries_exceeded() { grep -q 'transport retry counter exceeded (12)' "$work/client" "$work/server"; }
+until_true 60 retries_exceeded || fail "a host that hangs: $(tail -3 "$work/client" "$work/server")"
 fault "node a is on" node a on
 stop $server
 stop $client
@@ -86,8 +86,8 @@ event_seen() { grep -q "$1" "$work/events"; }
 until_true 10 event_seen 'async event FD' || fail "ibv_asyncwatch: $(cat "$work/events")"
 fault "link a:verbena0 - red flaps: 50ms down, 50ms up, at random (seed 3)" link a red flapping 50ms 50ms --seed 3
 shows "fault: link a:verbena0 - red flaps" || fail "fabric show: $(verbena fabric show)"
-flapped() { [ "$(grep -c 'IBV_EVENT_PORT_ACTIVE\|port active' "$work/events")" -ge 3 ]; }
-until_true 20 flapped || fail "the port does not flap: $(cat "$work/events")"
+port_has_flapped() { [ "$(grep -c 'IBV_EVENT_PORT_ACTIVE\|port active' "$work/events")" -ge 3 ]; }
+until_true 20 port_has_flapped || fail "the port does not flap: $(cat "$work/events")"
 fault "link a:verbena0 - red is up" link a red up
 ! shows fault: || fail "fabric show: $(verbena fabric show)"
 echo "flapping link: ok"
@@ -105,7 +105,7 @@ if on b timeout 60 ibv_rc_pingpong -g 0 -m 4096 -p 7303 127.0.0.1 >"$work/client
 grep -q 'packets are dropped: packets of .* bytes are too long' "$work/client" || fail "too long: $(cat "$work/client")"
 [ "$(counter dropped_too_long)" -gt 0 ] || fail "nothing was too long: $(verbena fabric show)"
 stop $server
-refused "the MTU of a rail is 576 to 65535" link a red mtu 100
+expect_refusal "the MTU of a rail is 576 to 65535" link a red mtu 100
 fault "link a:verbena0 - red has its own MTU" link a red mtu default
 [ "$(mtu)" = 4096 ] || fail "the MTU: $(on a ibv_devinfo)"
 echo "MTU: ok"
@@ -121,10 +121,10 @@ goes_on
 fault "node a has lost P_Key 0xffff" node a pkey 0xffff removed
 shows "fault: node a has lost P_Key 0xffff" || fail "fabric show: $(verbena fabric show)"
 until_true 10 event_seen PKEY_CHANGE || fail "no program hears of it: $(cat "$work/events")"
-until_true 60 exceeded || fail "without the P_Key: $(tail -3 "$work/client" "$work/server")"
+until_true 60 retries_exceeded || fail "without the P_Key: $(tail -3 "$work/client" "$work/server")"
 stop $server
 stop $client
-refused "node a has no P_Key 0x8123" node a pkey 0x8123 removed
+expect_refusal "node a has no P_Key 0x8123" node a pkey 0x8123 removed
 fault "node a has got P_Key 0xffff" node a pkey 0xffff added
 start_on a ibv_rc_pingpong -g 0 -n 100 -p 7305 >"$work/server" 2>&1 &
 until_true 20 listens_tcp 7305 || fail "the server does not listen: $(cat "$work/server")"
@@ -133,8 +133,8 @@ stop $watch
 echo "P_Key: ok"
 
 fault "node a is off: cut off from its networks" node a off
-refused "node a is off, so it cannot be paused" node a paused
-refused "'5' is no delay" link a red slow 5
+expect_refusal "node a is off, so it cannot be paused" node a paused
+expect_refusal "'5' is no delay" link a red slow 5
 verbena fabric down >/dev/null
 nothing_left
 echo "refused: ok"

@@ -37,8 +37,8 @@ manager() { verbena fabric show --json | python3 -c 'import json, sys
 print(json.load(sys.stdin)["fabric"]["managers"][int(sys.argv[1])][sys.argv[2]])' "$@"; }
 is_in_state() { [ "$(manager "$1" state)" = "$2" ]; }
 directory_is_gone() { [ -z "$(ls -A "$work/tmp")" ]; }
-# refused TEXT ARGUMENT...: checks that `fabric up` fails with this message.
-refused() {
+# expect_refusal TEXT ARGUMENT...: checks that `fabric up` fails with this message.
+expect_refusal() {
   if verbena fabric up "$work/lab.net" "${@:2}" >"$work/out" 2>&1; then fail "fabric up ${*:2} works"; fi
   grep -q -- "$1" "$work/out" || fail "fabric up ${*:2} prints: $(cat "$work/out")"
 }
@@ -109,13 +109,13 @@ nothing_left
 echo "kill -9: ok"
 
 # ---- impossible requests are refused
-refused "the file has no node 'Hca9'" --sm Hca9
-refused 'Switch1: it is a switch' --sm Switch1
-refused 'Hca4: the HCA has no cable' --sm Hca4
+expect_refusal "the file has no node 'Hca9'" --sm Hca9
+expect_refusal 'Switch1: it is a switch' --sm Switch1
+expect_refusal 'Hca4: the HCA has no cable' --sm Hca4
 mkdir "$work/bin"
 printf '#!/bin/sh\necho "no licence"\nexit 3\n' >"$work/bin/opensm"
 chmod +x "$work/bin/opensm"
-PATH=$work/bin:$PATH refused "the fabric 'lab' is up, but its subnet is not: OpenSM on 'Hca1' has ended: exit code 3"
+PATH=$work/bin:$PATH expect_refusal "the fabric 'lab' is up, but its subnet is not: OpenSM on 'Hca1' has ended: exit code 3"
 prints 'no licence' verbena fabric log || fail "fabric log hides what OpenSM prints: $(verbena fabric log)"
 verbena fabric down >/dev/null
 verbena fabric up "$work/lab.net" --sm none >/dev/null

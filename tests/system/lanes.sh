@@ -81,8 +81,8 @@ for link in lane udp; do
   verbena run --link $link -- "${sends[@]}" 127.0.0.1 >"$work/client" 2>&1 ||
     fail "with a capture by $link: $(cat "$work/client")"
   wait $server || fail "the captured server by $link: $(cat "$work/server")"
-  firsts=$(tshark -r "$work/$link.pcapng" --disable-protocol rpcordma 2>/dev/null | grep -c 'RC Send First')
-  [ "$firsts" -ge 1000 ] || fail "the capture by $link has $firsts SEND_FIRST"
+  first_packets=$(tshark -r "$work/$link.pcapng" --disable-protocol rpcordma 2>/dev/null | grep -c 'RC Send First')
+  [ "$first_packets" -ge 1000 ] || fail "the capture by $link has $first_packets SEND_FIRST"
   tshark -r "$work/$link.pcapng" -F nsecpcap -w "$work/$link.pcap" 2>/dev/null
   python3 "$VB_SOURCE/tests/wire/check_capture.py" "$work/$link.pcap" 127.0.0.1 ::1 ||
     fail "the capture by $link has wrong ICRCs"

@@ -10,8 +10,8 @@ fault() {
   verbena fabric fault "${@:2}" >"$work/out" 2>&1 || fail "fault ${*:2}: $(cat "$work/out")"
   [ "$(cat "$work/out")" = "$text" ] || fail "fault ${*:2} prints: $(cat "$work/out")"
 }
-# refused TEXT ARGUMENT...: runs `verbena fabric fault`, which must fail with a message that has this text.
-refused() {
+# expect_refusal TEXT ARGUMENT...: runs `verbena fabric fault`, which must fail with a message that has this text.
+expect_refusal() {
   if verbena fabric fault "${@:2}" >"$work/out" 2>&1; then fail "fault ${*:2} works: $(cat "$work/out")"; fi
   grep -qF -- "$1" "$work/out" || fail "fault ${*:2} prints: $(cat "$work/out")"
 }

@@ -10,11 +10,11 @@ for i in $(seq $programs); do
   start run -- ibv_rc_pingpong -g 0 -p $((20000 + i)) >"$work/$i" 2>&1 &
   pids+=($!)
 done
-shown() { verbena ps --json | python3 -c '
+all_are_shown() { verbena ps --json | python3 -c '
 import json, sys
 wanted = {int(pid) for pid in sys.argv[1:]}
 with_qp = [p["pid"] for p in json.load(sys.stdin)["processes"] if p["qps"] and p["ranges"]]
 sys.exit(sorted(with_qp) != sorted(wanted))' "${pids[@]}"; }
-until_true 100 shown || fail "a QP is missing, or is shown twice: $(verbena ps) $(cat "$work"/[0-9]*)"
+until_true 100 all_are_shown || fail "a QP is missing, or is shown twice: $(verbena ps) $(cat "$work"/[0-9]*)"
 [ "$(verbena ps --counters --json | grep -c '"packets_in"')" -eq $programs ] || fail "counters are missing"
 kill "${pids[@]}"

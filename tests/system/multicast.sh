@@ -6,16 +6,16 @@ source "$VB_SOURCE/tests/wire/lib.sh"
 need tshark python3
 programs=$VB_PREFIX/tests/programs
 
-heard() { grep -qsxF "$2" "$work/$1"; }
-wait_heard() { until_true 20 heard "$1" "$2" || fail "$1 does not hear '$2': $(cat "$work/$1")"; }
-hear() {  # hear NAME HOST GROUP ADDRESS COUNT [QPS]
+has_received() { grep -qsxF "$2" "$work/$1"; }
+wait_received() { until_true 20 has_received "$1" "$2" || fail "$1 does not hear '$2': $(cat "$work/$1")"; }
+start_member() {  # start_member NAME HOST GROUP ADDRESS COUNT [QPS]
   local name=$1 host=$2
   shift 2
   start_on "$host" verbena run -- timeout 60 "$programs/mcast" hear "$@" >"$work/$name" 2>&1 &
   pid_of[$name]=$!
-  wait_heard "$name" here
+  wait_received "$name" here
 }
-say() {  # say HOST GROUP ADDRESS TEXT
+send_text() {  # send_text HOST GROUP ADDRESS TEXT
   on "$1" verbena run -- timeout 20 "$programs/mcast" say "${@:2}" >"$work/say" 2>&1 || fail "say $*: $(cat "$work/say")"
 }
 ends_well() { wait "${pid_of[$1]}" || fail "$1: $(cat "$work/$1")"; }
@@ -28,49 +28,49 @@ for family in 4 6; do
 
   # Host b has a program with two QPs and one with one QP.  Host a has a program with one QP.  A member of another group
   # gets nothing.
-  hear two b $group "$address_b" 4 2
-  hear one b $group "$address_b" 2
-  hear home a $group "$address_a" 2
-  hear other b $other "$address_b" 1
-  say a $group "$address_a" "from a"
-  say b $group "$address_b" "from b"
+  start_member two b $group "$address_b" 4 2
+  start_member one b $group "$address_b" 2
+  start_member home a $group "$address_a" 2
+  start_member other b $other "$address_b" 1
+  send_text a $group "$address_a" "from a"
+  send_text b $group "$address_b" "from b"
   for text in "from a" "from b"; do
-    for line in "0: $text" "1: $text"; do wait_heard two "$line"; done
-    wait_heard one "0: $text"
-    wait_heard home "0: $text"
+    for line in "0: $text" "1: $text"; do wait_received two "$line"; done
+    wait_received one "0: $text"
+    wait_received home "0: $text"
   done
   for name in two one home; do ends_well $name; done
-  say a $other "$address_a" "the other"
-  wait_heard other "0: the other"
+  send_text a $other "$address_a" "the other"
+  wait_received other "0: the other"
   ends_well other
   [ "$(cat "$work/other")" = $'here\n0: the other' ] || fail "a member of another group received: $(cat "$work/other")"
   echo "IPv$family: every member gets each message, also messages of its own host"
 done
 
 # A link-local group works.
-hear link b ff12::7703 fe80::b 1
-say a ff12::7703 fe80::a "on this link"
-wait_heard link "0: on this link"
+start_member link b ff12::7703 fe80::b 1
+send_text a ff12::7703 fe80::a "on this link"
+wait_received link "0: on this link"
 ends_well link
 
 # A killed program is no longer a member.
 members() { on b ip maddress show dev eth0 | grep -c '239\.77\.1\.5' || true; }
 has_members() { [ "$(members)" -eq "$1" ]; }
-hear dies b 239.77.1.5 10.77.0.2 1
+start_member dies b 239.77.1.5 10.77.0.2 1
 has_members 1 || fail "the kernel has no member"
 kill -9 "$(pgrep -P "${pid_of[dies]}" || echo "${pid_of[dies]}")"
 wait "${pid_of[dies]}" || true
 until_true 20 has_members 0 || fail "a dead program is a member"
 
 # A new interface joins the groups that a program has joined on all interfaces.
-hear later b 239.77.1.7 10.77.0.2 1
+start_member later b 239.77.1.7 10.77.0.2 1
 on b ip link add link eth0 name more type macvlan mode bridge
 on b ip link set more up
 on b ip address add 10.79.0.1/24 dev more
 has_group() { on b ip maddress show dev more | grep -q '239\.77\.1\.7'; }
 until_true 20 has_group || fail "the new interface has not joined: $(on b ip maddress show dev more)"
-say a 239.77.1.7 10.77.0.1 "still"
-wait_heard later "0: still"
+send_text a 239.77.1.7 10.77.0.1 "still"
+wait_received later "0: still"
 ends_well later
 
 # Wrong calls are refused, and so are joins beyond the kernel's limit.

@@ -6,12 +6,12 @@
 need ibv_devinfo unshare setpriv python3
 chmod 755 "$work"
 # The second user is the one that scripts/isolated provides when root runs the test.
-become=(setpriv --reuid=1000 --regid=1000 --clear-groups --)
-"${become[@]}" true 2>/dev/null || skip "root does not run this test, so there is no second user"
-"${become[@]}" unshare --user --map-root-user true 2>/dev/null || skip "no namespaces in namespaces here"
+as_uid_1000=(setpriv --reuid=1000 --regid=1000 --clear-groups --)
+"${as_uid_1000[@]}" true 2>/dev/null || skip "root does not run this test, so there is no second user"
+"${as_uid_1000[@]}" unshare --user --map-root-user true 2>/dev/null || skip "no namespaces in namespaces here"
 
 as_second_user() {
-  "${become[@]}" env LD_PRELOAD="${VB_PRELOAD:-}" \
+  "${as_uid_1000[@]}" env LD_PRELOAD="${VB_PRELOAD:-}" \
     ASAN_OPTIONS=detect_leaks=0:verify_asan_link_order=0 "$@"
 }
 # doctor_says PATTERN...: checks that root's doctor reports a problem, and that its output has all patterns.

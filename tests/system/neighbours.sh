@@ -7,12 +7,12 @@
 . "$(dirname "$0")/lib.sh"
 need rping ibv_devinfo ibv_rc_pingpong unshare setpriv ip
 chmod 755 "$work"
-become=(setpriv --reuid=1000 --regid=1000 --clear-groups --)
-"${become[@]}" true 2>/dev/null || skip "root does not run this test, so there is no second user"
+as_uid_1000=(setpriv --reuid=1000 --regid=1000 --clear-groups --)
+"${as_uid_1000[@]}" true 2>/dev/null || skip "root does not run this test, so there is no second user"
 unshare --net true 2>/dev/null || skip "network namespaces are not allowed here"
 
 as_second_user() {
-  "${become[@]}" env LD_PRELOAD="${VB_PRELOAD:-}" \
+  "${as_uid_1000[@]}" env LD_PRELOAD="${VB_PRELOAD:-}" \
     ASAN_OPTIONS=detect_leaks=0:verify_asan_link_order=0 "$VB_PREFIX/bin/verbena" "$@"
 }
 holder='UDP port 4791 is held by'
@@ -34,8 +34,8 @@ as_second_user agent status | grep -q "^port *active, for programs of this host 
 names_holder "rping -c" "$work/err"
 as_second_user run -- timeout 100 rping -s -C 5 -p 7200 >"$work/listener" 2>&1 &
 listener=$!
-listener_told() { grep -qs "verbena: .*$holder" "$work/listener"; }
-until_true 30 listener_told || fail "rping -s does not say who holds the port: $(cat "$work/listener")"
+listener_names_holder() { grep -qs "verbena: .*$holder" "$work/listener"; }
+until_true 30 listener_names_holder || fail "rping -s does not say who holds the port: $(cat "$work/listener")"
 second_listens() { as_second_user ps | grep -q "listening.*:7200"; }
 until_true 20 second_listens || fail "rping -s does not listen: $(cat "$work/listener")"
 as_second_user run -- timeout 30 rping -c -a 127.0.0.1 -C 5 -p 7200 -V >"$work/err" 2>&1 || fail "the second user's programs: $(cat "$work/err")"
@@ -51,8 +51,8 @@ until_true 10 no_agent || fail "the first user's agent is still there"
 second_has_port() { [ "$(state_of as_second_user)" = all ]; }
 until_true 20 second_has_port || fail "the second user does not get the port: $(as_second_user agent status)"
 as_second_user agent stop >/dev/null
-second_gone() { as_second_user agent status 2>&1 | grep -q "no agent is running"; }
-until_true 10 second_gone || fail "the second user's agent is still there"
+second_agent_has_ended() { as_second_user agent status 2>&1 | grep -q "no agent is running"; }
+until_true 10 second_agent_has_ended || fail "the second user's agent is still there"
 
 # If both users start at once, exactly one of them gets the port.
 for round in 1 2 3; do
@@ -64,7 +64,7 @@ for round in 1 2 3; do
   [ "$states" = "all host" ] || fail "round $round: the states are $states"
   verbena agent stop >/dev/null
   as_second_user agent stop >/dev/null
-  until_true 10 no_agent && until_true 10 second_gone || fail "the agents do not end"
+  until_true 10 no_agent && until_true 10 second_agent_has_ended || fail "the agents do not end"
 done
 
 # Two network namespaces of the same user have the same names and ports, but share nothing.

@@ -15,7 +15,7 @@ begin() {
 }
 has_made() { [ "$(grep -c made "$work/out")" -eq "$1" ]; }
 agent_pid() { verbena agent status | sed -n 's/.*\bpid \([0-9]*\),.*/\1/p' | head -1; }
-active() { verbena agent status | grep -qE '^ *port +active'; }
+is_active() { verbena agent status | grep -qE '^ *port +active'; }
 # Stops the program that holds the port, kills its agent, and checks that the port of the next agent is DOWN.
 leave_stopped_holder() {
   tell "$to"
@@ -32,7 +32,7 @@ leave_stopped_holder() {
 begin
 leave_stopped_holder
 kill -CONT $holder
-until_true 10 active || fail "still down: $(verbena agent status)"
+until_true 10 is_active || fail "still down: $(verbena agent status)"
 tell "$to"
 until_true 20 has_made 2 || fail "the holder does not continue: $(cat "$work/err")"
 exec {to}>&-
@@ -41,7 +41,7 @@ wait $holder || fail "the holder: $(cat "$work/err")"
 begin
 leave_stopped_holder
 kill -9 $holder
-until_true 10 active || fail "still down: $(verbena agent status)"
+until_true 10 is_active || fail "still down: $(verbena agent status)"
 verbena run -- ibv_devinfo | grep -q PORT_ACTIVE || fail "the port is not active"
 exec {to}>&-
 

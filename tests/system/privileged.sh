@@ -52,8 +52,8 @@ mkfifo "$work/files/in"
 run_hostile "$work/files/links" <"$work/files/in" >"$work/files/out" 2>"$work/files/err" &
 running=$!
 exec {to}>"$work/files/in"
-opened() { grep -q open "$work/files/out" || gone $running; }
-until_true 20 opened || fail "the program hangs"
+has_opened_device() { grep -q open "$work/files/out" || gone $running; }
+until_true 20 has_opened_device || fail "the program hangs"
 grep -q privileged "$work/files/out" || skip "programs with file capabilities are not privileged here"
 grep -q open "$work/files/out" || fail "no device: $(cat "$work/files/out" "$work/files/err")"
 agent=$(agent_pid)

@@ -17,8 +17,8 @@ rollups = (pathlib.Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines() fo
 print(sum(int(line.split()[1]) for lines in rollups for line in lines if line.startswith("Pss:")))
 PY
 }
-# holding COUNT: succeeds if the programs have exchanged bytes COUNT times, and wait.
-holding() { [ "$(grep -c '^holding' "$work/out")" -eq "$1" ]; }
+# has_exchanged COUNT: succeeds if the programs have exchanged bytes COUNT times, and wait.
+has_exchanged() { [ "$(grep -c '^holding' "$work/out")" -eq "$1" ]; }
 # Succeeds if only the first page of each connection is left, which has no bytes of the program.
 only_first_pages() { [ "$(service resident_bytes)" -eq $((count * 4096)) ]; }
 
@@ -31,12 +31,12 @@ program=$!
 exec {to}>"$work/in"
 exchanges=0
 for round in 1 2 3; do
-  until_true 60 holding $((exchanges + 1)) || fail "round $round: $(cat "$work/out")"
+  until_true 60 has_exchanged $((exchanges + 1)) || fail "round $round: $(cat "$work/out")"
   # On a busy machine, the programs may have to exchange bytes several times before all connections have rings.
   until [ "$(service pairs)" -eq $count ]; do
     [ $((++exchanges)) -lt 20 ] || fail "not all connections have a ring: $(verbena sockets stat)"
     tell "$to"
-    until_true 60 holding $((exchanges + 1)) || fail "round $round: $(cat "$work/out")"
+    until_true 60 has_exchanged $((exchanges + 1)) || fail "round $round: $(cat "$work/out")"
   done
   [ "$(service memory_bytes)" -eq $all_rings ] || fail "the rings are not $all_rings bytes: $(verbena sockets stat)"
   until_true 20 only_first_pages || fail "round $round: memory is left: $(verbena sockets stat)"

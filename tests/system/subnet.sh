@@ -26,49 +26,49 @@ grep -q "fabric 'subnet' is up: 3 HCAs, 1 switch, 3 links" "$work/up" || fail "f
 
 # on NODE COMMAND...: runs an unmodified program on a node of the subnet.
 on() { verbena run --node "$1" -- "${@:2}"; }
-# see NODE PATTERN COMMAND...: runs a command on the node, which must succeed and print the pattern.
-see() {
+# expect_output NODE PATTERN COMMAND...: runs a command on the node, which must succeed and print the pattern.
+expect_output() {
   on "$1" timeout 30 "${@:3}" >"$work/out" 2>&1 || fail "${*:3} on $1 ends with $?: $(cat "$work/out")"
   grep -qE "$2" "$work/out" || fail "${*:3} on $1 does not print '$2': $(cat "$work/out")"
 }
 
 # Without a manager, ports are in the state Init, and only directed routes work.
-see Hca1 'State: Initializing' ibstat
-see Hca1 'NodeType:.*Channel Adapter' smpquery -D nodeinfo 0
-see Hca1 'NodeType:.*Switch' smpquery -D nodeinfo 0,1
-see Hca1 'NodeType:.*Channel Adapter' smpquery -D nodeinfo 0,1,3
+expect_output Hca1 'State: Initializing' ibstat
+expect_output Hca1 'NodeType:.*Channel Adapter' smpquery -D nodeinfo 0
+expect_output Hca1 'NodeType:.*Switch' smpquery -D nodeinfo 0,1
+expect_output Hca1 'NodeType:.*Channel Adapter' smpquery -D nodeinfo 0,1,3
 
 mkdir "$work/osm"
 export OSM_TMP_DIR=$work/osm OSM_CACHE_DIR=$work/osm
 start run --node Hca1 -- opensm -f "$work/osm/log" -s 0 >"$work/opensm.out" 2>&1 &
 opensm=$!
 # OpenSM buffers the line SUBNET UP of its log, so the test looks at the ports instead.
-active() { on "$1" ibstat | grep -q 'State: Active'; }
-until_true 30 active Hca3 && until_true 10 active Hca1 ||
+is_active() { on "$1" ibstat | grep -q 'State: Active'; }
+until_true 30 is_active Hca3 && until_true 10 is_active Hca1 ||
   fail "the ports do not become active: $(cat "$work/opensm.out" "$work/osm/log")"
 
-see Hca2 'State: Active' ibstat
-see Hca1 'Capability mask: 0x[0-9a-f]*[2367abef]$' ibstat  # IsSM
-see Hca2 'sm lid 1 .*state 3 SMINFO_MASTER' sminfo
-see Hca2 'Hca3' ibnetdiscover
+expect_output Hca2 'State: Active' ibstat
+expect_output Hca1 'Capability mask: 0x[0-9a-f]*[2367abef]$' ibstat  # IsSM
+expect_output Hca2 'sm lid 1 .*state 3 SMINFO_MASTER' sminfo
+expect_output Hca2 'Hca3' ibnetdiscover
 # The output of ibnetdiscover is a netlist of the same subnet.
 verbena fabric check "$work/out" | grep -q '3 HCAs, 1 switch, 3 links' || fail "ibnetdiscover: $(cat "$work/out")"
 for node in Hca1 Hca2 Hca3; do
   grep -qE "^\[[123]\].*# \"$node\" lid" "$work/out" || fail "ibnetdiscover lacks $node: $(cat "$work/out")"
 done
-see Hca2 'Ca.*Hca1' ibhosts
+expect_output Hca2 'Ca.*Hca1' ibhosts
 [ "$(grep -c '^Ca' "$work/out")" = 3 ] || fail "ibhosts: $(cat "$work/out")"
-see Hca2 'Switch.*Switch1' ibswitches
-see Hca3 'Active/' iblinkinfo
+expect_output Hca2 'Switch.*Switch1' ibswitches
+expect_output Hca3 'Active/' iblinkinfo
 lid() { on "$1" ibstat | sed -n 's/.*Base lid: //p'; }
-see Hca1 'Lid:\.+' smpquery portinfo "$(lid Hca3)" 1
-see Hca1 'PortXmitPkts' perfquery "$(lid Hca2)" 1
-see Hca1 "Hca2" ibtracert "$(lid Hca1)" "$(lid Hca2)"
+expect_output Hca1 'Lid:\.+' smpquery portinfo "$(lid Hca3)" 1
+expect_output Hca1 'PortXmitPkts' perfquery "$(lid Hca2)" 1
+expect_output Hca1 "Hca2" ibtracert "$(lid Hca1)" "$(lid Hca2)"
 
 # Answers of several records arrive complete.  With ibsim they do not.
-see Hca2 NodeRecord saquery
+expect_output Hca2 NodeRecord saquery
 [ "$(grep -c NodeRecord "$work/out")" = 4 ] || fail "saquery shows not 4 nodes: $(cat "$work/out")"
-see Hca2 PathRecord saquery -p
+expect_output Hca2 PathRecord saquery -p
 [ "$(grep -c 'PathRecord dump' "$work/out")" -ge 9 ] || fail "saquery -p is cut: $(cat "$work/out")"
 
 # Agents of programs answer each other.

@@ -29,9 +29,9 @@ mkdir "$work/osm"
 export OSM_TMP_DIR=$work/osm OSM_CACHE_DIR=$work/osm
 start run --node host1 -- opensm -f "$work/osm/log" -s 1 >"$work/opensm.out" 2>&1 &
 opensm=$!
-active() { on "$1" ibv_devinfo 2>&1 | grep -q 'state:.*PORT_ACTIVE'; }
+is_active() { on "$1" ibv_devinfo 2>&1 | grep -q 'state:.*PORT_ACTIVE'; }
 for node in host1 host2 host3 host4; do
-  until_true 30 active $node || fail "the port of $node stays inactive: $(cat "$work/opensm.out" "$work/osm/log")"
+  until_true 30 is_active $node || fail "the port of $node stays inactive: $(cat "$work/opensm.out" "$work/osm/log")"
 done
 
 both rping host1 7174 "rping -s -C 20 -S 20000 -V" host2 "rping -c -a 10.0.0.1 -C 20 -S 20000 -V"
@@ -156,7 +156,7 @@ is_forgotten() { ! knows "$gid3"; }
 until_true 30 is_forgotten || fail "host2 knows an unplugged host: $(verbena sa paths --node host2)"
 knows "$gid1" || fail "host2 has forgotten a host that is still plugged in: $(verbena sa paths --node host2)"
 verbena fabric fault link host3 "$leaf" up >/dev/null
-until_true 30 active host3 || fail "the port of host3 stays inactive"
+until_true 30 is_active host3 || fail "the port of host3 stays inactive"
 both "rping after the cable is plugged" host3 7174 "rping -s -C 1" host2 "rping -c -a 10.0.0.3 -C 1"
 
 # ---- while OpenSM is stopped, known destinations still work, and unknown ones cannot be resolved

@@ -25,7 +25,7 @@ NET
 export TMPDIR=$work
 verbena fabric up "$work/two.net" >"$work/up" || fail "the fabric does not come up: $(cat "$work/up")"
 
-active() { on "$1" ibv_devinfo 2>/dev/null | grep -q 'state:.*PORT_ACTIVE'; }
+is_active() { on "$1" ibv_devinfo 2>/dev/null | grep -q 'state:.*PORT_ACTIVE'; }
 active_mtu() { on "$1" ibv_devinfo 2>/dev/null | grep -q "active_mtu:[[:space:]]*$2 "; }
 port=7400
 # begin ARGUMENT...: starts a ping-pong between Hca1 and Hca2.
@@ -41,11 +41,11 @@ end() {
   stop $server
   stop $client
 }
-exceeded() { grep -q 'transport retry counter exceeded (12)' "$work/client" "$work/server"; }
+retries_exceeded() { grep -q 'transport retry counter exceeded (12)' "$work/client" "$work/server"; }
 lid2=$(on Hca2 ibstat | sed -n 's/.*Base lid: *//p')
 error_counter() { on Hca1 perfquery "$lid2" 1 2>/dev/null | sed -n "s/^$1:\\.*//p"; }
 endless=(-n 100000000 -s 1024)
-until_true 20 active Hca2 || fail "Hca2 is not active: $(on Hca2 ibstat)"
+until_true 20 is_active Hca2 || fail "Hca2 is not active: $(on Hca2 ibstat)"
 
 # ---- a node hangs for a moment, and then for too long
 packets_wait() { [ "$(counter late)" -gt 0 ]; }
@@ -77,7 +77,7 @@ done
 begin "${endless[@]}"
 goes_on
 fault "node Hca2 is paused" node Hca2 paused
-until_true 60 exceeded || fail "a node that hangs: $(tail -3 "$work/client" "$work/server")"
+until_true 60 retries_exceeded || fail "a node that hangs: $(tail -3 "$work/client" "$work/server")"
 fault "node Hca2 is on" node Hca2 on
 end
 echo "paused nodes: ok"
@@ -117,26 +117,26 @@ watch=$!
 event_seen() { grep -q "$1" "$work/events"; }
 until_true 10 event_seen 'async event FD' || fail "ibv_asyncwatch: $(cat "$work/events")"
 fault "link Right:1 - Hca2:1 flaps: 200ms down, 3s up" link Hca2 Right flapping 200ms 3s
-flapped() { [ "$(grep -c PORT_ERR "$work/events")" -ge 2 ]; }
-until_true 30 flapped || fail "the port does not flap: $(cat "$work/events")"
+port_has_flapped() { [ "$(grep -c PORT_ERR "$work/events")" -ge 2 ]; }
+until_true 30 port_has_flapped || fail "the port does not flap: $(cat "$work/events")"
 fault "link Right:1 - Hca2:1 is up" link Hca2 Right up
-until_true 30 active Hca2 || fail "the port stays down: $(on Hca2 ibstat)"
+until_true 30 is_active Hca2 || fail "the port stays down: $(on Hca2 ibstat)"
 echo "flapping cable: ok"
 
 # ---- a cable gets another MTU: the port has that MTU after the manager has configured it, and longer packets are lost
 fault "link Right:1 - Hca2:1 has an MTU of 1024 bytes" link Hca2 Right mtu 1024
 until_true 30 active_mtu Hca2 1024 || fail "the MTU: $(on Hca2 ibv_devinfo)"
-until_true 30 active Hca2 || fail "the port stays down: $(on Hca2 ibstat)"
+until_true 30 is_active Hca2 || fail "the port stays down: $(on Hca2 ibstat)"
 begin -n 100 -s 4096 -m 2048
-until_true 60 exceeded || fail "too long packets: $(tail -3 "$work/client" "$work/server")"
+until_true 60 retries_exceeded || fail "too long packets: $(tail -3 "$work/client" "$work/server")"
 end
 begin -n 100 -s 4096 -m 1024
 wait $client || fail "packets that fit: $(cat "$work/client")"
 wait $server || fail "packets that fit: $(cat "$work/server")"
-refused "the MTU of a subnet's link is 256, 512, 1024, 2048 or 4096" link Hca2 Right mtu 1500
+expect_refusal "the MTU of a subnet's link is 256, 512, 1024, 2048 or 4096" link Hca2 Right mtu 1500
 fault "link Right:1 - Hca2:1 has its own MTU" link Hca2 Right mtu default
 until_true 30 active_mtu Hca2 2048 || fail "the MTU: $(on Hca2 ibv_devinfo)"
-until_true 30 active Hca2 || fail "the port stays down: $(on Hca2 ibstat)"
+until_true 30 is_active Hca2 || fail "the port stays down: $(on Hca2 ibstat)"
 echo "MTU: ok"
 
 # ---- a P_Key is lost until it is added again
@@ -147,14 +147,14 @@ pkey=$(on Hca2 smpquery pkeys "$lid2" 1 | sed -n 's/^ *0: *\(0x[0-9a-f]*\).*/\1/
 fault "node Hca2 has lost P_Key $pkey" node Hca2 pkey "$pkey" removed
 shows "fault: node Hca2 has lost P_Key $pkey" || fail "fabric show: $(verbena fabric show)"
 until_true 10 event_seen PKEY_CHANGE || fail "no program hears of it: $(cat "$work/events")"
-until_true 60 exceeded || fail "without the P_Key: $(tail -3 "$work/client" "$work/server")"
+until_true 60 retries_exceeded || fail "without the P_Key: $(tail -3 "$work/client" "$work/server")"
 end
 fault "node Hca2 has got P_Key $pkey" node Hca2 pkey "$pkey" added
 begin -n 100
 wait $client || fail "with the P_Key: $(cat "$work/client")"
 wait $server || fail "with the P_Key: $(cat "$work/server")"
-refused "Left is a switch, and P_Keys are changed at HCAs only" node Left pkey 0xffff removed
-refused "node Hca2 has no P_Key 0x8123" node Hca2 pkey 0x8123 removed
+expect_refusal "Left is a switch, and P_Keys are changed at HCAs only" node Left pkey 0xffff removed
+expect_refusal "node Hca2 has no P_Key 0x8123" node Hca2 pkey 0x8123 removed
 stop $watch
 verbena fabric down >/dev/null
 nothing_left

@@ -194,12 +194,12 @@ check_rejoined 4
 echo "handover: ok"
 
 # ---- the new master reports changes, because the hosts have subscribed again
-out=$(forgotten_by host3 gid_out) before3=$(paths_forgotten host3)
+gid_out=$(forgotten_by host3 gid_out) before3=$(paths_forgotten host3)
 ping "connection to host2" host2 10.0.0.2 host3
 gid2=$(gid_of host3 10.0.0.2)
 verbena fabric fault link host2 leaf1 down >/dev/null || fail "no link from host2 to leaf1"
-lost_one() { [ "$(forgotten_by host3 gid_out)" -gt "$out" ]; }
-until_true 30 lost_one || fail "host3 does not hear that host2 is gone: $(verbena sa stats --node host3)"
+has_forgotten_a_path() { [ "$(forgotten_by host3 gid_out)" -gt "$gid_out" ]; }
+until_true 30 has_forgotten_a_path || fail "host3 does not hear that host2 is gone: $(verbena sa stats --node host3)"
 [ -z "$(lid_to host3 "$gid2")" ] && [ "$(paths_forgotten host3)" = $((before3 + 1)) ] ||
   fail "host3 has forgotten $(($(paths_forgotten host3) - before3)) paths, and knows $(verbena sa paths --node host3)"
 echo "notices: ok"

@@ -94,8 +94,8 @@ ip addr add 10.9.0.1/32 dev lo && ip link set lo multicast on && ip route add 23
 for pair in "start_user verbena" "start user"; do
   read -r receiver sender <<<"$pair"
   $receiver run -- timeout 60 stdbuf -oL mckey -m 239.1.2.3 -b 10.9.0.1 -C 10 >"$work/server" 2>&1 &
-  joined() { grep -q "joined dgid" "$work/server"; }
-  until_true 20 joined || fail "mckey does not join: $(cat "$work/server")"
+  server_has_joined() { grep -q "joined dgid" "$work/server"; }
+  until_true 20 server_has_joined || fail "mckey does not join: $(cat "$work/server")"
   $sender run -- timeout 60 stdbuf -oL mckey -m 239.1.2.3 -b 10.9.0.1 -C 10 -s >"$work/client" 2>&1 || fail "mckey: $(cat "$work/client")"
   wait $! || fail "$pair: mckey's receiver: $(cat "$work/server")"
 done
