@@ -66,9 +66,9 @@ guid3=$(on Hca3 ibstat 2>/dev/null | sed -n 's/.*Port GUID: *//p')
 echo "Default=0x7fff: ALL=limited, SELF=full, $guid3=full;" >"$work/partitions"
 start run --fabric cross --node Hca1 -- opensm -f "$work/osm/log" -s 1 -P "$work/partitions" >"$work/opensm.out" 2>&1 &
 opensm=$!
-active() { on "$1" ibv_devinfo 2>&1 | grep -q 'state:.*PORT_ACTIVE'; }
+is_active() { on "$1" ibv_devinfo 2>&1 | grep -q 'state:.*PORT_ACTIVE'; }
 for node in Hca1 Hca2 Hca3 Hca4; do
-  until_true 30 active $node || fail "the port of $node stays inactive: $(cat "$work/opensm.out" "$work/osm/log")"
+  until_true 30 is_active $node || fail "the port of $node stays inactive: $(cat "$work/opensm.out" "$work/osm/log")"
 done
 # ibv_devinfo and ibstat must show the same values.  ibv_devinfo asks the agent; ibstat asks the service for libibumad.
 on Hca3 ibstat >"$work/ibstat"
