@@ -55,4 +55,4 @@ for pid in $server $client; do
 done
 # The agent first gives up its unanswered DREQs.  Then it ends after 10 s without programs.
 until_true 45 no_agent || fail "the agent is still there: $(verbena agent status)"
-nothing_left
+check_nothing_left

@@ -44,7 +44,7 @@ until_true 2 gone $server || fail "the server did not notice within 2 s"
 
 # The agent ends when it is idle.  Then nothing is left: no process, socket, memory or file.
 until_true 15 no_agent || fail "the agent is still there: $(verbena agent status)"
-nothing_left
+check_nothing_left
 
 # The next programs work again.
 start run -- rping -s -C 5 >"$work/server" 2>&1 &

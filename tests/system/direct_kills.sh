@@ -83,4 +83,4 @@ for kind in initiator target stopped; do
 done
 
 until_true 15 no_agent || fail "VB_SEED=$seed: the agent is still there: $(verbena agent status)"
-nothing_left
+check_nothing_left

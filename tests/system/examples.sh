@@ -135,4 +135,4 @@ grep -qE '^pingpong: connect to 127\.0\.0\.1:7699 failed after [0-9.]+ m?s: reje
 grep -q "^pingpong: 'nobody.invalid':" "$work/client" || fail "$(cat "$work/client")"
 verbena agent stop >/dev/null
 until_true 20 no_agent || fail "the agent is still there"
-nothing_left
+check_nothing_left

@@ -191,5 +191,5 @@ both "rping after kill -9" a 7174 "rping -s -C 3 -V" b "rping -c -a 10.31.0.1 -C
 verbena fabric down lab
 verbena fabric down
 verbena fabric ls | grep -q 'no fabric is up' || fail "a fabric is left: $(verbena fabric ls)"
-nothing_left
+check_nothing_left
 echo "nothing is left"

@@ -77,5 +77,5 @@ printf '[[faults]]\nfault = "node nobody off"\n' >"$work/wrong.toml"
 for command in up check; do expect_refusal $command "2:9: there is no node 'nobody'"; done
 printf '[[faults]]\nfault = "node %s gone"\n' "$hca" >"$work/wrong.toml"
 for command in up check; do expect_refusal $command "2:9: 'gone' is no state of a node: it is off, on, paused or pkey"; done
-nothing_left
+check_nothing_left
 echo "a file of faults for a subnet: ok"

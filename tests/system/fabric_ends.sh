@@ -36,7 +36,7 @@ for job in "${jobs[@]}"; do
   wait "$job" || fail "a fabric: $(cat "$work"/err.*)"
 done
 verbena fabric ls | grep -q 'no fabric is up' || fail "a fabric is left: $(verbena fabric ls)"
-nothing_left
+check_nothing_left
 echo "$((3 * rounds)) fabrics: nothing is left"
 
 # If two fabrics of the same name start at once, one comes up, and the other one reports why it does not.
@@ -50,5 +50,5 @@ for round in $(seq 5); do
   grep -q 'up already' "$work/first" "$work/second" || fail "the other one: $(cat "$work/first" "$work/second")"
   verbena fabric down same >/dev/null
 done
-nothing_left
+check_nothing_left
 echo "two of one name: ok"

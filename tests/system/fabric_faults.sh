@@ -112,5 +112,5 @@ expect_refusal "'Hca1' has no port '2'" link Hca1:2 Switch1 down
 expect_refusal "there is no node 'Hca9'" node Hca9 off
 fault "link Switch1:1 - Hca1:1 loses 5 % of its packets (seed 1)" link Hca1 Switch1 lossy 5
 verbena fabric down >/dev/null
-nothing_left
+check_nothing_left
 echo "subnet: ok"

@@ -136,5 +136,5 @@ fault "node a is off: cut off from its networks" node a off
 expect_refusal "node a is off, so it cannot be paused" node a paused
 expect_refusal "'5' is no delay" link a red slow 5
 verbena fabric down >/dev/null
-nothing_left
+check_nothing_left
 echo "refused: ok"

@@ -83,7 +83,7 @@ until_true 10 is_in_state 0 'ended: signal 9' || fail "the end of OpenSM is not 
 prints 'has ended: signal 9' verbena fabric log || fail "the end of OpenSM is not in the log"
 verbena fabric down >/dev/null
 directory_is_gone || fail "down leaves $(find "$work/tmp")"
-nothing_left
+check_nothing_left
 
 # ---- two managers
 verbena fabric up "$work/lab.net" --sm Hca3 --sm Hca2 >"$work/up" || fail "two managers: $(cat "$work/up")"
@@ -105,7 +105,7 @@ opensm=$(manager $((1 - master)) pid)
 kill -KILL "$pid"
 until_true 10 gone "$opensm" || fail "OpenSM outlives its fabric"
 until_true 10 directory_is_gone || fail "kill -9 leaves $(find "$work/tmp")"
-nothing_left
+check_nothing_left
 echo "kill -9: ok"
 
 # ---- impossible requests are refused

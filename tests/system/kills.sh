@@ -76,4 +76,4 @@ for kind in rping-client rping-server client server client-with-child server-wit
 done
 
 until_true 15 no_agent || fail "VB_SEED=$seed: the agent is still there: $(verbena agent status)"
-nothing_left
+check_nothing_left

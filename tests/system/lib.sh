@@ -80,7 +80,7 @@ no_process() {
 }
 # Fails the test if a process, socket, memory or file of Verbena is left after the agent's end.  REQUIRES: no other
 # agent runs in this namespace (scripts/isolated).
-nothing_left() {
+check_nothing_left() {
   local leftover
   # The agent gives up its name first, and then ends.
   until_true 5 no_process || fail "an agent or a reaper is left"

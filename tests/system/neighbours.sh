@@ -101,4 +101,4 @@ echo >&8
 wait "${namespaces[0]}" || fail "left: $(cat "$work/left")"
 echo >&9
 wait "${namespaces[1]}" || fail "right: $(cat "$work/right")"
-nothing_left
+check_nothing_left

@@ -45,4 +45,4 @@ echo "$clients clients, $broken lanes ended"
 kill $server
 wait $server 2>/dev/null || true
 until_true 15 no_agent || fail "the agent is still there: $(verbena agent status)"
-nothing_left
+check_nothing_left

@@ -44,4 +44,4 @@ for client in "${clients[@]}"; do goes_on "$client"; done
 kill "${clients[@]}" "${servers[@]}"
 wait "${clients[@]}" "${servers[@]}" 2>/dev/null || true
 verbena fabric down alternate >"$work/down" || fail "the fabric does not go down"
-nothing_left
+check_nothing_left

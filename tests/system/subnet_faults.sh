@@ -157,5 +157,5 @@ expect_refusal "Left is a switch, and P_Keys are changed at HCAs only" node Left
 expect_refusal "node Hca2 has no P_Key 0x8123" node Hca2 pkey 0x8123 removed
 stop $watch
 verbena fabric down >/dev/null
-nothing_left
+check_nothing_left
 echo "P_Key: ok"

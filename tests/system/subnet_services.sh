@@ -69,4 +69,4 @@ echo "paths: ok"
 
 end_manager host3
 verbena fabric down services >"$work/down" || fail "the fabric does not go down"
-nothing_left
+check_nothing_left
