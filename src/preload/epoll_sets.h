@@ -113,5 +113,8 @@ bool is_inner_ready_else_drop_edge(Set& inner, Entry& entry, std::uint64_t& edge
 bool is_ready(const Entry& entry);
 // Finds the entry that an event of the kernel is for.  Returns nullptr if it was removed.
 Entry* entry_of(Set& set, const epoll_data_t& data);
+// Finds an entry with EPOLLONESHOT that was not reported since it was armed, for programs that give
+// several entries the same data.
+Entry* armed_entry_of(Set& set, const epoll_data_t& data);
 
 }  // namespace verbena::preload::epolls

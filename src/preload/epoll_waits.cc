@@ -253,7 +253,8 @@ class Wait {
       if (entry != nullptr && entry->is_one_shot()) {
         // An entry with EPOLLONESHOT was reported for bytes in its ring, so this event of the
         // kernel is dropped.  The kernel repeats it when the program arms the entry again.
-        if (!entry->is_armed) return end;
+        if (!entry->is_armed) entry = armed_entry_of(set_, event.data);
+        if (entry == nullptr) return end;
         if (is_ready(*entry)) event.events |= entry->events & kInput;
         entry->is_armed = false;
       }

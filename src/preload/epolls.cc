@@ -185,7 +185,8 @@ void change(int set_fd, Set& set, int fd, const epoll_event& event) {
 // ---- sets
 
 void add_set(int fd) {
-  if (!is_in_range(fd)) return;
+  // Without the descriptor that wakes sleeping threads, connections in the set stay on TCP.
+  if (!is_in_range(fd) || always_ready_descriptor() < 0) return;
   for (auto& place : sets) {
     Set* set = place.load();
     if (set == nullptr) {
@@ -243,7 +244,7 @@ void remove_noted() {
 std::uint64_t kick_data() { return reinterpret_cast<std::uintptr_t>(&kick_mark); }
 
 void kick(int set) {
-  const int fd = always_ready_descriptor();
+  const int fd = always_ready.load();
   epoll_event event{.events = EPOLLIN | EPOLLONESHOT, .data = {.u64 = kick_data()}};
   if (next().epoll_ctl(set, EPOLL_CTL_ADD, fd, &event) != 0) {
     next().epoll_ctl(set, EPOLL_CTL_MOD, fd, &event);
@@ -289,6 +290,14 @@ Entry* entry_of(Set& set, const epoll_data_t& data) {
   }
   for (std::uint32_t i = 0; i < set.entry_count; ++i) {
     if (set.entries[i].data.u64 == data.u64) return &set.entries[i];
+  }
+  return nullptr;
+}
+
+Entry* armed_entry_of(Set& set, const epoll_data_t& data) {
+  for (std::uint32_t i = 0; i < set.entry_count; ++i) {
+    Entry& entry = set.entries[i];
+    if (entry.data.u64 == data.u64 && entry.is_one_shot() && entry.is_armed) return &entry;
   }
   return nullptr;
 }

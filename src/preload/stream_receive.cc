@@ -255,6 +255,11 @@ class Receive {
     if (to_.done() > 0 && (!may_wait() || has_error(fd_))) return done();
     std::byte ahead{};
     const ssize_t n = next().recv(fd_, &ahead, 1, MSG_PEEK | MSG_DONTWAIT);
+    const int error = errno;
+    if (n <= 0 && !receiver_.sender_has_started() && is_at_mark()) {
+      // The peer has sent urgent data, so it stays on TCP.  The kernel's own call passes the mark.
+      return receiver_.leave(stream::Reason::kUrgent) ? kReadAgain : reset(fd_);
+    }
     if (n > 0) {
       // A TCP segment must have begun.  Otherwise a program that does not know the stream has
       // written to TCP.
@@ -270,8 +275,8 @@ class Receive {
       return kReadAgain;
     }
     if (n < 0) {
-      if (errno == EAGAIN) return std::nullopt;
-      return fails_with(errno);
+      if (error == EAGAIN) return std::nullopt;
+      return fails_with(error);
     }
     // The bytes in the ring are older than the end.
     if (receiver_.look().bytes > 0) return kReadAgain;

@@ -246,6 +246,9 @@ class BasicReceiver {
   // Returns true after leave().  No lock.
   bool has_left() const { return plain(); }
 
+  // Returns true after the sender's start().  No lock.
+  bool sender_has_started() const { return Memory::load_acquire(d_->sender_started) != 0; }
+
   // Returns why the sender has left; then nothing comes into the ring any more.  No lock.
   Reason sender_left() const { return reason_of(Memory::load_acquire(d_->sender_left)); }
 
