@@ -121,9 +121,12 @@ static void write_receive(struct plan* p, char* order, int a, int at, const char
                             "recv", "read", "recvmsg", "splice", "stdio");
   if ((call[0] == 's') && random_below(p, 3) != 0) call = "recv";
   unsigned size = random_size(p);
-  // The library looks for urgent data by a call that takes a pending error (docs/limits.md).
+  // The library looks for urgent data by a call that takes a pending error, and its splice() does
+  // not return 0 there (docs/limits.md).
   const int end = p->content[a][at];
-  if (size == 0 && end >= 0 && end < kEnds && p->has_urgent[end / 2]) size = 1;
+  const int has_urgent = end >= 0 && end < kEnds && p->has_urgent[end / 2];
+  if (size == 0 && has_urgent) size = 1;
+  if (strcmp(call, "splice") == 0 && has_urgent) call = "recv";
   snprintf(order, 100, "recv %d %s %u %s", at, call, size, flags);
 }
 
@@ -403,10 +406,15 @@ static void plan_flood(struct plan* p, int a, int at) {
   // The library waits by poll(), which the kernel does not restart (docs/limits.md).  A call that
   // has sent some bytes returns their number, so it does not show whether the wait was restarted.
   if (strcmp(ending, "USR1") == 0 && call[0] == 'c') ending = ONE_OF(p, "USR1", "USR2");
+  // Two actors live on, so that there are always two.
+  int living = 0;
+  for (int i = 0; i < kActors; ++i) living += p->is_alive[i];
+  const int ends_actor = ending[0] == 'e' || ending[0] == 'k' || strcmp(ending, "self") == 0;
+  if (ends_actor && living <= 2) ending = "drain";
   plan_reads(p, a);
   plan_reads(p, b);
   add_step(p, "flood %d %d %s | %d %d %s", a, at, call, b, t, ending);
-  if (ending[0] == 'e' || ending[0] == 'k' || strcmp(ending, "self") == 0) {
+  if (ends_actor && living > 2) {
     const int ended = ending[0] == 's' ? a : b;
     p->is_alive[ended] = 0;
     for (int s = 0; s < kSlots; ++s) p->content[ended][s] = kNone;
@@ -443,7 +451,7 @@ static void plan_process(struct plan* p, int a, int at) {
       return;
     }
     default:
-      // The first two actors never end, so that there are always two.
+      // The first two actors do not end here, so that there are always two.
       if (a < 2) return;
       if (random_below(p, 2)) {
         add_step(p, "exit %d", a);
