@@ -26,9 +26,10 @@
 // producer zeroes the next header before it publishes a record.  So the consumer never mistakes
 // bytes of an earlier lap for a header.
 //
-// No call waits.  A consumer that is about to do something else parks the ring.  Then the next
-// record wakes the consumer (doorbell.h).  A producer that finds no room can request a wake.  A
-// side that dies or stops between any two accesses leaves only whole records.
+// No call waits.  A consumer that is about to sleep parks the ring.  Then flush() tells the
+// producer of the next record to wake the consumer, such as by an eventfd.  A producer that finds
+// no room can request a wake.  A side that dies or stops between any two accesses leaves only whole
+// records.
 //
 // Threads: a Producer and a Consumer are each used by one thread at a time.
 namespace verbena::ring {

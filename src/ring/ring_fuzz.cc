@@ -7,7 +7,6 @@
 #include <cstring>
 #include <span>
 
-#include "ring/doorbell.h"
 #include "ring/ring.h"
 #include "sim/fuzz_input.h"
 
@@ -16,7 +15,6 @@ namespace {
 
 struct RingMemory {
   Control control{};
-  DoorbellMemory bell{};
   alignas(64) std::array<std::byte, 512> data{};
 };
 
@@ -29,7 +27,6 @@ void run(sim::FuzzInput input) {
   RingMemory ring_memory;
   auto producer = *Producer::attach(&ring_memory.control, ring_memory.data);
   auto consumer = *Consumer::attach(&ring_memory.control, ring_memory.data);
-  Doorbell bell(&ring_memory.bell);
   while (!input.empty()) {
     switch (input.take<std::uint8_t>() % 8) {
       case 0: {
@@ -51,12 +48,7 @@ void run(sim::FuzzInput input) {
       case 2: producer.flush(); break;
       case 3: (void)producer.request_wake_for_room(input.take<std::uint8_t>() % 249); break;
       case 4: consumer.park(); break;
-      case 5: {
-        consumer.finish();
-        if (bell.arm()) bell.disarm();
-        bell.take([](std::size_t ring) { VB_CHECK(ring < DoorbellMemory::kRingsMax); });
-        break;
-      }
+      case 5: consumer.finish(); break;
       case 6: {
         const std::size_t word = input.take<std::uint8_t>() % (ring_memory.data.size() / 8);
         const auto value = input.take<std::uint64_t>();
@@ -64,12 +56,11 @@ void run(sim::FuzzInput input) {
         break;
       }
       default: {
-        const auto which = input.take<std::uint8_t>() % 4;
+        const auto which = input.take<std::uint8_t>() % 3;
         const auto value = input.take<std::uint64_t>();
         if (which == 0) ring_memory.control.head = value;
         if (which == 1) ring_memory.control.parked = static_cast<std::uint32_t>(value);
         if (which == 2) ring_memory.control.wants_room = static_cast<std::uint32_t>(value);
-        if (which == 3) ring_memory.bell.ready[value % 16] = value;
       }
     }
   }

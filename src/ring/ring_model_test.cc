@@ -8,7 +8,6 @@
 #include <cstdlib>
 #include <vector>
 
-#include "ring/doorbell.h"
 #include "ring/model_test.h"
 #include "ring/ring.h"
 
@@ -20,8 +19,6 @@ using model::ModelMemory;
 
 struct Shared {
   Control control{};
-  DoorbellMemory consumer_bell{};
-  DoorbellMemory producer_bell{};
   alignas(64) std::array<std::byte, kRingBytesMin> data{};
   int consumer_eventfd = 0;
   int producer_eventfd = 0;
@@ -57,16 +54,14 @@ class Conversation {
  private:
   void produce() {
     auto producer = *BasicProducer<Memory>::attach(&shared_->control, shared_->data);
-    BasicNotifier<Memory> notifier(&shared_->consumer_bell, 70);
-    BasicDoorbell<Memory> bell(&shared_->producer_bell);
     const auto flush = [&] {
-      if (producer.flush() && notifier.notify()) ++shared_->consumer_eventfd;
+      if (producer.flush()) ++shared_->consumer_eventfd;
     };
     for (std::uint64_t i = 1; i <= records_; ++i) {
       auto memory = *producer.prepare(sizeof i);
       while (!memory) {
         flush();
-        if (!*producer.request_wake_for_room(sizeof i)) sleep(bell, shared_->producer_eventfd);
+        if (!*producer.request_wake_for_room(sizeof i)) sleep(shared_->producer_eventfd);
         memory = *producer.prepare(sizeof i);
       }
       Memory::store_relaxed(*reinterpret_cast<std::uint64_t*>(memory->data()), i);
@@ -77,8 +72,6 @@ class Conversation {
 
   void consume() {
     auto consumer = *BasicConsumer<Memory>::attach(&shared_->control, shared_->data);
-    BasicNotifier<Memory> notifier(&shared_->producer_bell, 3);
-    BasicDoorbell<Memory> bell(&shared_->consumer_bell);
     while (read_.size() < records_) {
       const auto record = *consumer.peek();
       if (record) {
@@ -87,19 +80,15 @@ class Conversation {
         consumer.consume();
         continue;
       }
-      if (consumer.finish() && notifier.notify()) ++shared_->producer_eventfd;
-      if (consumer.park()) sleep(bell, shared_->consumer_eventfd);
+      if (consumer.finish()) ++shared_->producer_eventfd;
+      if (consumer.park()) sleep(shared_->consumer_eventfd);
     }
   }
 
-  static void sleep(BasicDoorbell<Memory>& bell, int& eventfd) {
-    if (bell.arm()) {
-      const std::function<bool()> readable = [&] { return eventfd != 0; };
-      model::current->wait(readable);
-      eventfd = 0;
-      bell.disarm();
-    }
-    bell.take([](std::size_t) {});
+  static void sleep(int& eventfd) {
+    const std::function<bool()> readable = [&] { return eventfd != 0; };
+    model::current->wait(readable);
+    eventfd = 0;
   }
 
   void check(const Explorer& explorer) {

@@ -9,7 +9,6 @@
 #include <csignal>
 #include <cstring>
 
-#include "ring/doorbell.h"
 #include "ring/ring.h"
 
 namespace verbena::ring {

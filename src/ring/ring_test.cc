@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "base/random.h"
-#include "ring/doorbell.h"
 
 namespace verbena::ring {
 namespace {
@@ -284,46 +283,15 @@ TEST(Ring, SurvivesAPeerThatWritesRandomBytes) {
   EXPECT_NE(sum, 0U);  // some records were read
 }
 
-TEST(Doorbell, ReportsEachRingOnceAndWakesOnlyASleepingOwner) {
-  DoorbellMemory memory{};
-  Doorbell bell(&memory);
-  Notifier five(&memory, 5);
-  Notifier last(&memory, DoorbellMemory::kRingsMax - 1);
-  std::vector<std::size_t> rings;
-  const auto take = [&] {
-    rings.clear();
-    bell.take([&](std::size_t ring) { rings.push_back(ring); });
-    return rings;
-  };
-  EXPECT_FALSE(five.notify());
-  EXPECT_FALSE(last.notify());
-  EXPECT_FALSE(five.notify());
-  EXPECT_FALSE(bell.arm());
-  EXPECT_THAT(take(), ElementsAre(5U, DoorbellMemory::kRingsMax - 1));
-  EXPECT_TRUE(bell.arm());
-  EXPECT_TRUE(five.notify());
-  EXPECT_FALSE(five.notify()) << "the bit is still set, so this peer must already wake the owner";
-  EXPECT_TRUE(last.notify()) << "the first peer may be stopped before it writes to the eventfd";
-  bell.disarm();
-  EXPECT_THAT(take(), ElementsAre(5U, DoorbellMemory::kRingsMax - 1));
-  EXPECT_THAT(take(), ElementsAre());
-}
-
-// Two threads use one ring and wake each other by doorbells; ThreadSanitizer checks the accesses.
+// Two threads use one ring and wake each other; ThreadSanitizer checks the accesses.
 TEST(Ring, TwoThreadsExchangeRecordsAndSleep) {
   constexpr std::uint64_t kRecords = 20'000;
   Ring ring(2048);
-  DoorbellMemory consumer_memory{};
-  DoorbellMemory producer_memory{};
   std::atomic<int> consumer_eventfd = 0;
   std::atomic<int> producer_eventfd = 0;
-  const auto sleep = [](Doorbell& bell, std::atomic<int>& eventfd) {
-    if (bell.arm()) {
-      eventfd.wait(0);
-      eventfd = 0;
-      bell.disarm();
-    }
-    bell.take([](std::size_t) {});
+  const auto sleep = [](std::atomic<int>& eventfd) {
+    eventfd.wait(0);
+    eventfd = 0;
   };
   const auto wake = [](std::atomic<int>& eventfd) {
     eventfd = 1;
@@ -331,27 +299,23 @@ TEST(Ring, TwoThreadsExchangeRecordsAndSleep) {
   };
   std::thread writer([&] {
     auto producer = *Producer::attach(ring.control, ring.data);
-    Doorbell bell(&producer_memory);
-    Notifier notifier(&consumer_memory, 0);
     Random random(3);
     for (std::uint64_t i = 0; i < kRecords; ++i) {
       const std::size_t bytes = 8 + random.below(600);
       auto memory = *producer.prepare(bytes);
       while (!memory) {
-        if (producer.flush() && notifier.notify()) wake(consumer_eventfd);
-        if (!*producer.request_wake_for_room(bytes)) sleep(bell, producer_eventfd);
+        if (producer.flush()) wake(consumer_eventfd);
+        if (!*producer.request_wake_for_room(bytes)) sleep(producer_eventfd);
         memory = *producer.prepare(bytes);
       }
       std::memcpy(memory->data(), &i, sizeof i);
       std::ranges::fill(memory->subspan(8), static_cast<std::byte>(i));
       producer.commit(bytes, 1);
-      if (i % 4 == 3 && producer.flush() && notifier.notify()) wake(consumer_eventfd);
+      if (i % 4 == 3 && producer.flush()) wake(consumer_eventfd);
     }
-    if (producer.flush() && notifier.notify()) wake(consumer_eventfd);
+    if (producer.flush()) wake(consumer_eventfd);
   });
   auto consumer = *Consumer::attach(ring.control, ring.data);
-  Doorbell bell(&consumer_memory);
-  Notifier notifier(&producer_memory, 0);
   std::uint64_t wrong = 0;
   for (std::uint64_t i = 0; i < kRecords;) {
     const auto record = *consumer.peek();
@@ -366,8 +330,8 @@ TEST(Ring, TwoThreadsExchangeRecordsAndSleep) {
       ++i;
       continue;
     }
-    if (consumer.finish() && notifier.notify()) wake(producer_eventfd);
-    if (consumer.park()) sleep(bell, consumer_eventfd);
+    if (consumer.finish()) wake(producer_eventfd);
+    if (consumer.park()) sleep(consumer_eventfd);
   }
   writer.join();
   EXPECT_EQ(wrong, 0U);
