@@ -125,8 +125,9 @@ void Queries::set_port(PortId port, const PortState& state, Time now) {
     manager->path.port = port;
     manager->pkey_index = state.pkey_index(wire::kDefaultPkey).value_or(0);
   }
+  const bool has_same_lids = state.lmc == port_.lmc;  // the address has the first LID only
   port_ = state;
-  if (manager == manager_) return;
+  if (manager == manager_ && has_same_lids) return;
   manager_ = manager;
   first_interval_ = kFirstInterval;
   round_trip_ = {};

@@ -264,6 +264,15 @@ TEST_F(QueriesTest, QueriesWithoutAManagerWaitForOne) {
   EXPECT_EQ(sent().size(), 1U);
 }
 
+TEST_F(QueriesTest, QueriesAreSentAgainIfThePortGetsMoreLids) {
+  ask();
+  EXPECT_EQ(sent().size(), 1U);
+  PortState other = port;
+  other.lmc = 1;
+  queries.set_port({}, other, now);
+  EXPECT_EQ(sent().size(), 1U);
+}
+
 TEST_F(QueriesTest, QueriesAreSentToTheNewManagerAndTheOldOneCannotAnswer) {
   ask();
   const auto old = sent().at(0);
