@@ -267,6 +267,19 @@ TEST_F(ConnectTest, BoundPortWithoutListenerRejectsSoon) {
   EXPECT_EQ(hosts.a.count(EventKind::kRejected), 2u);
 }
 
+// Two ids have bound one port, and one of them is destroyed before the other one listens.
+TEST_F(ConnectTest, RequestWaitsForTheOtherIdOfThePort) {
+  const IdHandle id = hosts.p.create_id(), other = hosts.p.create_id();
+  for (const IdHandle one : {id, other}) {
+    EXPECT_TRUE(hosts.p.cm.set_option(kProgram, one, Option::kReuseAddr, 1).has_value());
+    EXPECT_TRUE(hosts.p.cm.bind(kProgram, one, any4(kPort), hosts.world.now()).has_value());
+  }
+  EXPECT_TRUE(hosts.p.cm.destroy_id(kProgram, other, hosts.world.now()).has_value());
+  hosts.a.connect(address(hosts.p.ip4(), kPort));
+  hosts.run(300ms);
+  EXPECT_EQ(hosts.a.count(EventKind::kRejected), 0u);
+}
+
 TEST_F(ConnectTest, ConnectsOverLoopback) {
   hosts.a.create_listener(any4(kPort));
   hosts.a.connect(address(wire::ipv4_gid(kLocalhost), kPort));

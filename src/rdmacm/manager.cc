@@ -83,10 +83,12 @@ void Manager::release_port(IdHandle handle, Id& id) {
   }
   if (!id.holds_port) return;
   id.holds_port = false;
-  if (id.state == IdState::kBound) cm_.stop_expecting(service_id(id.port_space, id.source.port));
+  const ServiceId service = service_id(id.port_space, id.source.port);
   if (ports_.release(id.port_space, id.source.port, handle)) {
-    VB_CHECK(cm_.unlisten({.id = service_id(id.port_space, id.source.port)}).has_value());
+    VB_CHECK(cm_.unlisten({.id = service}).has_value());
   }
+  // Another id that is bound to this port may still be about to listen.
+  if (!ports_.is_held(id.port_space, id.source.port)) cm_.stop_expecting(service);
 }
 
 Result<void> Manager::set_option(Owner owner, IdHandle handle, Option option, std::uint32_t value) {

@@ -103,6 +103,12 @@ bool Ports::release(std::uint16_t space, std::uint16_t port, IdHandle id) {
   return listened && !anyone_listens(key);
 }
 
+bool Ports::is_held(std::uint16_t space, std::uint16_t port) const {
+  const Key key{space, port};
+  const auto first = holders_.lower_bound({key, IdHandle{}});
+  return first != holders_.end() && first->first.key == key;
+}
+
 bool Ports::anyone_listens(Key key) const {
   for (auto at = holders_.lower_bound({key, IdHandle{}});
        at != holders_.end() && at->first.key == key; ++at) {

@@ -55,6 +55,8 @@ class Ports {
   void unlisten(std::uint16_t space, std::uint16_t port, IdHandle id);
   // Frees the port.  Returns true if the id was the last listener of this port.
   bool release(std::uint16_t space, std::uint16_t port, IdHandle id);
+  // Returns true if an id holds the port.
+  bool is_held(std::uint16_t space, std::uint16_t port) const;
 
   // Returns the listener for a request to this port and address, or nullopt if there is none.
   std::optional<IdHandle> listener(std::uint16_t space, std::uint16_t port, const Gid& ip,
