@@ -15,6 +15,8 @@ namespace {
 constexpr std::uint8_t kIpv4Bits = 32;
 constexpr std::uint8_t kIpv6Bits = 128;
 constexpr int kHex = 16;
+constexpr std::string_view kRunning = "running";
+constexpr std::string_view kDown = "down";
 
 template <class Number>
 std::optional<Number> parse_number(std::string_view text, int base = 10) {
@@ -64,10 +66,11 @@ std::optional<Interface> parse_one(std::string_view text) {
       hardware_address->size() != kInfinibandAddressBytes) {
     return {};
   }
+  if (fields[3] != kRunning && fields[3] != kDown) return {};
   Interface one{.name = std::string(fields[0]),
                 .index = *index,
                 .mtu_bytes = *mtu,
-                .running = fields[3] == "running",
+                .running = fields[3] == kRunning,
                 .hardware_address = *std::move(hardware_address)};
   for (const std::string_view field : fields | std::views::drop(kFixedFields)) {
     const auto address = parse_prefix(field);
@@ -87,7 +90,7 @@ std::string to_text(const std::vector<Interface>& interfaces) {
   std::string text;
   for (const Interface& one : interfaces) {
     text += fmt::format("{}{} {} {} {} ", text.empty() ? "" : "; ", one.name, one.index,
-                        one.mtu_bytes, one.running ? "running" : "down");
+                        one.mtu_bytes, one.running ? kRunning : kDown);
     for (const std::byte byte : one.hardware_address) {
       text += fmt::format("{:02x}", std::to_integer<unsigned>(byte));
     }

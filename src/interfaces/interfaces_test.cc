@@ -36,10 +36,10 @@ TEST(Interfaces, HostWithoutRailsHasAnEmptyText) {
 
 TEST(Interfaces, OtherTextsAreRefused) {
   for (const char* text :
-       {"verbena0", "verbena0 2 9000 running", "verbena0 x 9000 running a2a2a2a2a2a2",
-        "verbena0 0 9000 running a2a2a2a2a2a2", "verbena0 2 9000 running a2a2",
-        "verbena0 2 9000 running a2a2a2a2a2a", "verbena0 2 9000 running a2a2a2a2a2xx",
-        "verbena0 2 9000 running a2a2a2a2a2a2 10.0.0.1",
+       {"verbena0", "verbena0 2 9000 running", "verbena0 2 9000 asleep a2a2a2a2a2a2",
+        "verbena0 x 9000 running a2a2a2a2a2a2", "verbena0 0 9000 running a2a2a2a2a2a2",
+        "verbena0 2 9000 running a2a2", "verbena0 2 9000 running a2a2a2a2a2a",
+        "verbena0 2 9000 running a2a2a2a2a2xx", "verbena0 2 9000 running a2a2a2a2a2a2 10.0.0.1",
         "verbena0 2 9000 running a2a2a2a2a2a2 10.0.0.1/33",
         "verbena0 2 9000 running a2a2a2a2a2a2 fd00::1/129",
         "verbena0 2 9000 running a2a2a2a2a2a2 10.0.0/8",
