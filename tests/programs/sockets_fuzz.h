@@ -16,8 +16,8 @@ enum {
   kSlots = 8,              // the number of descriptors that orders can name
   kListenerSlot = kSlots,  // stands for kListener in orders
   kLineMax = 1024,         // bytes of a step, or of its result
-  kPieceMax = 20000,
   kFloodBytes = 16 << 20,  // bytes; TCP and a ring together cannot hold so many
+  kBytesMax = 70000,       // bytes of the longest send or receive, with some to spare
   kUnreadMax = 50000,  // bytes in one direction; the kernel's buffers always have room for these
   kEndOfWait = 14,     // SIGALRM, by which the coordinator ends a wait that nothing else ends
   // These descriptors are the same in all processes.

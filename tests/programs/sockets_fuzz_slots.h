@@ -14,7 +14,7 @@ static int self;          // this actor's number
 static int slot[kSlots];  // descriptors, or -1
 static struct counters* counters;
 static volatile sig_atomic_t sigpipe_count;
-static __thread unsigned char bytes[kPieceMax + kUnreadMax];
+static __thread unsigned char bytes[kBytesMax];
 
 static void on_signal(int number) {
   if (number == SIGPIPE) {

@@ -33,7 +33,6 @@ def main():
         def startTest(self, case):
             faulthandler.dump_traceback_later(LIMIT, exit=True)
             self.record_result("begin", case)
-            self.bad = None
             super().startTest(case)
 
         def stopTest(self, case):

@@ -112,7 +112,7 @@ def apache(r):
     os.chmod(r.text("hello.cgi", "#!/bin/sh\necho Content-Type: text/plain; echo; echo hello $REQUEST_METHOD; wc -c\n"), 0o755)
     for model in ("event", "prefork", "worker"):
         conf = apache_conf(r, model)
-        with r.server("apache2", "-X" if model == "none" else "-DFOREGROUND", "-f", conf, keep="rror"):
+        with r.server("apache2", "-DFOREGROUND", "-f", conf, keep="rror"):
             web_checks(r, r.port)
             r.client("curl", "-sS", "--data-binary", "@big", f"http://127.0.0.1:{r.port}/hello.cgi")
             os.kill(int(open(r.path("pid")).read()), signal.SIGUSR1)  # a graceful restart
