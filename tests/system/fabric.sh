@@ -159,7 +159,7 @@ fails_with "no such address" "no host of the fabric has the address 10.31.0.9" a
 start_on b timeout 60 ibv_rc_pingpong -d verbena1 -g 0 -m 1024 -p 20100 >"$work/server" 2>&1 &
 server=$!
 until_true 20 listens_tcp 20100 || fail "the server: $(cat "$work/server")"
-fails_with "too long packets" "too long on the way from rail verbena1 of host a .* to rail verbena1 of host b" \
+fails_with "too long packets" "too long for the route from rail verbena1 of host a .* to rail verbena1 of host b" \
   a timeout 30 ibv_rc_pingpong -d verbena1 -g 0 -m 4096 -s 16384 -p 20100 127.0.0.1
 kill $server 2>/dev/null || true
 wait $server || true
