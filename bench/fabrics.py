@@ -62,10 +62,10 @@ def fabrics(bench):
                 lambda: half_round_trip(fabric, "host1", "host1", count, *options),
                 *(lambda pair=pair: half_round_trip(fabric, *pair, count, *options) for pair in ends.values()))
             for way, figures in zip(ends, hops):
-                yield Row(GROUP, f"SEND of 64 B by {way}, half round trip, {name}", "us", figures,
+                yield Row(GROUP, f"SEND of 64 B through {way}, half round trip, {name}", "us", figures,
                           "a lane within a host", lane)
         lane, *hops = bench.in_turn(
             lambda: bandwidth(fabric, "host1", "host1", bench.times(5000)),
             *(lambda pair=pair: bandwidth(fabric, *pair, bench.times(5000)) for pair in ends.values()))
         for way, figures in zip(ends, hops):
-            yield Row(GROUP, f"WRITE of 64 KiB by {way}", "Gbit/s", figures, "a lane within a host", lane)
+            yield Row(GROUP, f"WRITE of 64 KiB through {way}", "Gbit/s", figures, "a lane within a host", lane)

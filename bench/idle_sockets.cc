@@ -1,5 +1,5 @@
-// Makes TCP connections between two processes, moves bytes over each both ways, and leaves them
-// idle, to measure their memory.
+// Makes TCP connections between two processes, moves bytes over each of them in both directions,
+// and leaves them idle, to measure their memory.
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <sys/resource.h>
@@ -29,7 +29,7 @@ constexpr const char* kUsage =
 constexpr int kRounds = 12;
 constexpr std::size_t kFewBytes = 100;
 
-void raise_descriptors() {
+void raise_descriptor_limit() {
   rlimit limit{};
   check(getrlimit(RLIMIT_NOFILE, &limit) == 0, "getrlimit");
   limit.rlim_cur = limit.rlim_max;
@@ -110,13 +110,14 @@ int main(int argc, char** argv) {
   }
   const int count = parse_number(argv[1], "COUNT");
   const auto bytes = static_cast<std::size_t>(parse_number(argv[2], "BYTES"));
-  raise_descriptors();
+  raise_descriptor_limit();
   sockaddr_in address = loopback();
   socklen_t address_bytes = sizeof(address);
   const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   check(listener >= 0, "socket");
   check(bind(listener, reinterpret_cast<sockaddr*>(&address), address_bytes) == 0, "bind");
-  check(getsockname(listener, reinterpret_cast<sockaddr*>(&address), &address_bytes) == 0, "name");
+  check(getsockname(listener, reinterpret_cast<sockaddr*>(&address), &address_bytes) == 0,
+        "getsockname");
   check(listen(listener, 1024) == 0, "listen");
   std::array<int, 2> rounds_pipe{};
   check(pipe2(rounds_pipe.data(), O_CLOEXEC) == 0, "pipe");

@@ -19,10 +19,11 @@ using Mode = sa::PathCache::Mode;
 
 constexpr const char* kUsage =
     "usage: job_start [NAME=VALUE]...\n"
-    "  mode=get|table|uncached  how a host gets paths from the SA (get)\n"
-    "  hosts=N                  2 to 4096 (16)\n"
-    "  processes=N              processes of each host; each connects to all other hosts (1)\n"
-    "  window=N                 connections that a process makes at once (16)\n"
+    "  mode=get|table|uncached  how a host gets paths from the SA (default: get)\n"
+    "  hosts=N                  number of hosts, 2 to 4096 (default: 16)\n"
+    "  processes=N              processes of each host; each connects to all other hosts\n"
+    "                           (default: 1)\n"
+    "  window=N                 connections that a process makes at once (default: 16)\n"
     "  request_ns=N record_ns=N the manager's time for a request, and for a record of a table\n"
     "  deaf=N busy=N            percentages of requests that the manager ignores, or answers\n"
     "                           with BUSY\n"
@@ -30,7 +31,7 @@ constexpr const char* kUsage =
 constexpr unsigned kHostsMax = 4096;
 
 [[noreturn]] void exit_with_usage(std::string_view word) {
-  std::fprintf(stderr, "job_start: cannot read '%.*s'\n%s", static_cast<int>(word.size()),
+  std::fprintf(stderr, "job_start: invalid argument '%.*s'\n%s", static_cast<int>(word.size()),
                word.data(), kUsage);
   std::exit(2);
 }

@@ -4,7 +4,8 @@ import math
 import statistics
 from xml.sax.saxutils import escape
 
-# A higher rate is better, and a lower time.  Rows of other units have no speed.
+# For rates, a higher number is better; for times, a lower one.  Rows in other units are not shown, because they have
+# no speed.
 RATES = {"Gbit/s", "MB/s", "per second", "million messages/s"}
 TIMES = {"us", "us, typical"}
 # Rows with these peers show how Verbena or TCP scales, and do not compare Verbena with something else.
@@ -20,14 +21,14 @@ STYLE = """\
     .word { fill: #1f2328 }
     .small { fill: #57606a; font-size: 11px }
     .line { stroke: #d0d7de }
-    .even { stroke: #57606a; stroke-width: 2 }
+    .equal { stroke: #57606a; stroke-width: 2 }
     .bar { fill: #0969da }
     @media (prefers-color-scheme: dark) {
       .page { fill: #0d1117 }
       .word { fill: #e6edf3 }
       .small { fill: #9da7b1 }
       .line { stroke: #30363d }
-      .even { stroke: #8b949e }
+      .equal { stroke: #8b949e }
       .bar { fill: #58a6ff }
     }
   </style>"""
@@ -57,7 +58,7 @@ def picture(rows):
         for row, value in members:
             begin, end = sorted((x_of(1), x_of(value)))
             parts.append(f'  <text class="word" x="20" y="{y + 9}">'
-                         f'{escape(f"{row.what}, beside {row.peer_name}")}</text>')
+                         f'{escape(f"{row.what}, versus {row.peer_name}")}</text>')
             parts.append(f'  <rect class="bar" x="{begin:.1f}" y="{y}" width="{max(1, end - begin):.1f}" '
                          f'height="{LINE - 7}"/>')
             parts.append(f'  <text class="small" x="{RIGHT + 8}" y="{y + 9}">{value:.2f}</text>')
@@ -65,7 +66,7 @@ def picture(rows):
     axis = []
     for power in range(round(math.log2(LOWEST)), round(math.log2(HIGHEST)) + 1):
         x, name = x_of(2 ** power), f"{2 ** power}" if power >= 0 else f"1/{2 ** -power}"
-        axis.append(f'  <line class="{"even" if power == 0 else "line"}" x1="{x:.1f}" y1="{TOP}" '
+        axis.append(f'  <line class="{"equal" if power == 0 else "line"}" x1="{x:.1f}" y1="{TOP}" '
                     f'x2="{x:.1f}" y2="{y}"/>')
         axis.append(f'  <text class="small" x="{x:.1f}" y="{TOP - 6}" text-anchor="middle">{name}</text>')
     title = "Speed of Verbena as a multiple of its peer's (to the right: Verbena is faster)"

@@ -1,4 +1,4 @@
-// Measures calls of the RDMA CM that may ask the subnet manager, one after the other.  Prints
+// Makes calls of the RDMA CM that may ask the SA, one after the other, and measures them.  Prints
 //   with "routes": the median microseconds of rdma_resolve_addr() and of rdma_resolve_route()
 //   with "groups": the number of groups that were joined and left per second
 #include <arpa/inet.h>

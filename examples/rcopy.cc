@@ -63,10 +63,11 @@ Task<> offer(Loop& loop, std::string path, std::uint16_t port) {
 
   // The answer to the connection request carries the address and key of the memory.  From then on
   // the other side reads by itself, and this program only waits.
-  const auto address = std::bit_cast<std::array<std::byte, sizeof(RemoteMemory)>>(region.remote());
+  const auto remote_memory =
+      std::bit_cast<std::array<std::byte, sizeof(RemoteMemory)>>(region.remote());
   Listener::IncomingRequest request = co_await listener.next();
   ConnectOptions options;
-  options.private_data.assign(address.begin(), address.end());
+  options.private_data.assign(remote_memory.begin(), remote_memory.end());
   Connection peer = value_of(co_await Listener::accept(pd, cq, std::move(request), options));
   co_await disconnected(peer.id);
 }

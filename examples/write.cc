@@ -13,7 +13,7 @@
 
 using namespace verbena;
 
-static Task<> play(Loop& loop, std::uint16_t port, std::string server, std::string text) {
+static Task<> run(Loop& loop, std::uint16_t port, std::string server, std::string text) {
   const Device device = value_of(co_await Device::open(loop));
   const ProtectionDomain pd = value_of(co_await device.create_pd());
   CompletionQueue cq = value_of(co_await device.create_cq(1));
@@ -55,7 +55,7 @@ int main(int argc, char** argv) {
   try {
     const auto loop = value_of(Loop::create());
     const auto port = static_cast<std::uint16_t>(std::atoi(argv[1]));
-    loop->run(play(*loop, port, argc > 2 ? argv[2] : "", argc > 2 ? argv[3] : ""));
+    loop->run(run(*loop, port, argc > 2 ? argv[2] : "", argc > 2 ? argv[3] : ""));
     return 0;
   } catch (const std::exception& problem) {
     std::fprintf(stderr, "write: %s\n", problem.what());

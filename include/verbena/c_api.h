@@ -99,7 +99,8 @@ VB_API int vb_pkey_query(uint32_t device, uint32_t port, uint32_t index, uint16_
 // A context receives asynchronous events.  Its descriptor is readable (level-triggered POLLIN)
 // exactly while events wait.  The events of a QP, CQ or SRQ come to the context with which it was
 // created; they are dropped if that context is 0 or destroyed.  Events of a port come to every
-// context of its device and of VB_ALL_DEVICES.  Events of the device come to every context.
+// context of its device and to every context of VB_ALL_DEVICES.  Events of the device come to every
+// context.
 // Objects of different contexts can be used together, but a QP has the ports of one device only.
 #define VB_ALL_DEVICES 0xffffffffu
 VB_API int vb_context_create(uint32_t device, vb_handle* context, int* fd);
@@ -153,8 +154,9 @@ struct vb_wc {
   uint32_t qp_num, src_qp;
   uint32_t wc_flags;
   uint16_t pkey_index;
-  // sl is only for datagrams; on Ethernet it is 0, or the network header's type in ConnectX's code.
-  // dlid_path_bits and slid are only for datagrams on InfiniBand.
+  // sl is only for datagrams.  On Ethernet it is the type of the network header in ConnectX's
+  // numbers: 9 is IPv6, 10 is IPv4.  It is 0 if the adapter does not report the type, as with
+  // VERBENA_PERSONALITY=rxe.  dlid_path_bits and slid are only for datagrams on InfiniBand.
   uint8_t sl;
   uint8_t dlid_path_bits;
   uint16_t slid;
@@ -256,9 +258,9 @@ VB_API int vb_qp_query(vb_handle qp, struct vb_qp_attr* attr, struct vb_qp_init*
 VB_API int vb_qp_destroy(vb_handle qp);  // EBUSY while it is attached to a multicast group
 
 // Attaches a UD QP to a multicast group.  The QP receives a copy of each datagram that is sent to
-// this address and reaches the interface; index 0 stands for any interface of the host.  Sending to
-// a group does not need this.  ENOMEM: a limit of the device or of the host is reached
-// (net.ipv4.igmp_max_memberships).
+// this address and reaches the interface; index 0 stands for any interface of the host.  A QP that
+// only sends to a group need not be attached.  ENOMEM: a limit of the device or of the host is
+// reached (net.ipv4.igmp_max_memberships).
 VB_API int vb_qp_attach(vb_handle qp, const uint8_t group[16], uint32_t interface_index);
 VB_API int vb_qp_detach(vb_handle qp, const uint8_t group[16]);  // EINVAL: the QP is not attached
 
@@ -298,8 +300,8 @@ struct vb_recv_wr {
 VB_API int vb_qp_send_room(vb_handle qp, uint32_t* room);
 
 // Posts a send request.  ENOMEM: the queue is full.  EINVAL: the request or the state is wrong.
-// EOPNOTSUPP: the opcode is not implemented.  To post a list, set `more` on all requests but the
-// last one, which starts the engine.
+// EOPNOTSUPP: the opcode is not implemented.  To post a list, set `more` in all calls but the last
+// one.  Only a call without `more` starts the engine.
 VB_API int vb_post_send(vb_handle qp, const struct vb_send_wr* wr, int more);
 VB_API int vb_post_recv(vb_handle qp, const struct vb_recv_wr* wr);
 VB_API int vb_post_srq_recv(vb_handle srq, const struct vb_recv_wr* wr);
@@ -310,9 +312,9 @@ VB_API int vb_post_srq_recv(vb_handle srq, const struct vb_recv_wr* wr);
 // events wait.
 VB_API int vb_cm_channel_create(vb_handle* channel, int* fd);
 VB_API int vb_cm_channel_destroy(vb_handle channel);  // EBUSY while an id uses it
-// Suppresses the events of each id that a CONNECT_REQUEST created, until the program accepts it.
-// Accepting fails if the request is already over.  The kernel's RDMA CM does the same, and programs
-// such as UCX rely on it: before they accept, such an id still has their listener's context.
+// From now on, an id that a CONNECT_REQUEST created gives no events before the program has accepted
+// the id.  Accepting fails if the request is already over.  The kernel's RDMA CM does the same, and
+// UCX relies on it, because before accept such an id still has the context of the listener.
 VB_API int vb_cm_channel_hide_lost_requests(vb_handle channel);
 
 struct vb_cm_addresses {
@@ -321,7 +323,9 @@ struct vb_cm_addresses {
   uint32_t device, port_num;  // valid if `bound`
   uint32_t sgid_index;
   uint16_t pkey;
-  uint8_t bound;          // 1: the id has a device (src is a specific address) and id->verbs
+  // 1: the id has a device, because src is a specific address.  Then the drop-in library sets
+  // rdma_cm_id::verbs.
+  uint8_t bound;
   uint8_t resolved_path;  // 1: the path fields below are valid
   uint8_t path_mtu;       // enum ibv_mtu
   uint8_t traffic_class, hop_limit, packet_life_time;
@@ -353,8 +357,8 @@ VB_API int vb_cm_listen(vb_handle id, int backlog);
 // after its address was resolved; then ROUTE_RESOLVED follows.
 VB_API int vb_cm_set_option(vb_handle id, int level, int optname, const void* value, size_t bytes);
 
-// Gives the id a QP, or takes it away (0).  The QP goes to INIT now, and later to RTR, RTS and ERR
-// with the connection.
+// Gives the id a QP; 0 takes the QP away from the id.  The QP goes to INIT now, and later to RTR,
+// RTS and ERR with the connection.
 VB_API int vb_cm_id_set_qp(vb_handle id, vb_handle qp);
 // Returns the attributes for the state attr->qp_state, for programs that change the state of their
 // QP themselves.
@@ -363,9 +367,9 @@ VB_API int vb_cm_init_qp_attr(vb_handle id, struct vb_qp_attr* attr, uint32_t* m
 // Describes an alternate path for a connection.  An sgid of zeros stands for no path.
 struct vb_cm_path {
   uint8_t sgid[16], dgid[16];
-  uint32_t interface_index;          // of the source; 0: the first that has this address
+  uint32_t interface_index;          // of the source; 0: the first interface that has sgid
   uint32_t flow_label;               // 20 bits; 0: computed from the QP numbers
-  uint8_t hop_limit, traffic_class;  // hop limit 0: 64
+  uint8_t hop_limit, traffic_class;  // hop_limit 0 stands for 64
 };
 
 struct vb_conn_param {
@@ -386,8 +390,8 @@ struct vb_conn_param {
 };
 VB_API int vb_cm_connect(vb_handle id, const struct vb_conn_param* param);
 VB_API int vb_cm_accept(vb_handle id, const struct vb_conn_param* param);
-// `reason` is the reason of the REJ: 28 or 0 (chosen by the program), or 35 (the options of
-// enhanced connection establishment).
+// `reason` is the reason of the REJ: 28 (rejected by the program; 0 stands for 28, too), or 35 (the
+// options of enhanced connection establishment are rejected).
 VB_API int vb_cm_reject(vb_handle id, uint32_t reason, const void* private_data,
                         uint8_t private_data_len);
 VB_API int vb_cm_establish(vb_handle id);  // after CONNECT_RESPONSE, for an id without a QP
@@ -440,10 +444,10 @@ struct vb_cm_event {
 // Takes the next event.  If it is a failure, vb_last_error() describes it; the text is empty if the
 // reason is not known.
 VB_API int vb_cm_next_event(vb_handle channel, struct vb_cm_event* event);
-// Adds an event of the program to the id's events: RDMA_CM_EVENT_ADDRINFO_RESOLVED or _ERROR, or
-// RDMA_CM_EVENT_USER (16, 17, 18), with the given status and arg.  EINVAL: `type` is another type.
-// ENOMEM: too many events of the channel are unread (kUnreadEventsMax; only for USER).  EOPNOTSUPP:
-// always over an adapter.
+// Adds an event of the program to the id's events: RDMA_CM_EVENT_ADDRINFO_RESOLVED (16),
+// RDMA_CM_EVENT_ADDRINFO_ERROR (17) or RDMA_CM_EVENT_USER (18), with the given status and arg.
+// EINVAL: `type` is another type.  ENOMEM: the event is USER, and too many events of the channel
+// are unread (kUnreadEventsMax).  Over an adapter, every call fails with EOPNOTSUPP.
 VB_API int vb_cm_id_write_event(vb_handle id, uint32_t type, int32_t status, uint64_t arg);
 
 // ---- services of an InfiniBand subnet ---------------------------------------------------------
@@ -466,19 +470,19 @@ struct vb_service_query {
 
 // Asks the SA of the id's port for services; an id may ask only once.  ADDRINFO_RESOLVED or _ERROR
 // follows; its status is -EADDRNOTAVAIL if there is no such service.  Then vb_cm_services() returns
-// the answer, and vb_cm_resolve_route() leads to the first service without vb_cm_resolve_addr().
-// EINVAL: the id is not bound to a port, or has asked before.  EOPNOTSUPP: the port is not an
-// InfiniBand port.
+// the answer, and vb_cm_resolve_route() resolves the path to the first service;
+// vb_cm_resolve_addr() is not needed.  EINVAL: the id is not bound to a port, or has asked before.
+// EOPNOTSUPP: the port is not an InfiniBand port.
 VB_API int vb_cm_find_services(vb_handle id, const struct vb_service_query* query);
 // Copies at most `max` services, and sets *count to the number of all services.
 VB_API int vb_cm_services(vb_handle id, struct vb_service* services, uint32_t max, uint32_t* count);
-// Asks the SA of a port, and waits for its answer.  Sets *count as vb_cm_services() does; 0 if
-// there is no such service.
+// Asks the SA of a port, and waits for its answer.  Sets *count as vb_cm_services() does.  If there
+// is no such service, *count is 0; that is no error.
 VB_API int vb_services_find(uint32_t device, uint8_t port, const struct vb_service_query* query,
                             struct vb_service* services, uint32_t max, uint32_t* count);
 // Registers a service with the SA of a port, and waits until the SA has it.  The agent renews the
-// registration before its lease ends, and removes it with the program.  EADDRINUSE: a program of
-// this host has registered the same service id, GID and P_Key.
+// registration before its lease ends, and removes it when the program ends.  EADDRINUSE: a program
+// of this host has registered the same service id, GID and P_Key.
 VB_API int vb_service_add(uint32_t device, uint8_t port, const struct vb_service* service,
                           uint64_t* registration);
 VB_API int vb_service_remove(uint64_t registration);
@@ -487,10 +491,11 @@ VB_API int vb_service_remove(uint64_t registration);
 
 // Breaks a link or a node of a fabric, or mends it.  The words are those of `verbena fabric fault`:
 // {"link", "a", "red", "lossy", "2"}.  A null `fabric` stands for the fabric in VERBENA_FABRIC, or
-// else for the only fabric that is up.  `seed` is null without a seed.  `text` gets the new state
-// as a line for people, cut to `text_bytes`; it may be null.  Waits for the fabric for up to 10
-// seconds.  Needs no device.  EINVAL: the words describe no fault, or the fabric has no such link
-// or node.  ENODEV: no such fabric is up, or it does not answer.
+// else for the only fabric that is up.  `seed` may be null: lossy then uses the seed 1, and
+// flapping has fixed periods.  `text` gets the new state as a line for people, cut to `text_bytes`;
+// it may be null.  Waits for the fabric for up to 10 seconds.  Needs no device.  EINVAL: the words
+// describe no fault, or the fabric has no such link or node.  ENODEV: no such fabric is up, or it
+// does not answer.
 VB_API int vb_fabric_fault(const char* fabric, const char* const* words, size_t count,
                            const uint64_t* seed, char* text, size_t text_bytes);
 
@@ -498,8 +503,8 @@ VB_API int vb_fabric_fault(const char* fabric, const char* const* words, size_t 
 
 // Ids without a port space use the connection manager of vol1 12 directly.  The calls above work
 // for them too, with these differences:
-//  * Their addresses are of AF_IB: a GID and any service id, which stands for no port.  All private
-//    data is the program's, up to 92 bytes in a REQ.
+//  * Their addresses are of AF_IB: a GID and a service id.  Any service id is allowed; it has no
+//    meaning as a port.  All private data is the program's, up to 92 bytes in a REQ.
 //  * An id with a QP also gets CONNECT_RESPONSE.  Then vb_cm_establish_with() changes the state of
 //    the QP and sends the RTU.
 //  * An id that connects peer to peer may get CONNECT_REQUEST itself, with new_id 0.  Then the

@@ -9,16 +9,20 @@ extern "C" {
 
 // Declares the part of the C API that submits commands as requests.
 
-// Every command can be submitted instead of called.  vb_submit() never waits: when it returns, the
-// command is done, or it is pending (EINPROGRESS).  The request of a pending command comes out of
-// the queue later, exactly once.  There are no callbacks, so these functions may be used at any
-// time and in any thread.
+// The functions of c_api.h that enum vb_command lists can be submitted as commands instead of
+// called.  vb_submit() never waits: when it returns, the command is done, or it is pending
+// (EINPROGRESS).  The request of a pending command comes out of the queue later, exactly once.
+// There are no callbacks, so these functions may be used at any time and in any thread.
 //
 // The caller owns the request and its arguments, and must not move or free them until the request
 // is taken or cancelled.  Data that the arguments point to (private data, socket addresses) is
 // copied.
+//
+// In this list, a comment names the structure of a command's arguments.  It also holds for the
+// commands that follow, up to the next comment.
 enum vb_command {
-  VB_OPEN = 1,   // vb_open_args; connects to the agent, and starts it if necessary
+  // VB_OPEN stands for vb_device_query() and vb_port_query() of all ports of the device.
+  VB_OPEN = 1,   // vb_open_args
   VB_GID_QUERY,  // vb_gid_args
   VB_PD_CREATE,  // vb_pd_args
   VB_PD_DESTROY,
@@ -132,12 +136,13 @@ struct vb_cm_args {
   uint32_t ps, qp_type;
   uint64_t cookie;
   vb_handle id, qp;
-  const struct sockaddr *src, *dst;  // bind: src; resolve_addr: src may be null
+  const struct sockaddr *src, *dst;  // bind uses only src; for resolve_addr, src may be null
   int32_t timeout_ms, backlog;
-  const struct vb_conn_param* param;  // reject: its private data
+  const struct vb_conn_param* param;  // reject uses only the private data
   uint32_t reason;                    // reject: the reason; answer_path: the status
-  // These are used only for VB_PS_NONE.  With `data`, VB_CM_REJECT works as vb_cm_reject_with();
-  // VB_CM_ESTABLISH and VB_CM_DISCONNECT work as their `_with` functions, too.
+  // These are used only for VB_PS_NONE.  If `data` is set, VB_CM_REJECT, VB_CM_ESTABLISH and
+  // VB_CM_DISCONNECT work as vb_cm_reject_with(), vb_cm_establish_with() and
+  // vb_cm_disconnect_with().
   const struct vb_cm_message_data* data;
   const struct vb_cm_filter* filter;
   const struct vb_cm_path* path;
@@ -149,7 +154,7 @@ struct vb_request {
   uint32_t command;  // enum vb_command
   int32_t status;    // 0 or errno, once the command is done
   char text[192];    // vb_last_error() of the command, if it has failed
-  // The library uses this while the request is pending.
+  // The library uses these members while the request is pending.
   struct vb_request* next;
   uint32_t state;
 };
@@ -163,10 +168,12 @@ VB_API int vb_requests_destroy(vb_handle queue);  // EBUSY while it has requests
 VB_API int vb_submit(vb_handle queue, struct vb_request* request);
 // Takes the next completed request; returns null if there is none.  Never waits.
 VB_API struct vb_request* vb_requests_next(vb_handle queue);
-// Waits until this request is done, and takes it.  REQUIRES: it is pending, or done and not taken.
+// Waits until this request is done, and takes it.  REQUIRES: the request is pending, or is done and
+// was not taken.
 VB_API int vb_requests_wait(vb_handle queue, struct vb_request* request);
-// Cancels the request: after this call has returned, the library does not use it any more.  If the
-// command was not carried out yet, it never is; if it was, the object that it created is destroyed.
+// Cancels the request: after this call has returned, the library does not use the request any more.
+// A command that was not carried out yet will not be carried out.  Otherwise the object that the
+// command created is destroyed.
 VB_API int vb_requests_cancel(vb_handle queue, struct vb_request* request);
 
 #ifdef __cplusplus

@@ -177,7 +177,7 @@ class Agent final : public Connection::Owner, private Network::User {
   void refuse(Session& session, std::uint64_t request, std::string text);
   void serve(Session& session, const ipc::Envelope& envelope, std::vector<os::Fd> fds);
   void start_capture(Session& session, const ipc::Envelope& envelope, std::vector<os::Fd> fds);
-  void show_port(Session& session, const ipc::Envelope& envelope, std::vector<os::Fd> fds);
+  void update_port_files(Session& session, const ipc::Envelope& envelope, std::vector<os::Fd> fds);
   void show_sa(Session& session, const ipc::Envelope& envelope);
   void flush_sa(Session& session, const ipc::Envelope& envelope);
   Result<os::Fd> process_named(const Session& session, std::uint32_t pid) const;

@@ -90,7 +90,8 @@ int run(const Arguments& arguments) {
   if (options.all_users) {
     if (::geteuid() != 0) return failed(arguments, "only root can serve all users");
     options.idle.reset();
-    // Files are written with the rights of users, and not of root's groups.
+    // The agent writes the counter files of a program's port with the rights of the user
+    // (PortFiles), so it must not keep the rights of root's groups.
     if (::setgroups(0, nullptr) != 0) return failed(arguments, "cannot leave root's groups");
   }
   if (!arguments.bind.empty()) {
@@ -117,8 +118,8 @@ int run(const Arguments& arguments) {
   const KernelNetwork& kernel_network = *network;
   auto agent = std::make_unique<Agent>(loop, std::move(**listener), std::move(network),
                                        std::move(options), std::move(log));
-  // Without port 4791 this agent could not reach other hosts.  The agents that users start
-  // themselves might be able to.
+  // Without port 4791 this agent could not reach other hosts, so it ends.  Then users' programs
+  // start agents of their own, which may be able to (with another --bind address).
   if (arguments.all_users && !kernel_network.has_roce_port()) {
     const std::string why = kernel_network.state();
     agent.reset();  // frees the agent's name before the failure is reported

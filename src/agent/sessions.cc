@@ -285,7 +285,7 @@ void Agent::serve(Session& session, const ipc::Envelope& envelope, std::vector<o
       connection.reply_result(envelope.request, {});
       return stop("stopped by 'verbena agent stop'");
     case ipc::Type::kCapture: return start_capture(session, envelope, std::move(fds));
-    case ipc::Type::kShowPort: return show_port(session, envelope, std::move(fds));
+    case ipc::Type::kUpdatePortFiles: return update_port_files(session, envelope, std::move(fds));
     case ipc::Type::kShowSa:
       if (session.role == Role::kTool) return show_sa(session, envelope);
       break;
@@ -324,8 +324,9 @@ void Agent::start_capture(Session& session, const ipc::Envelope& envelope,
   session.connection.reply(envelope.request, ipc::CaptureStarted{*id});
 }
 
-void Agent::show_port(Session& session, const ipc::Envelope& envelope, std::vector<os::Fd> fds) {
-  const auto request = ipc::decode<ipc::ShowPort>(envelope);
+void Agent::update_port_files(Session& session, const ipc::Envelope& envelope,
+                              std::vector<os::Fd> fds) {
+  const auto request = ipc::decode<ipc::UpdatePortFiles>(envelope);
   if (!request || fds.size() != 1) {
     return session.connection.reply_result(
         envelope.request, fail(Errc::kMalformed, "the port's files need one directory"));

@@ -270,7 +270,7 @@ std::optional<std::string> provide_port_counters(AgentConnection& agent) {
       O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!port) return std::string(std::strerror(errno));
   const auto reply = agent.ask<ipc::Done>(
-      ipc::ShowPort{.pid = static_cast<std::uint32_t>(::getpid())}, std::array{port.get()});
+      ipc::UpdatePortFiles{.pid = static_cast<std::uint32_t>(::getpid())}, std::array{port.get()});
   if (!reply) return reply.error();
   if (reply->failed) return reply->text;
   return std::nullopt;

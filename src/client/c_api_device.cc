@@ -221,7 +221,7 @@ int vb_port_query(uint32_t device, uint32_t number, struct vb_port_attr* attr) {
                      (attr->state == 1 ? " is down: " : " is not active: ") + port.why_down);
     } else if (!port.reach.why_host_alone.empty()) {
       attr->host_alone = 1;
-      set_last_error("this user's programs on this host reach each other alone: " +
+      set_last_error("this user's programs on this host reach only each other: " +
                      port.reach.why_host_alone);
     }
     return 0;

@@ -287,7 +287,7 @@ bool Client::receive_from_sockets(Time now, os::UdpReceiver::Poll poll_mode) {
 void Client::flush() {
   const Time now = os::now();
   needs_flush_ = true;  // in case an exception ends this function
-  if (data_.joins() && process_.hears_others()) data_.stop_joining();
+  if (data_.coalesces() && process_.hears_others()) data_.stop_coalescing();
   bool more = true;
   for (int bursts = 0; more && bursts < kBurstsOfFlush; ++bursts) {
     more = process_.transmit(data_.burst(), now);

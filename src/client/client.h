@@ -185,7 +185,9 @@ class Client final : private Driver::Work {
   bool posts_can_wait() const override VB_REQUIRES(drive_lock) {
     return process_.engine().posts_can_wait();
   }
-  bool acknowledgements_can_wait() const override VB_REQUIRES(drive_lock) { return data_.joins(); }
+  bool acknowledgements_can_wait() const override VB_REQUIRES(drive_lock) {
+    return data_.coalesces();
+  }
   bool needs_flush() const override VB_REQUIRES(drive_lock) {
     return needs_flush_ || agent_.holds_messages() || process_.engine().waits_for_lane();
   }

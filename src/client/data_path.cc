@@ -16,9 +16,9 @@ Result<void> DataPath::add(std::vector<os::Fd> fds) {
   sockets.ipv4 = std::move(fds[0]);
   if (fds.size() > 1) sockets.ipv6 = std::move(fds[1]);
   const int ipv4 = sockets.ipv4.get(), ipv6 = sockets.ipv6.get();
-  auto receiver = os::UdpReceiver::create(ipv4, ipv6, {.join_packets = joins_});
-  // Kernels before Linux 5.0 cannot join packets.
-  if (!receiver && joins_) receiver = os::UdpReceiver::create(ipv4, ipv6);
+  auto receiver = os::UdpReceiver::create(ipv4, ipv6, {.coalesce_packets = coalesces_});
+  // Kernels before Linux 5.0 do not have UDP_GRO.
+  if (!receiver && coalesces_) receiver = os::UdpReceiver::create(ipv4, ipv6);
   sockets.receiver = VB_TRY(std::move(receiver));
   sockets_.reserve(sockets_.size() + 1);
   for (const int fd : {ipv4, ipv6}) {
@@ -57,9 +57,9 @@ void DataPath::unwatch(const Sockets& sockets) {
   }
 }
 
-void DataPath::stop_joining() {
-  joins_ = false;
-  for (const Sockets& sockets : sockets_) sockets.receiver->stop_joining();
+void DataPath::stop_coalescing() {
+  coalesces_ = false;
+  for (const Sockets& sockets : sockets_) sockets.receiver->stop_coalescing();
 }
 
 void DataPath::start_capture(int fd) {

@@ -36,11 +36,12 @@ class DataPath final : private os::PacketObserver, private link::LaneObserver {
   void set_table(ipc::QpTable table) { counters_.set_table(table); }
 
   // Adds the sockets of a range of QP numbers: IPv4, then IPv6 if the host has it (ipc::Leased).
-  // kMalformed, kSystem.
+  // kMalformed: `fds` is empty.  kSystem: a socket cannot be watched, or its options cannot be set.
   Result<void> add(std::vector<os::Fd> fds);
-  // Discards packets that have no lane, from now on until close().  The program's own sockets are
-  // of no use then: the kernel's network does not know the addresses of a virtual host, and if an
-  // agent serves all users, other hosts expect packets from that agent's port.
+  // From now on until close(), discards the packets that this program would send by UDP; packets in
+  // lanes are sent as before.  The program's own sockets are of no use then: the kernel's network
+  // does not know the addresses of a virtual host, and if an agent serves all users, other hosts
+  // expect packets from that agent's port.
   void stop_sending() { sends_packets_ = false; }
   // Sets where later packets go (os::UdpSender::Options).
   void set_destination(std::uint16_t port, std::function<bool(const Gid&)> is_of_this_host) {
@@ -51,11 +52,12 @@ class DataPath final : private os::PacketObserver, private link::LaneObserver {
   // Closes the descriptors in a forked child, and leaves the parent's memory alone.
   void abandon();
 
-  // Stops the kernel from joining packets.  Call it for the first peer on another host: its flow
-  // may carry packets for several programs of this host, and joined packets all go to one of them.
-  // Programs of this host never put packets for two QPs into a batch.
-  void stop_joining();
-  bool joins() const { return joins_; }
+  // Switches off UDP_GRO.  Call this when the first peer on another host appears: the flow of such
+  // a peer may carry packets for several programs of this host, and the kernel would give coalesced
+  // packets to one of these programs.  Programs of this host never put packets for two QPs into a
+  // batch.
+  void stop_coalescing();
+  bool coalesces() const { return coalesces_; }
 
   // Starts to copy packets into the capture ring in the memory of `fd`.  If that memory cannot be
   // mapped, there is no capture.
@@ -106,7 +108,7 @@ class DataPath final : private os::PacketObserver, private link::LaneObserver {
   os::UdpSender sender_;
   link::Burst burst_{};
   std::vector<Sockets> sockets_{};
-  bool joins_ = true;
+  bool coalesces_ = true;
   bool sends_packets_ = true;
   bool dropped_ = false;
   os::Mapping capture_memory_{};

@@ -356,7 +356,7 @@ TEST_F(Disconnect, DestroyedWhenEstablished) {
   connect();
   net.lose("DREQ");
   destroy(net.p, passive);
-  EXPECT_FALSE(net.p.cm.idle());
+  EXPECT_TRUE(net.p.cm.has_orphans());
   net.run(1s);
 
   EXPECT_EQ(net.text(), R"(
@@ -365,7 +365,7 @@ TEST_F(Disconnect, DestroyedWhenEstablished) {
     29 ms  A --- DREP --> P
     29 ms  A Disconnected: peer
     33 ms  A TimewaitExit)");
-  EXPECT_TRUE(net.p.cm.idle());
+  EXPECT_FALSE(net.p.cm.has_orphans());
 }
 
 TEST_F(Disconnect, DestroyedInDreqSentAndInTimewait) {
@@ -402,7 +402,7 @@ TEST_F(Disconnect, NextManagerEndsTheConnection) {
   net.a.restart();
   net.lose("DREQ", 2);
   net.a.call([&](Manager& m) { EXPECT_TRUE(m.inherit(connection, net.world.now()).has_value()); });
-  EXPECT_FALSE(net.a.cm.idle());
+  EXPECT_TRUE(net.a.cm.has_orphans());
   net.run(1s);
 
   EXPECT_EQ(net.text(), R"(
@@ -412,7 +412,7 @@ TEST_F(Disconnect, NextManagerEndsTheConnection) {
     70 ms  A <-- DREP --- P
     70 ms  P Disconnected: peer
     73 ms  P TimewaitExit)");
-  EXPECT_TRUE(net.a.cm.idle());
+  EXPECT_FALSE(net.a.cm.has_orphans());
   EXPECT_EQ(net.a.cm.endpoints(), 0u);
 }
 
@@ -433,8 +433,8 @@ TEST_F(Disconnect, NextManagersOfBothSidesEndTheConnection) {
     11 ms  A <-- DREP --- P
     15 ms  A <-- DREQ --- P
     16 ms  A --- DREP --> P)");
-  EXPECT_TRUE(net.a.cm.idle());
-  EXPECT_TRUE(net.p.cm.idle());
+  EXPECT_FALSE(net.a.cm.has_orphans());
+  EXPECT_FALSE(net.p.cm.has_orphans());
 }
 
 // The peer waits for an RTU, which the new manager does not have, and repeats its REP.
@@ -450,7 +450,7 @@ TEST_F(Disconnect, NextManagerEndsAConnectionWithoutRtu) {
   net.run(5s);
   EXPECT_GT(net.a.cm.counters().of(wire::cm::AttributeId::kRep).duplicate, 0u);
   EXPECT_EQ(net.p.outcomes[passive].disconnected, 1);
-  EXPECT_TRUE(net.a.cm.idle());
+  EXPECT_FALSE(net.a.cm.has_orphans());
 }
 
 TEST_F(Disconnect, NextManagerGivesUpOnASilentPeer) {
@@ -461,7 +461,7 @@ TEST_F(Disconnect, NextManagerGivesUpOnASilentPeer) {
   net.a.call([&](Manager& m) { EXPECT_TRUE(m.inherit(connection, net.world.now()).has_value()); });
   net.run(Endpoint::kDisconnectTimeout + 1s);
   EXPECT_GT(net.a.cm.counters().of(wire::cm::AttributeId::kDreq).repeated, 4u);
-  EXPECT_TRUE(net.a.cm.idle());
+  EXPECT_FALSE(net.a.cm.has_orphans());
   EXPECT_EQ(net.a.cm.deadline(), kNever);
 }
 

@@ -144,9 +144,8 @@ class Manager {
   std::optional<Output> poll() { return outbox_.poll(); }
 
   // ---- Queries
-  // Returns true if all endpoints have an owner (there are no orphans), so that the process may
-  // end.
-  bool idle() const { return orphans_.empty(); }
+  // Returns true if an endpoint has no owner any more.  Then the process must not end yet.
+  bool has_orphans() const { return !orphans_.empty(); }
   std::optional<View> view(EndpointHandle endpoint) const;
   std::size_t endpoints() const;
   const Counters& counters() const { return counters_; }

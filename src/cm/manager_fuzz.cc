@@ -77,7 +77,7 @@ class TestedManager {
       cm_.on_timer(now_);
       drain();
     }
-    VB_CHECK(cm_.endpoints() == 0 && cm_.sidr().size() == 0 && cm_.idle());
+    VB_CHECK(cm_.endpoints() == 0 && cm_.sidr().size() == 0 && !cm_.has_orphans());
   }
 
  private:

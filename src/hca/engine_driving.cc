@@ -189,8 +189,8 @@ std::size_t Engine::rows(std::span<QpRow> out) const {
 Counters Engine::counters() const {
   const Shared& shared = state_->shared;
   Counters all = shared.counters;
-  all[Counter::kLimitSendQueue] = shared.full_sends.load(std::memory_order_relaxed);
-  all[Counter::kLimitRecvQueue] = shared.full_receives.load(std::memory_order_relaxed);
+  all[Counter::kLimitSendQueue] = shared.sends_refused.load(std::memory_order_relaxed);
+  all[Counter::kLimitRecvQueue] = shared.receives_refused.load(std::memory_order_relaxed);
   return all;
 }
 

@@ -147,7 +147,7 @@ TEST_F(PortsOfQp, AddressHandleOfAnotherDeviceIsRefused) {
         .has_value();
   };
   EXPECT_FALSE(post(kOfOtherDevice));
-  ASSERT_TRUE(post(kOther)) << "only the driver knows the port of the QP";
+  ASSERT_TRUE(post(kOther)) << "only transmit() compares the port with that of the QP";
   link::Burst burst;
   (void)host.engine.transmit(burst, {});
   EXPECT_TRUE(burst.empty());

@@ -121,7 +121,7 @@ Result<bool> PostQueues::post_send(const SendRequest& request, const AddressHand
   const QpState state = state_.load(std::memory_order_relaxed);
   if (state < QpState::kRts) return fail(Errc::kBadState, "the QP is not ready to send");
   if (sends_.full()) {
-    core_.shared.full_sends.fetch_add(1, std::memory_order_relaxed);
+    core_.shared.sends_refused.fetch_add(1, std::memory_order_relaxed);
     return fail(Errc::kNoResources, "the send queue is full");
   }
   SendWqe& wqe = sends_.prepare();
@@ -162,7 +162,7 @@ Result<bool> PostQueues::post_recv(const RecvRequest& request) {
   const QpState state = state_.load(std::memory_order_relaxed);
   if (state == QpState::kReset) return fail(Errc::kBadState, "the QP is in RESET");
   if (receives_.full()) {
-    core_.shared.full_receives.fetch_add(1, std::memory_order_relaxed);
+    core_.shared.receives_refused.fetch_add(1, std::memory_order_relaxed);
     return fail(Errc::kNoResources, "the receive queue is full");
   }
   RecvWqe& wqe = receives_.prepare();

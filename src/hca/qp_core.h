@@ -110,10 +110,10 @@ struct Shared {
   std::array<RequestFailure, kFailuresMax> failures{};  // a ring
   std::size_t first_failure = 0;
   std::size_t failure_count = 0;
-  std::uint64_t copied_bytes = 0;           // the bytes of direct accesses, also of refused ones
-  Time now{};                               // the time of the driver's latest call
-  std::atomic<std::uint64_t> full_sends{};  // kLimitSendQueue, counted by any thread that posts
-  std::atomic<std::uint64_t> full_receives{};
+  std::uint64_t copied_bytes = 0;              // the bytes of direct accesses, also of refused ones
+  Time now{};                                  // the time of the driver's latest call
+  std::atomic<std::uint64_t> sends_refused{};  // kLimitSendQueue, counted by any thread that posts
+  std::atomic<std::uint64_t> receives_refused{};
   List<CompletionQueue, &CompletionQueue::event_link> cq_events;
   List<CompletionQueue, &CompletionQueue::publish_link> unpublished;
   List<QpCore, &QpCore::event_link> qp_events;

@@ -60,7 +60,8 @@ TEST(RoundTrip, TheProbeTimeoutFollowsTheRoundTrip) {
   for (std::uint32_t psn = 1004; psn < 1200; ++psn) round_trip(psn, milliseconds(1));
   s.post(WrOpcode::kSend, 5, 10);
   s.out();
-  // The timeout has changed by two losses, and one early probe.
+  // Now the lower bound of the timeout applies.  It began at 5 ms: a loss has halved it, the early
+  // probe has doubled it, and another loss has halved it.
   EXPECT_EQ(time_to_probe(s), std::chrono::microseconds(2500));
 }
 

@@ -69,7 +69,7 @@ Result<void> SharedReceiveQueue::post(const RecvRequest& request) {
   const std::scoped_lock lock(mutex_);
   const auto slot = free_slot();
   if (!slot) {
-    shared_.full_receives.fetch_add(1, std::memory_order_relaxed);
+    shared_.receives_refused.fetch_add(1, std::memory_order_relaxed);
     return fail(Errc::kNoResources, "the shared receive queue is full");
   }
   RecvWqe& wqe = wqe_in(*slot);

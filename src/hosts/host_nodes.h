@@ -29,7 +29,7 @@ class HostNodes final : public Nodes {
   // Tells the programs of a host that its links may have gone down or come up.
   void links_changed(HostIndex host) { networks_[host]->links_changed(); }
 
-  Forwarder& packets() override { return *switch_; }
+  Forwarder& forwarder() override { return *switch_; }
   std::size_t size() const override { return agents_.size(); }
   const std::string& name(std::size_t host) const override {
     return switch_->network().fabric().hosts[host].name;

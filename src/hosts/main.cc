@@ -145,7 +145,7 @@ int run(const Arguments& arguments) {
                                                     std::move(options), log);
   if (!service) return failed(arguments, service.error());
   if (arguments.ready_fd >= 0) os::report_ready(arguments.ready_fd);
-  run_until_it_ends(loop, (*service)->packets());
+  run_until_it_ends(loop, (*service)->forwarder());
   return 0;
 }
 

@@ -34,7 +34,7 @@ class Nodes {
   Nodes& operator=(const Nodes&) = delete;
   virtual ~Nodes() = default;
 
-  virtual Forwarder& packets() = 0;
+  virtual Forwarder& forwarder() = 0;
   // Returns the number of hosts.
   virtual std::size_t size() const = 0;
   virtual const std::string& name(std::size_t host) const = 0;

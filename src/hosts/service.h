@@ -60,7 +60,7 @@ class Service final : public agent::Connection::Owner {
                                                                      const agent::Log& log);
   ~Service() override;
 
-  Forwarder& packets() { return nodes_->packets(); }
+  Forwarder& forwarder() { return nodes_->forwarder(); }
 
  private:
   // Represents a connection from a command such as `verbena fabric show`.

@@ -47,7 +47,7 @@ class SubnetNodes final : public Nodes {
   // does not have the P_Key.
   bool set_pkey(subnet::PortRef port, Pkey pkey, bool present);
 
-  Forwarder& packets() override { return *switch_; }
+  Forwarder& forwarder() override { return *switch_; }
   std::size_t size() const override { return hcas_.size(); }
   // name(), status() and interfaces() count only the HCAs: 0 is the first HCA of the topology.
   const std::string& name(std::size_t host) const override {

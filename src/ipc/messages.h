@@ -62,13 +62,13 @@ enum class Type : std::uint16_t {
   kRemoveService = 29,
   kFlushCapture = 30,
   // The command line tool sends these to the agent (tool_messages.h).
-  kStatus = 32,     // StatusReply
-  kProcesses = 33,  // ProcessesReply
-  kStop = 34,       // Done
-  kCapture = 35,    // CaptureStarted
-  kShowPort = 36,   // Done
-  kShowSa = 41,     // SaReply (sa_messages.h)
-  kFlushSa = 42,    // SaFlushed
+  kStatus = 32,           // StatusReply
+  kProcesses = 33,        // ProcessesReply
+  kStop = 34,             // Done
+  kCapture = 35,          // CaptureStarted
+  kUpdatePortFiles = 36,  // Done
+  kShowSa = 41,           // SaReply (sa_messages.h)
+  kFlushSa = 42,          // SaFlushed
   // The command line tool sends these to the process of a fabric (fabric.h).
   kShowFabric = 37,      // FabricReply
   kAwaitSubnet = 38,     // SubnetState

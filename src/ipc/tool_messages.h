@@ -15,9 +15,9 @@ struct Status {
   void fields(auto&) {}
 };
 
-// Asks for a page of the list of processes and then of connections.  The page begins after the
-// numbers with which the previous page ended, so that no entry is missed if an earlier one
-// disappears.
+// Asks for one page of a list that has all processes first, and then all connections.  The page
+// begins after the numbers with which the previous page ended, so that no entry is missed if an
+// earlier one disappears.
 struct Processes {
   static constexpr Type kType = Type::kProcesses;
   std::uint64_t after_process = 0;
@@ -30,18 +30,20 @@ struct Stop {
   void fields(auto&) {}
 };
 
-// Starts a capture for a process and the processes that it starts.  Carries the open file.  The
-// capture ends when the process and every program that has joined the capture have ended.
+// Starts a capture for a process and the processes that it starts.  The message carries the
+// descriptor of the file for the capture.  The capture ends when the process and every program that
+// has joined the capture have ended.
 struct Capture {
   static constexpr Type kType = Type::kCapture;
   std::uint32_t pid = 0;
   void fields(auto& a) { a(pid); }
 };
 
-// Asks the agent to update the files of the port's counters while the process lives.  Carries the
-// descriptor of the directory that the process sees as /sys/class/infiniband/verbena0/ports/1.
-struct ShowPort {
-  static constexpr Type kType = Type::kShowPort;
+// Asks the agent to update the files of the port's counters while the process lives.  The message
+// carries the descriptor of the directory that the process sees as
+// /sys/class/infiniband/verbena0/ports/1.
+struct UpdatePortFiles {
+  static constexpr Type kType = Type::kUpdatePortFiles;
   std::uint32_t pid = 0;
   void fields(auto& a) { a(pid); }
 };
@@ -51,7 +53,8 @@ struct PortStatus {
   std::uint8_t number = 1;
   bool active = false;
   std::string why_down{};
-  std::string why_host_alone{};  // see Reach
+  // Empty, or the reason why the port reaches only programs of this host (Reach).
+  std::string why_host_alone{};
   void fields(auto& a) { a(device, number, active, why_down, why_host_alone); }
 };
 
@@ -81,7 +84,7 @@ struct ProcessInfo {
   std::uint32_t pid = 0;
   std::string name{};
   bool has_table = false;
-  std::vector<std::uint16_t> ranges{};  // the upper 12 bits of its QPNs
+  std::vector<std::uint16_t> ranges{};  // for each leased range, the upper 12 bits of its QPNs
   void fields(auto& a) { a(number, pid, name, has_table, ranges); }
 };
 

@@ -8,7 +8,8 @@ namespace {
 // PSNs are comparable only over half of their range (vol1 9.7.1).
 constexpr std::uint32_t kPsnSpanMax = 0x7fffff;
 
-// Returns true if the request's PSNs follow those that the target has received (grant()).
+// Returns true if the request's PSNs can follow those that the target has received.  See grant()
+// for the rule.
 bool continues(const QpRow& row, const AccessRequest& request) {
   if (request.psns == 0 || request.psns > kPsnSpanMax) return false;
   if (request.generation == 0) return row.expected_psn == request.first_psn.value;

@@ -94,7 +94,7 @@ TEST(AccessTable, QueuePairKeepsEveryFieldAndItsExpectedPsnCanChange) {
   EXPECT_FALSE(table.reader.qp(0xabcdef));
 }
 
-TEST(AccessTable, RowsAreRefusedWhenAllTheirPositionsAreTaken) {
+TEST(AccessTable, RowIsRefusedWhenAllPositionsOfItsKeyAreTaken) {
   Table table;
   std::uint32_t published = 0;
   for (std::uint32_t key = 1; key <= 2 * AccessTable::kRegions; ++key) {

@@ -394,6 +394,6 @@ std::vector<std::pair<ClientId, ipc::ConnectionInfo>> Node::connections() const 
 
 std::size_t Node::ids() const { return rdmacm_.ids(); }
 
-bool Node::idle() const { return clients_.empty() && quiescing_.empty() && rdmacm_.idle(); }
+bool Node::idle() const { return clients_.empty() && quiescing_.empty() && !rdmacm_.has_orphans(); }
 
 }  // namespace verbena::node

@@ -29,11 +29,11 @@ class UdpReceiver {
   static constexpr std::size_t kMessagesMax = 32;  // per system call
 
   struct Options {
-    // Uses UDP_GRO: batches from this host arrive as one message, and the kernel joins packets of
-    // one flow from other hosts, which makes receiving several times as fast.  But the kernel may
-    // join packets for QPs of several programs; all of them then go to the first packet's program.
-    // Do not use this option with peers whose flows mix destination QPs.
-    bool join_packets = false;
+    // Uses UDP_GRO: batches from this host arrive as one message, and the kernel coalesces packets
+    // of one flow from other hosts, which makes receiving several times as fast.  But the kernel
+    // may coalesce packets for QPs of several programs; all of them then go to the program of the
+    // first packet.  Do not use this option with peers whose flows mix destination QPs.
+    bool coalesce_packets = false;
   };
   struct Datagram {
     // The source is the peer.  The interface is set only if an address is link-local.
@@ -75,8 +75,9 @@ class UdpReceiver {
   bool full() const { return full_; }
   // Returns true if the last receive() has dropped and counted something.
   bool dropped() const { return dropped_; }
-  // Makes the kernel stop joining packets.  Packets that it has already joined still arrive joined.
-  void stop_joining();
+  // Switches off UDP_GRO.  Packets that the kernel has coalesced already still arrive in one
+  // message.
+  void stop_coalescing();
 
   // Returns the counters now; asks the kernel for Counters::lost.
   Counters counters() const;
@@ -135,7 +136,7 @@ class UdpSender {
     std::uint16_t destination_port = 4791;
     // Uses UDP_SEGMENT: packets of one flow and QP go to the kernel as one message, if all
     // but the last, which may be shorter, have the same size.
-    bool join_packets = true;
+    bool coalesce_packets = true;
     // If set, the sender reaches this host alone: it sends to addresses for which this returns
     // true, and to multicast groups, but only to their members here.  Empty: it reaches everybody.
     std::function<bool(const Gid&)> is_of_this_host{};
@@ -155,7 +156,8 @@ class UdpSender {
     std::uint64_t other = 0;        // other errors, or no socket could be opened
   };
 
-  explicit UdpSender(const Options& options) : options_(options), joins_(options.join_packets) {}
+  explicit UdpSender(const Options& options)
+      : options_(options), coalesces_(options.coalesce_packets) {}
   UdpSender() : UdpSender(Options()) {}
   ~UdpSender();
   UdpSender(const UdpSender&) = delete;
@@ -194,7 +196,7 @@ class UdpSender {
   void count_refused(std::size_t packets, int error_number);
 
   Options options_;
-  std::atomic<bool> joins_;
+  std::atomic<bool> coalesces_;
   std::mutex opening_{};
   std::array<Sockets, 2> sockets_{};  // IPv4, IPv6
   AtomicCounters counters_{};

@@ -53,9 +53,9 @@ struct Bench {
   std::unique_ptr<UdpReceiver> receiver;
   link::Burst burst;
 
-  explicit Bench(bool join_packets = false)
-      : receiver(*UdpReceiver::create(port->ipv4(), port->ipv6(), {.join_packets = join_packets})) {
-  }
+  explicit Bench(bool coalesce_packets = false)
+      : receiver(*UdpReceiver::create(port->ipv4(), port->ipv6(),
+                                      {.coalesce_packets = coalesce_packets})) {}
 
   struct Received {
     link::Address address;
@@ -228,8 +228,8 @@ TEST(UdpLink, ManyFlowsShareAFewSockets) {
 
 TEST(UdpLink, BatchArrivesCompleteInOrderWithAscendingIdentifications) {
   in_network_namespace([] {
-    for (const bool join_at_receiver : {false, true}) {
-      Bench bench(join_at_receiver);
+    for (const bool coalesce_at_receiver : {false, true}) {
+      Bench bench(coalesce_at_receiver);
       Recorder recorder;
       UdpSender sender({.observer = &recorder});
       for (const Gid& address : {kIpv4Loopback, kIpv6Loopback}) {
@@ -249,7 +249,7 @@ TEST(UdpLink, BatchArrivesCompleteInOrderWithAscendingIdentifications) {
   });
 }
 
-TEST(UdpLink, BatchArrivesAsSinglePacketsAfterStopJoining) {
+TEST(UdpLink, BatchArrivesAsSinglePacketsAfterStopCoalescing) {
   in_network_namespace([] {
     Bench bench(true);
     UdpSender sender;
@@ -263,7 +263,7 @@ TEST(UdpLink, BatchArrivesAsSinglePacketsAfterStopJoining) {
       return first;
     };
     EXPECT_EQ(count_first_receive(), 40u);
-    bench.receiver->stop_joining();
+    bench.receiver->stop_coalescing();
     EXPECT_EQ(count_first_receive(), UdpReceiver::kMessagesMax);
   });
 }
@@ -356,7 +356,7 @@ TEST(UdpLink, PacketsForDifferentQpsAreNotBatched) {
 TEST(UdpLink, ReceiveAlternatesBetweenIpVersions) {
   in_network_namespace([] {
     Bench bench;
-    UdpSender sender({.join_packets = false});
+    UdpSender sender({.coalesce_packets = false});
     for (const Gid& address : {kIpv4Loopback, kIpv6Loopback}) {
       for (std::uint32_t psn = 0; psn < 50; ++psn) {
         add_packet(bench.burst, flow_to(address), Qpn{1}, psn, 4);

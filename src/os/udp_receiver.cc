@@ -17,14 +17,14 @@ namespace {
 
 constexpr std::size_t kReceivedControlBytes = 192;  // four messages of at most 40 bytes
 constexpr std::size_t kDatagramBytesMax = link::Burst::kPacketBytesMax + link::Burst::kIcrcBytes;
-constexpr std::size_t kJoinedBytesMax = 65536;     // one IP packet's worth
+constexpr std::size_t kCoalescedBytesMax = 65536;  // one IP packet's worth
 constexpr std::size_t kReceivedSegmentsMax = 128;  // UDP_MAX_SEGMENTS of a recent kernel
 
 // Holds what the control messages of a received message report.
 struct Ancillary {
   link::Address address{};
   std::uint32_t interface = 0;
-  std::size_t segment_bytes = 0;  // of each joined datagram; 0: the message is one datagram
+  std::size_t segment_bytes = 0;  // of each coalesced datagram; 0: the message is one datagram
 };
 
 template <class T>
@@ -86,8 +86,8 @@ Result<std::unique_ptr<UdpReceiver>> UdpReceiver::create(int ipv4, int ipv6,
   for (const int fd : {ipv4, ipv6}) {
     if (fd < 0) continue;
     VB_TRY_VOID(ask_for_ancillary_data(fd));
-    if (!set_option(fd, IPPROTO_UDP, kUdpGro, options.join_packets ? 1 : 0) &&
-        options.join_packets) {
+    if (!set_option(fd, IPPROTO_UDP, kUdpGro, options.coalesce_packets ? 1 : 0) &&
+        options.coalesce_packets) {
       return system_error(errno, "UDP_GRO");
     }
   }
@@ -97,14 +97,14 @@ Result<std::unique_ptr<UdpReceiver>> UdpReceiver::create(int ipv4, int ipv6,
 UdpReceiver::UdpReceiver(int ipv4, int ipv6, const Options& options)
     : ipv4_(ipv4),
       ipv6_(ipv6),
-      buffer_bytes_(options.join_packets ? kJoinedBytesMax : kDatagramBytesMax),
+      buffer_bytes_(options.coalesce_packets ? kCoalescedBytesMax : kDatagramBytesMax),
       batch_(new Batch),
       lost_before_(lost_by_kernel(ipv4) + lost_by_kernel(ipv6)) {
   // A host without an IP version never has packets of it.
   if (ipv4 < 0) empty_polls_[0] = kAbsentVersion;
   if (ipv6 < 0) empty_polls_[1] = kAbsentVersion;
   batch_->memory = std::make_unique_for_overwrite<std::byte[]>(kMessagesMax * buffer_bytes_);
-  datagrams_.reserve(options.join_packets ? kMessagesMax * kReceivedSegmentsMax : kMessagesMax);
+  datagrams_.reserve(options.coalesce_packets ? kMessagesMax * kReceivedSegmentsMax : kMessagesMax);
   for (std::size_t i = 0; i < kMessagesMax; ++i) {
     batch_->vectors[i] = {.iov_base = batch_->memory.get() + i * buffer_bytes_,
                           .iov_len = buffer_bytes_};
@@ -135,7 +135,7 @@ std::array<NamedValue, 5> named(const UdpReceiver::Counters& counters) {
   return named_values(kReceiverNames, counters);
 }
 
-void UdpReceiver::stop_joining() {
+void UdpReceiver::stop_coalescing() {
   for (const int fd : {ipv4_, ipv6_}) {
     if (fd >= 0) set_option(fd, IPPROTO_UDP, kUdpGro, 0);
   }

@@ -262,7 +262,7 @@ void UdpSender::send(link::Burst& burst) {
   Plan plan;
   for (std::size_t i = 0; i < packets.size();) {
     const link::Address& address = packets[i].address;
-    const std::size_t n = joins_.load(std::memory_order_relaxed) ? batch_length(burst, i) : 1;
+    const std::size_t n = coalesces_.load(std::memory_order_relaxed) ? batch_length(burst, i) : 1;
     const bool ipv6 = !wire::is_ipv4(address.destination);
     if (address.is_infiniband()) {
       count_refused(n, EAFNOSUPPORT);
@@ -318,7 +318,7 @@ bool UdpSender::retry_one_by_one(const Plan& plan, std::size_t index, link::Burs
   const Plan::Entry& batch = plan.entries[index];
   if (batch.packets == 1) return false;
   if (error_number != EIO && error_number != EINVAL && error_number != EMSGSIZE) return false;
-  if (error_number == EIO) joins_.store(false, std::memory_order_relaxed);
+  if (error_number == EIO) coalesces_.store(false, std::memory_order_relaxed);
   Plan single_packets;
   for (std::uint16_t i = 0; i < batch.packets; ++i) {
     // The observer has seen these packets already.  It does not learn that their IPv4

@@ -22,8 +22,8 @@ class QpLeases {
   QpLeases(hca::Engine& engine, AgentRequests& requests, Random random)
       : engine_(engine), requests_(requests), random_(random) {}
 
-  // If `qp_table` is set, the request for a range carries the descriptor of the QP table.
-  Started<hca::QpHandle> create_qp(const hca::QpInit& init, Time now, bool qp_table,
+  // If `send_qp_table` is set, a request for a range carries the descriptor of the QP table.
+  Started<hca::QpHandle> create_qp(const hca::QpInit& init, Time now, bool send_qp_table,
                                    Completion<hca::QpHandle> done);
   // Sets the access to this program's memory that requests for ranges announce.
   void set_direct_access(const ipc::DirectAccess& direct) { direct_ = direct; }
@@ -43,16 +43,16 @@ class QpLeases {
   auto in_use() const {
     return [this](Qpn qpn) { return engine_.find_qp(qpn).has_value(); };
   }
-  void lease(bool qp_table);
-  void on_leased(const Result<ipc::Leased>& leased, bool qp_table);
+  void lease(bool send_qp_table);
+  void on_leased(const Result<ipc::Leased>& leased, bool send_qp_table);
 
   hca::Engine& engine_;
   AgentRequests& requests_;
   Random random_;
   ipc::DirectAccess direct_{};
   QpNumbers numbers_{};
-  std::map<std::uint64_t, WaitingQp> waiting_{};
-  std::uint64_t next_number_ = 1;
+  std::map<std::uint64_t, WaitingQp> waiting_{};  // by ticket: in the order of the requests
+  std::uint64_t next_ticket_ = 1;
   bool lease_pending_ = false;
   Pending lease_{};
   std::uint64_t refused_ = 0;

@@ -434,7 +434,7 @@ TEST_F(ConnectTest, AnUnreadableHeaderIsRejected) {
   EXPECT_EQ(receive_req(std::byte{0x00}, std::byte{0x50}), "\n  <-- REJ --- P");
   EXPECT_EQ(hosts.p.cm.cm_counters().rejects_sent.at(28), 2u);
   EXPECT_EQ(hosts.p.count(EventKind::kConnectRequest), 0u);
-  EXPECT_EQ(hosts.p.cm.connections().endpoints(), 0u);
+  EXPECT_EQ(hosts.p.cm.endpoints(), 0u);
 }
 
 TEST_F(ConnectTest, ProgramsDeathDestroysItsIds) {
@@ -448,7 +448,7 @@ TEST_F(ConnectTest, ProgramsDeathDestroysItsIds) {
   hosts.p.call([&](Manager& m) { m.client_gone(kProgram, hosts.world.now()); });
   EXPECT_EQ(hosts.p.cm.ids(), 1u);
   hosts.run(5s);
-  EXPECT_TRUE(hosts.p.cm.idle());
+  EXPECT_FALSE(hosts.p.cm.has_orphans());
   EXPECT_EQ(hosts.a.count(EventKind::kDisconnected), 1u);
   EXPECT_TRUE(hosts.p.cm.bind(kOther, second, any4(kPort), hosts.world.now())
                   .has_value());                        // the port is free

@@ -51,13 +51,13 @@ struct Config {
 //
 //   idle -> bound -> listening
 //     |       |
-//     +-------+-> resolving -> resolved -> connecting -> responded
-//                 (RouteQuery)                  |            | establish()
-//                                               v            v
-//   a listener's child:  requested -> accepting -> failed  connected
-//                            |            +- RTU or first data ^  |
-//                            +- reject() -> failed                v
-//                                            disconnecting -> disconnected
+//     +-------+-> resolving -> resolved -> connecting -> responded --establish()--> connected
+//                 (RouteQuery)
+//   a listener's child:  requested -> accepting --RTU or first data--> connected
+//
+//   connected -> disconnecting -> disconnected
+//   requested or responded --reject()--> failed
+//   connecting or accepting --REJ or no answer--> failed
 //
 // Ids for datagrams go from connecting or requested straight to connected: SIDR resolves the QP of
 // a service, and nothing is established (datagrams.cc).
@@ -65,19 +65,19 @@ struct Config {
 // Spec: annex A11 (RDMA IP CM service).  Events and their order follow rdma_cm(7), with these
 // differences:
 //  * ADDR_RESOLVED has the whole path except the traffic class, which is the id's TOS at the time
-//    of connect().  RoCE has no SA that knows routes, so the program's side answers
+//    of connect().  RoCE has no SA that knows routes, so the client library in the program answers
 //    rdma_resolve_route() itself.
-//  * An active id with a QP gets CONNECT_RESPONSE, too: the program's side moves the QP, calls
-//    establish() and turns the event into ESTABLISHED.
+//  * An active id with a QP gets CONNECT_RESPONSE, too: the client library changes the state of the
+//    QP, calls establish() and turns the event into ESTABLISHED.
 //  * DISCONNECTED comes once on each side, and the peer's DREQ is answered at once.
 //  * The backlog is a limit: further requests are dropped, and the peer repeats them.
 //
-// It does no I/O itself, like cm::Manager: drain poll(), then ask for deadline().  Calls check the
-// owner: a call for another owner's id fails with kBadHandle, as for a forged id.  A valid call in
-// the wrong state fails with kBadState (librdmacm: EINVAL).
+// Like cm::Manager, this class does no I/O: after each call, drain poll(), then ask for deadline().
+// Calls check the owner: a call for another owner's id fails with kBadHandle, as for a forged id.
+// A valid call in the wrong state fails with kBadState (librdmacm: EINVAL).
 class Manager {
  public:
-  // Requests wait for listen() for this time after bind().
+  // After bind(), requests wait for listen() for at most this time.
   static constexpr Duration kListenGrace = std::chrono::seconds(1);
 
   Manager(const Config& config, Random random);
@@ -104,8 +104,8 @@ class Manager {
   // begin at the GID of the id's port, or one of its numbers is out of range.
   Result<void> set_path(Owner owner, IdHandle id, const PathInfo& path);
   Result<void> listen(Owner owner, IdHandle id, std::uint32_t backlog);
-  // Listens with an id without a port space that is bound to a service id, at one GID or all of
-  // them.
+  // For ids without a port space: listens for the service id to which the id is bound, at the id's
+  // GID or at all GIDs of the host.
   Result<void> listen_for(Owner owner, IdHandle id, const Filter& filter, std::uint32_t backlog);
   Result<void> connect(Owner owner, IdHandle id, const ConnParam& param, Time now);
   Result<void> accept(Owner owner, IdHandle id, const ConnParam& param, Time now);
@@ -134,8 +134,8 @@ class Manager {
   void comm_established(Qpn local, Time now) { cm_.comm_established(local, now), drain_cm(now); }
   // Reports that the QP migrated to the alternate path that both sides accepted.
   void path_migrated(Qpn local) { cm_.path_migrated(local); }
-  // Counts the ids of a program for its user.  All programs of a user together may have
-  // ids_per_user_max ids.  Call this before the program has ids.
+  // Names the user of a program, so that the program's ids count towards the user's
+  // ids_per_user_max.  Call this before the program has ids.
   void set_user(Owner owner, std::uint32_t user) { counts_.set_user(owner, user); }
   // Destroys all ids of a program that is gone.
   void client_gone(Owner owner, Time now);
@@ -148,7 +148,8 @@ class Manager {
   void on_interfaces(std::vector<Interface> interfaces, Time now);
   // Sets the P_Key table of a port.  See cm::Manager::set_pkeys().
   void set_pkeys(PortId port, std::vector<Pkey> pkeys) { cm_.set_pkeys(port, std::move(pkeys)); }
-  // Handles a route.  Ignores answers that come too late, or that belong to no RouteQuery.
+  // Handles the answer to a RouteQuery.  Ignores answers that come too late, or that belong to no
+  // RouteQuery.
   void on_route(std::uint64_t token, const Result<Route>& route, Time now);
 
   // ---- Wire and time
@@ -160,8 +161,8 @@ class Manager {
   // ---- Queries
   // Returns the number of connections, timewait included.
   std::size_t endpoints() const { return cm_.endpoints(); }
-  // Returns true if no connection of a dead program or destroyed id is still disconnecting.
-  bool idle() const { return cm_.idle(); }
+  // Returns true if a connection of a dead program or destroyed id is still disconnecting.
+  bool has_orphans() const { return cm_.has_orphans(); }
   // Sends queued DREQs, see cm::Manager.
   bool flush_disconnects(Time now) { return cm_.flush_disconnects(now); }
   std::size_t ids() const { return ids_.size(); }
@@ -174,7 +175,6 @@ class Manager {
   };
   const LimitsMet& limits_met() const { return limits_met_; }
   const cm::Counters& cm_counters() const { return cm_.counters(); }
-  const cm::Manager& connections() const { return cm_; }
   // Calls f(const Row&) for each id, in order of slots.
   void visit(auto&& f) const {
     ids_.for_each([&](IdHandle handle, const Id& id) { f(row(handle, id)); });
@@ -211,7 +211,8 @@ class Manager {
   void release_port(IdHandle handle, Id& id);
   PendingDisconnect pending_disconnect_of(const Id& id) const;
 
-  // A listener of cm::Manager has a cookie: the handle of its id, or kByPort if Ports finds the id.
+  // The cookie of a listener of cm::Manager is the handle of its id.  With kByPort instead, the
+  // port of the request selects the id in ports_.
   static constexpr std::uint64_t kByPort = 0;
 
   // ---- Events of the connection manager
@@ -234,7 +235,8 @@ class Manager {
   // Tells why a request gets no new id.
   enum class NoChild : std::uint8_t { kNotForUs, kNoListener, kNoRoom };
   struct IncomingRequest {
-    IdHandle listener{};  // set without a port space; otherwise the service id selects the listener
+    // Set if the listener has no port space; otherwise the port in service_id selects the listener.
+    IdHandle listener{};
     ServiceId service_id{};
     std::span<const std::byte> private_data;
     const mad::Address& address;
@@ -247,7 +249,7 @@ class Manager {
   };
   bool is_at_port(const Gid& ip, PortId port) const;
   std::expected<ListenerMatch, NoChild> find_listener(const IncomingRequest& request) const;
-  // Creates the new id for a request at its listener.
+  // Creates the id for a request, as a child of the listener that find_listener() finds.
   std::expected<IdHandle, NoChild> make_child(const IncomingRequest& request);
   std::uint32_t sgid_index(const mad::Address& address) const;
   void apply_request(Id& id, const cm::ReqReceived& request);

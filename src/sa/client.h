@@ -27,7 +27,7 @@ using Event = std::variant<PathEvent, MemberEvent, NoticeEvent, ServiceEvent>;
 //   users --> paths() memberships() subscriptions() services() --> [Queries] --> MADs of QP1
 //
 // After each call the owner takes next_packet() and next_event() until both are empty, and asks for
-// deadline() again.  Pure; one thread.
+// deadline() again.  The client does no I/O.  Only one thread may use it.
 class Client {
  public:
   struct Config {

@@ -18,10 +18,10 @@ namespace verbena::sockets {
 
 // Carries messages between the service and one program or tool, until either side ends it.
 //
-// A session ends by end of file, which exec causes as well, by an invalid message, or when
-// kQueueMax messages wait to be read.  Then on_session_end() is called once, from the loop and
-// never from inside another call; the owner destroys the session.  Only one thread may use a
-// session.
+// A session ends when the peer closes the socket (an exec in the peer does so, too), when a message
+// cannot be received or sent, when kQueueMax messages wait for the peer to read them, or after
+// finish().  Then on_session_end() is called once, from the loop and never from inside another
+// call; the owner destroys the session.  Only one thread may use a session.
 class Session {
  public:
   static constexpr std::size_t kQueueMax = 200'000;    // more than the rows of the largest listing

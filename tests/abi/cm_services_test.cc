@@ -7,8 +7,8 @@
 #include "cm_numbers.h"
 #include "cm_scene.h"
 
-// Tests how the drop-in librdmacm finds services (RAI_SA).  Debian's header does not declare the
-// two functions for that, which rdma-core 60 has.
+// Tests how the drop-in librdmacm finds services (RAI_SA).  rdma-core 60 has the two functions
+// below for services; Debian's header does not declare them yet.
 extern "C" {
 int rdma_resolve_addrinfo(rdma_cm_id* id, const char* node, const char* service,
                           const rdma_addrinfo* hints);
@@ -131,7 +131,7 @@ TEST_F(CmServices, ASynchronousIdWaitsForTheAnswer) {
   EXPECT_EQ(rdma_destroy_id(id), 0);
 }
 
-TEST_F(CmServices, WithoutAnIdServicesAreFoundByTheFirstInfinibandPort) {
+TEST_F(CmServices, FirstInfinibandPortIsAskedIfThereIsNoId) {
   rdma_addrinfo* found = nullptr;
   add_services(3);
   EXPECT_EQ(rdma_getaddrinfo(nullptr, "store", &hints_, &found), -1);

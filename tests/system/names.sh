@@ -8,7 +8,7 @@ chmod 755 "$work"
 # The second user is the one that scripts/isolated provides when root runs the test.
 as_uid_1000=(setpriv --reuid=1000 --regid=1000 --clear-groups --)
 "${as_uid_1000[@]}" true 2>/dev/null || skip "root does not run this test, so there is no second user"
-"${as_uid_1000[@]}" unshare --user --map-root-user true 2>/dev/null || skip "no namespaces in namespaces here"
+"${as_uid_1000[@]}" unshare --user --map-root-user true 2>/dev/null || skip "this system does not allow user namespaces inside user namespaces"
 
 as_second_user() {
   "${as_uid_1000[@]}" env LD_PRELOAD="${VB_PRELOAD:-}" \
@@ -33,7 +33,7 @@ until_true 20 grep -qs 'state:.*PORT_ACTIVE' "$work/other" || fail "no port: $(c
 
 # Root gets the agent's name, and a message that names the holder of the port.
 verbena run -- ibv_devinfo >"$work/out" 2>"$work/err" || fail "root's name is taken: $(cat "$work/err")"
-grep -q 'reach each other alone: UDP port 4791 is held by' "$work/err" || fail "two agents have the port: $(cat "$work/err")"
+grep -q 'reach only each other: UDP port 4791 is held by' "$work/err" || fail "two agents have the port: $(cat "$work/err")"
 doctor_says '^problem +UDP port 4791: .*held by pid [0-9]+ \(verbenad\)' '^ +-> .*VERBENA_BIND=ADDRESS'
 # Outside of the namespace, the second user reaches the agent that was started in it.
 as_second_user "$VB_PREFIX/bin/verbena" run -- ibv_devinfo | grep -q PORT_ACTIVE || fail "the second user's agent is not found"

@@ -17,10 +17,10 @@ as_second_user() {
 }
 holder='UDP port 4791 is held by'
 names_holder() {  # names_holder WHAT FILE: checks that the output names the holder of the port
-  grep -q "verbena: .*reach each other alone: $holder" "$2" || fail "$1 does not say who holds the port: $(cat "$2")"
+  grep -q "verbena: .*reach only each other: $holder" "$2" || fail "$1 does not say who holds the port: $(cat "$2")"
 }
 # state_of PROGRAM: prints "all" if the user's programs reach other hosts, else "host".
-state_of() { "$1" run -- ibv_devinfo 2>&1 | sed -n 's/.*reach each other alone.*/host/p; s/.*state:.*PORT_ACTIVE.*/all/p' | head -1; }
+state_of() { "$1" run -- ibv_devinfo 2>&1 | sed -n 's/.*reach only each other.*/host/p; s/.*state:.*PORT_ACTIVE.*/all/p' | head -1; }
 
 # One user starts after the other.  A server keeps the first user's agent alive.
 start run -- rping -s -P >"$work/server" 2>&1 &

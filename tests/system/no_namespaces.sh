@@ -16,7 +16,7 @@ confined() {
   unshare --user --map-root-user --net --pid --fork --kill-child --mount-proc -- \
     env "TMPDIR=$work" bash -c 'ip link set lo up && . "$0"' "$work/confine" "$@"
 }
-confined true 2>/dev/null || skip "no namespaces in namespaces here"
+confined true 2>/dev/null || skip "this system does not allow namespaces inside namespaces"
 confined bash -c '! unshare --net true && ! unshare --user true && ! ip addr add 10.99.0.9/32 dev lo' 2>/dev/null ||
   fail "the container has more rights than Docker's"
 

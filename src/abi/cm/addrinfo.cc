@@ -58,7 +58,7 @@ int copy_address(const void* from, socklen_t bytes, sockaddr*& to, socklen_t& to
   return 0;
 }
 
-// Converts a GID that was written as an IPv6 address to the address of an InfiniBand service.
+// Converts an IPv6 socket address, which holds a GID and a port, to the AF_IB address of a service.
 sockaddr_ib to_ib(const sockaddr_in6& from, int port_space) {
   sockaddr_ib ib{};
   ib.sib_family = AF_IB;
@@ -118,9 +118,11 @@ int look_up(const char* node, const char* service, const rdma_addrinfo& hints, r
 
 using namespace verbena::abi;
 
-// If getaddrinfo() fails, returns the error code of getaddrinfo(), as Debian's library does (its
-// examples print gai_strerror() of the code).  Other errors are -1 with errno.  ai_route stays
-// empty: rdma_resolve_route() resolves routes.
+// Returns 0, a code EAI_*, or -1 with errno.  If getaddrinfo() fails, returns its code, as Debian's
+// library does (its examples print gai_strerror() of the code).  EAI_ADDRFAMILY, EAI_MEMORY: the
+// address that getaddrinfo() found cannot be used.  With RAI_SA, EAI_SERVICE: the service is not
+// valid; EAI_NONAME: no port finds it.  Other errors are -1.  ai_route stays empty:
+// rdma_resolve_route() resolves routes.
 VB_EXPORT int rdma_getaddrinfo(const char* node, const char* service, const rdma_addrinfo* hints,
                                rdma_addrinfo** res) {
   if (node == nullptr && service == nullptr && hints == nullptr) return failed(EINVAL);
