@@ -144,8 +144,8 @@ class Wait {
       errno = error;
       if (count <= 0 || result > 0 || (at_once && !kicked_)) return result;
       kicked_ = false;
-      // The program may have closed the set meanwhile, and its number may have another use by now.
-      if (set_at(fd_) != &set_) {
+      // The program may have closed the set meanwhile, and another set may have its number by now.
+      if (Set* const now = set_at(fd_); now != nullptr && now != &set_) {
         errno = EBADF;
         return -1;
       }

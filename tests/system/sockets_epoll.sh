@@ -10,7 +10,7 @@ need python3
 export VERBENA_SOCKETS_EARLY=2000
 
 cat >"$work/modes.py" <<'PY'
-import os, select, socket, subprocess, sys, threading, time
+import ctypes, os, select, socket, subprocess, sys, threading, time
 
 mode = sys.argv[1]
 listener = socket.create_server(("127.0.0.1", 0))
@@ -243,6 +243,23 @@ elif mode == "edges":
         assert outer.poll(0) == [], i
         outer.modify(inner, select.EPOLLIN | select.EPOLLONESHOT)
     assert server.recv(11, socket.MSG_WAITALL) == b"x" * 11
+elif mode == "equal":
+    # The program gives two entries the same data.  One of them was reported, and the other one is reported later.
+    class Event(ctypes.Structure):
+        _pack_ = 1 if os.uname().machine == "x86_64" else 8
+        _fields_ = [("events", ctypes.c_uint32), ("data", ctypes.c_uint64)]
+    libc = ctypes.CDLL(None, use_errno=True)
+    client, server = pair()
+    peer = Peer(listener.getsockname()[1])
+    other = listener.accept()[0]
+    poll = libc.epoll_create1(0)
+    for end in (server, other):
+        event = Event(select.EPOLLIN | select.EPOLLONESHOT, 1 << 40)
+        assert libc.epoll_ctl(poll, 1, end.fileno(), ctypes.byref(event)) == 0
+    for sender in (client, peer):
+        sender.sendall(b"x")
+        assert libc.epoll_wait(poll, ctypes.byref(event), 1, 5000) == 1
+        assert (event.events, event.data) == (select.EPOLLIN, 1 << 40)
 elif mode == "read":
     # An arrival of bytes is an edge even if they are read before the wait.  The wait then reports EPOLLOUT.
     client, server = pair()
@@ -329,11 +346,11 @@ total() { verbena sockets stat --json | python3 -c '
 import json, sys
 service = json.load(sys.stdin)["service"] or {"total": {}}
 print(service["total"].get(sys.argv[1], service.get(sys.argv[1], 0)))' "$1"; }
-for mode in output order fair edges read closed without_input set_without_input; do
+for mode in output order fair edges equal read closed without_input set_without_input; do
   timeout 40 python3 "$work/modes.py" $mode >"$work/client" 2>&1 || fail "by TCP, $mode: $(cat "$work/client")"
 done
-for mode in oneshot arm output order fair exclusive edges read closed nested polled selected without_input set_without_input; do
+for mode in oneshot arm output order fair exclusive edges equal read closed nested polled selected without_input set_without_input; do
   before=$(total by_ring)
   verbena run --sockets -- timeout 40 python3 "$work/modes.py" $mode >"$work/client" 2>&1 || fail "$mode: $(cat "$work/client")"
-  [[ $mode = arm || $mode = fair ]] || [ "$(total by_ring)" -gt $((before + 150)) ] || fail "$mode: the bytes did not go by the ring: $(verbena sockets stat)"
+  [[ $mode = arm || $mode = fair || $mode = equal ]] || [ "$(total by_ring)" -gt $((before + 150)) ] || fail "$mode: the bytes did not go by the ring: $(verbena sockets stat)"
 done
