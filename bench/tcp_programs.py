@@ -14,6 +14,9 @@ from measure import Failed, Row, output_of
 PORT = 18600
 
 
+POSTGRES = "/usr/lib/postgresql/15/bin"
+
+
 def command_of(bench, ours, *command):
     if not ours:
         return list(command)
@@ -41,12 +44,28 @@ def last_number(output, pattern):
     return float(numbers[-1])
 
 
-def sockperf(bench, ours, seconds):
-    """Returns microseconds for half a round trip of 64 B: the median."""
-    with server(bench, ours, "sockperf", "server", "--tcp", "-i", "127.0.0.1", "-p", str(PORT)):
-        output = output_of(command_of(bench, ours, "sockperf", "ping-pong", "--tcp", "-i", "127.0.0.1",
-                                      "-p", str(PORT), "-m", "64", "-t", str(seconds)), env=bench.verbena_environment)
+@contextlib.contextmanager
+def sockperf_server(bench, ours, *options):
+    with server(bench, ours, "sockperf", "server", "--tcp", "-i", "127.0.0.1", "-p", str(PORT), *options):
+        yield
+
+
+def sockperf_client(bench, ours, test, seconds, size, *options):
+    return output_of(command_of(bench, ours, "sockperf", test, "--tcp", "-i", "127.0.0.1", "-p", str(PORT), "-m",
+                                str(size), "-t", str(seconds), *options), env=bench.verbena_environment)
+
+
+def sockperf_latency(bench, ours, seconds, size, *options):
+    """Returns microseconds for half a round trip: the median."""
+    with sockperf_server(bench, ours, *options):
+        output = sockperf_client(bench, ours, "ping-pong", seconds, size, *options)
     return last_number(output, r"percentile 50\.000 =\s*([\d.]+)")
+
+
+def sockperf_stream(bench, ours, seconds, size):
+    with sockperf_server(bench, ours):
+        output = sockperf_client(bench, ours, "throughput", seconds, size)
+    return last_number(output, r"BandWidth is [\d.]+ MBps \(([\d.]+) Mbps\)") / 1000
 
 
 def iperf3(bench, ours, seconds, *options):
@@ -56,11 +75,43 @@ def iperf3(bench, ours, seconds, *options):
     return last_number(output, r"([\d.]+) Mbits/sec.*receiver") / 1000
 
 
-def redis(bench, ours, requests, *options):
+def redis(bench, ours, requests, test, clients, *options, client_is_ours=None):
     with server(bench, ours, "redis-server", "--port", str(PORT), "--save", ""):
-        output = output_of(command_of(bench, ours, "redis-benchmark", "-p", str(PORT), "-t", "get", "-q",
-                                      "-c", "50", "-n", str(requests), *options), env=bench.verbena_environment)
+        with_verbena = ours if client_is_ours is None else client_is_ours
+        output = output_of(command_of(bench, with_verbena, "redis-benchmark", "-p", str(PORT), "-t", test, "-q",
+                                      "-c", str(clients), "-n", str(requests), *options), env=bench.verbena_environment)
     return last_number(output, r"([\d.]+) requests per second")
+
+
+def redis_with_plain_client(bench, ours, *arguments):
+    return redis(bench, ours, *arguments, client_is_ours=False)
+
+
+def memcached(bench, ours, gets):
+    threads = 8
+    with server(bench, ours, "memcached", "-p", str(PORT), "-l", "127.0.0.1", "-u", "nobody", "-U", "0", "-t", "1"):
+        output = output_of(command_of(bench, ours, "memcslap", f"--servers=127.0.0.1:{PORT}", "--test=get",
+                                      f"--concurrency={threads}", f"--execute-number={gets // threads}"),
+                           env=bench.verbena_environment)
+    return gets / last_number(output, r"Time to get .*threads: +([\d.]+) seconds")
+
+
+def pgbench(bench, ours, seconds):
+    # PostgreSQL refuses to run as root.
+    user = ("setpriv", "--reuid", "1000", "--regid", "1000", "--clear-groups")
+    with tempfile.TemporaryDirectory() as directory:
+        os.chown(directory, 1000, 1000)
+        database = directory + "/db"
+        output_of([*user, f"{POSTGRES}/initdb", "-D", database, "-A", "trust", "-U", "bench", "--no-sync"])
+        at = ("-h", "127.0.0.1", "-p", str(PORT), "-U", "bench")
+        with server(bench, ours, *user, f"{POSTGRES}/postgres", "-D", database, "-p", str(PORT), "-c",
+                    "listen_addresses=127.0.0.1", "-c", "unix_socket_directories=", "-c", "fsync=off"):
+            measure.until_true("postgres", lambda: subprocess.run(
+                [f"{POSTGRES}/pg_isready", "-q", *at], check=False).returncode == 0)
+            output_of([f"{POSTGRES}/pgbench", *at, "-i", "-q", "postgres"])
+            output = output_of(command_of(bench, ours, f"{POSTGRES}/pgbench", *at, "-n", "-S", "-M", "prepared",
+                                          "-c", "8", "-T", str(seconds), "postgres"), env=bench.verbena_environment)
+    return last_number(output, r"tps = ([\d.]+)")
 
 
 def nginx(bench, ours, seconds, size, *options):
@@ -117,19 +168,7 @@ def tcp_programs(bench):
         return
     yield from idle_connections(bench)
     group = "TCP programs, under run --sockets"
-    seconds = bench.times(3)
-    for programs, what, unit, run, *arguments in (
-            (("sockperf",), "sockperf ping-pong, 64 B, half round trip", "us", sockperf, seconds),
-            (("iperf3",), "iperf3", "Gbit/s", iperf3, seconds),
-            (("iperf3",), "iperf3 with 4 connections, reversed", "Gbit/s", iperf3, seconds, "-P", "4", "-R"),
-            (("redis-server", "redis-benchmark"), "redis GET, 50 clients", "per second", redis,
-             bench.times(200000)),
-            (("redis-server", "redis-benchmark"), "redis GET, 50 clients, 16 at a time", "per second", redis,
-             bench.times(1000000), "-P", "16"),
-            (("nginx", "wrk"), "nginx and wrk, 612 B, 50 connections", "per second", nginx, seconds, 612),
-            (("nginx", "wrk"), "nginx and wrk, 64 KiB, 50 connections", "per second", nginx, seconds, 65536),
-            (("nginx", "wrk"), "nginx and wrk, 612 B, a connection for each request", "per second", nginx, seconds,
-             612, "-H", "Connection: close")):
+    for programs, what, unit, run, *arguments in programs_to_measure(bench):
         missing = [name for name in programs if shutil.which(name) is None]
         if missing:
             print(f"{missing[0]} is not installed: {what} is not measured")
@@ -137,3 +176,35 @@ def tcp_programs(bench):
         ours, theirs = bench.in_turn(lambda: run(bench, True, *arguments),
                                      lambda: run(bench, False, *arguments))
         yield Row(group, what, unit, ours, "TCP", theirs)
+
+
+def programs_to_measure(bench):
+    """Returns for each row the programs that it needs, its name and unit, and the function that measures it."""
+    seconds = bench.times(3)
+    requests, pipelined = bench.times(200_000), bench.times(1_000_000)
+    redis_programs = ("redis-server", "redis-benchmark")
+    rows = []
+    for size in (14, 64):
+        rows += [(("sockperf",), f"sockperf ping-pong, {size} B, half round trip, blocking", "us", sockperf_latency,
+                  seconds, size),
+                 (("sockperf",), f"sockperf ping-pong, {size} B, half round trip, polling", "us", sockperf_latency,
+                  seconds, size, "--nonblocked")]
+    rows += [(("sockperf",), f"sockperf throughput, {size:,} B", "Gbit/s", sockperf_stream, seconds, size)
+             for size in (64, 1472, 65000)]
+    rows += [(("iperf3",), "iperf3", "Gbit/s", iperf3, seconds),
+             (("iperf3",), "iperf3 with 4 connections, reversed", "Gbit/s", iperf3, seconds, "-P", "4", "-R")]
+    for test in ("get", "set"):
+        for clients in (50, 200):
+            what = f"redis {test.upper()}, {clients} clients"
+            rows += [(redis_programs, what, "per second", redis, requests, test, clients),
+                     (redis_programs, f"{what}, 16 at a time", "per second", redis, pipelined, test, clients,
+                      "-P", "16")]
+    rows += [(redis_programs, "redis GET, 50 clients, which run without Verbena", "per second",
+              redis_with_plain_client, requests, "get", 50),
+             (("memcached", "memcslap"), "memcached GET, 8 clients", "per second", memcached, requests),
+             ((f"{POSTGRES}/postgres", "setpriv"), "pgbench, select only, 8 clients", "per second", pgbench, seconds),
+             (("nginx", "wrk"), "nginx and wrk, 612 B, 50 connections", "per second", nginx, seconds, 612),
+             (("nginx", "wrk"), "nginx and wrk, 64 KiB, 50 connections", "per second", nginx, seconds, 65536),
+             (("nginx", "wrk"), "nginx and wrk, 612 B, a connection for each request", "per second", nginx, seconds,
+              612, "-H", "Connection: close")]
+    return rows
