@@ -387,27 +387,27 @@ VB_EXPORT void _exit(int status) {
 }
 VB_EXPORT void _Exit(int status) noexcept { _exit(status); }
 
-// Some programs make these calls without the C library's functions for them.
-VB_EXPORT long syscall(long number, ...) noexcept {
-  va_list arguments;
-  va_start(arguments, number);
-  long a[6];
-  for (long& argument : a) argument = va_arg(arguments, long);
-  va_end(arguments);
+// Some programs make these calls without the C library's functions for them.  The caller may pass
+// fewer than six arguments.  A variadic function that read six would be undefined, so this one has
+// six parameters, and takes those that were not passed as they are in the registers, as the C
+// library does.
+VB_EXPORT long syscall_of_six(long number, long a0, long a1, long a2, long a3, long a4,
+                              long a5) noexcept __asm__("syscall");
+long syscall_of_six(long number, long a0, long a1, long a2, long a3, long a4, long a5) noexcept {
   switch (number) {
-    case SYS_close: return close(static_cast<int>(a[0]));
+    case SYS_close: return close(static_cast<int>(a0));
     case SYS_close_range:
-      return close_range(static_cast<unsigned>(a[0]), static_cast<unsigned>(a[1]),
-                         static_cast<int>(a[2]));
+      return close_range(static_cast<unsigned>(a0), static_cast<unsigned>(a1),
+                         static_cast<int>(a2));
     case SYS_seccomp:
-      preload::sandbox::before_seccomp(static_cast<unsigned long>(a[0]), a[2] != 0);
+      preload::sandbox::before_seccomp(static_cast<unsigned long>(a0), a2 != 0);
       break;
     case SYS_prctl:
-      if (a[0] == PR_SET_SECCOMP) {
-        preload::sandbox::before_prctl(static_cast<unsigned long>(a[1]), a[2] != 0);
+      if (a0 == PR_SET_SECCOMP) {
+        preload::sandbox::before_prctl(static_cast<unsigned long>(a1), a2 != 0);
       }
       break;
     default: break;
   }
-  return next().syscall(number, a[0], a[1], a[2], a[3], a[4], a[5]);
+  return next().syscall(number, a0, a1, a2, a3, a4, a5);
 }

@@ -1,5 +1,5 @@
 #!/bin/bash
-# ctest: TIMEOUT 120 PLAIN
+# ctest: TIMEOUT 120
 # Tests `verbena run --sockets`, which moves the bytes of TCP connections between programs of one host through memory.
 # The bytes arrive as by TCP: with threads, poll(), fork() and copied descriptors, and with a peer without Verbena.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -46,8 +46,12 @@ grep -q 'Connection refused' "$work/client" || fail "a refused connection says: 
 head -c 5000000 /dev/urandom >"$work/file"
 serve timeout 60 python3 -m http.server 20003 --bind 127.0.0.1 --directory "$work"
 ready 20003
-verbena run --sockets -- curl -sS "http://127.0.0.1:20003/file" -o "$work/copy" || fail "curl: exit code $?"
-cmp "$work/file" "$work/copy" || fail "curl received wrong bytes"
+fetch=(curl -sS -o "$work/copy")
+# curl waits for ever in setlocale() if it runs with AddressSanitizer's runtime, also without Verbena.
+[ -z "${VB_PRELOAD:-}" ] ||
+  fetch=(python3 -c 'import sys, urllib.request; urllib.request.urlretrieve(sys.argv[2], sys.argv[1])' "$work/copy")
+verbena run --sockets -- "${fetch[@]}" "http://127.0.0.1:20003/file" || fail "${fetch[0]}: exit code $?"
+cmp "$work/file" "$work/copy" || fail "${fetch[0]} received wrong bytes"
 kill $server
 wait $server 2>/dev/null || true
 

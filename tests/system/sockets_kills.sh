@@ -1,5 +1,4 @@
 #!/bin/bash
-# ctest: PLAIN
 # Sends SIGSTOP, SIGCONT and SIGKILL to programs under `verbena run --sockets` and to the socket service at any moment
 # of a transfer.  A program that was stopped gets all bytes, and no reader sleeps while bytes wait.  The peer of a killed
 # program is told.  The death of the service harms no connection.  VB_ROUNDS sets the rounds of each kind (default 6),

@@ -1,5 +1,5 @@
 #!/bin/bash
-# ctest: TIMEOUT 120 PLAIN
+# ctest: TIMEOUT 120
 # `verbena sockets trace` prints what happens to connections: how they get to the ring, and why they go back to TCP.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 need python3 ss
