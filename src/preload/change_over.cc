@@ -2,6 +2,7 @@
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -65,13 +66,36 @@ void take_over_delay_options(int fd, Socket& socket) {
   }
 }
 
-// Returns true if the program has ended its sending direction, by shutdown().
-bool has_ended_sending(int fd) {
-  tcp_info info{};
-  socklen_t bytes = sizeof(info);
-  if (next().getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &bytes) != 0) return false;
-  return info.tcpi_state != TCP_ESTABLISHED && info.tcpi_state != TCP_CLOSE_WAIT;
-}
+// Tells which directions of a connection have ended in the kernel.  Another process, which has
+// closed the connection since, may have called shutdown().
+struct Ended {
+  bool sending = false;
+  bool receiving = false;   // by shutdown() here; an end that the peer has sent does not count
+  bool connection = false;  // the connection is closed in both directions, or was reset
+
+  static Ended of(int fd) {
+    // An end that the peer sends after this look changes the state that is read next.
+    const bool has_end = shows_end(fd);
+    tcp_info info{};
+    socklen_t bytes = sizeof(info);
+    if (next().getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &bytes) != 0) return {};
+    const auto state = info.tcpi_state;
+    const bool peer_sends =
+        state == TCP_ESTABLISHED || state == TCP_FIN_WAIT1 || state == TCP_FIN_WAIT2;
+    return {.sending = state != TCP_ESTABLISHED && state != TCP_CLOSE_WAIT,
+            .receiving = has_end && peer_sends,
+            .connection = state == TCP_CLOSE};
+  }
+
+ private:
+  // Returns true if nothing more can be received, as poll() tells.
+  static bool shows_end(int fd) {
+    pollfd one{.fd = fd, .events = POLLRDHUP, .revents = 0};
+    const timespec no_time{};
+    next().ppoll(&one, 1, &no_time, nullptr);
+    return (one.revents & POLLRDHUP) != 0;
+  }
+};
 
 // Returns the counts of the connection if no other call and no other process uses it by TCP.  Else
 // returns nullptr.  A call may move the counts, so this function looks for calls first.
@@ -94,7 +118,7 @@ void try_to_switch(int fd, Socket& socket) {
   stream::Sender sender = socket.sender();
   stream::Receiver receiver = socket.receiver();
   // If the program before exec() has used this memory already, the connection stays on TCP.
-  if (!sender.started() && !receiver.started()) {
+  if (!sender.started() && !receiver.started() && !Ended::of(fd).connection) {
     take_over_delay_options(fd, socket);
     sender.start(counts->sent.load());
     waits::start(socket, [&](std::uint32_t sleepers) {
@@ -102,8 +126,11 @@ void try_to_switch(int fd, Socket& socket) {
       socket.holders().store(1);
       socket.state.store(State::kSwitched, std::memory_order_seq_cst);
     });
-    if (has_ended_sending(fd)) leaving::end_outgoing(fd, socket);
-    if (socket.reads_no_more.load()) leaving::end_incoming(socket);
+    // Another thread that calls shutdown() looks at the state afterwards.  So at least one of the
+    // two sees the other.
+    const Ended ended = Ended::of(fd);
+    if (ended.sending) leaving::end_outgoing(fd, socket);
+    if (ended.receiving || socket.reads_no_more.load()) leaving::end_incoming(socket);
   } else {
     socket.state.store(State::kPlain);
   }

@@ -316,6 +316,26 @@ def a_descriptor_connects_a_second_time():
         time.sleep(0.001)
     print(i)
 
+def a_connection_that_another_process_has_shut_down_does_not_change_over():
+    client = socket.create_connection(listener.getsockname())
+    server = listener.accept()[0]
+    server.sendall(b"one")
+    child = os.fork()
+    if child == 0:
+        client.shutdown(socket.SHUT_RDWR)
+        os._exit(0)
+    os.waitpid(child, 0)
+    # With these calls, both ends get the memory of a ring.
+    client.setblocking(False)
+    server.setblocking(False)
+    for _ in range(20):
+        client.recv(100, socket.MSG_PEEK), server.recv(100)
+        time.sleep(0.001)
+    print(client.recv(100), server.send(b"two"), error_of(lambda: client.recv(100)), end=" ")
+    for _ in range(5):
+        error_of(lambda: client.recv(100))
+    print(error_of(lambda: server.send(b"three")))
+
 signal.signal(signal.SIGPIPE, signal.SIG_IGN)
 for case in (wait_all_fills_all_buffers_and_no_more, urgent_data_stands_between_other_bytes,
              fclose_releases_the_descriptor, received_messages_have_no_address_and_no_control_data,
@@ -329,7 +349,8 @@ for case in (wait_all_fills_all_buffers_and_no_more, urgent_data_stands_between_
              select_reads_no_more_of_the_set_than_the_kernel, writev_sends_many_buffers_by_tcp_in_one_call,
              zero_copy_is_reported_as_complete, preadv2_and_pwritev2_move_bytes_of_a_connection,
              tls_of_the_kernel_is_refused_beside_the_ring, a_failed_epoll_ctl_changes_nothing,
-             a_descriptor_connects_a_second_time):
+             a_descriptor_connects_a_second_time,
+             a_connection_that_another_process_has_shut_down_does_not_change_over):
     print(case.__name__, end=": ")
     case()
 PY
