@@ -7,6 +7,10 @@ namespace verbena::broker {
 
 void Broker::report(ProgramId program, const Report& report) {
   ++counters_.reports;
+  if (report.continues != 0 && !has_memory(report.cookie)) {
+    outputs_.emplace_back(SendUnknown{program, {.number = report.number, .cookie = report.cookie}});
+    return;
+  }
   auto& cookies = cookies_of_[program];
   if (!cookies.contains(report.cookie) && cookies.size() >= limits_.ends_per_program) {
     ++counters_.limits_met;
@@ -32,6 +36,12 @@ void Broker::report(ProgramId program, const Report& report) {
   // This may replace an older socket with the same name, if that was closed and its holder has not
   // reported this yet.
   without_pair_[socket.connection] = report.cookie;
+}
+
+bool Broker::has_memory(std::uint64_t cookie) const {
+  const auto end = ends_.find(cookie);
+  return end != ends_.end() && end->second.pair &&
+         pairs_.at(*end->second.pair).memory == Memory::kMade;
 }
 
 // Removes a socket from its pair and from its holders, because it has another connection now

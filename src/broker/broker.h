@@ -55,6 +55,11 @@ class Broker {
     PairId pair = 0;
     Pair message{};
   };
+  // Asks the owner to tell the program that its report continues an unknown stream.
+  struct SendUnknown {
+    ProgramId program = 0;
+    Unknown message{};
+  };
   // Asks the owner to release the pair's memory.
   struct Release {
     PairId pair = 0;
@@ -64,7 +69,7 @@ class Broker {
     std::uint64_t cookie = 0;
     Connection connection{};
   };
-  using Output = std::variant<MakeMemory, SendMemory, Release, CheckSocket>;
+  using Output = std::variant<MakeMemory, SendMemory, SendUnknown, Release, CheckSocket>;
 
   // Describes an end for listings.
   struct End {
@@ -121,6 +126,7 @@ class Broker {
     Memory memory = Memory::kWanted;
   };
 
+  bool has_memory(std::uint64_t cookie) const;
   static End describe(std::uint64_t cookie, const Socket& socket);
   void detach(std::uint64_t cookie);
   void leave_pair(PairId id, std::uint64_t cookie);

@@ -131,6 +131,33 @@ TEST_F(BrokerTest, ProcessAfterExecFindsThePairWhileTheSocketExists) {
   EXPECT_EQ(outputs<Broker::SendMemory>().at(0).program, 4U);
 }
 
+TEST_F(BrokerTest, ReportThatContinuesAStreamGetsItsMemory) {
+  make_pair();
+  outputs<Broker::SendMemory>();
+  broker.report(3, {.number = 9, .cookie = 10, .connection = connection(5000, 80), .continues = 1});
+  const auto messages = outputs<Broker::SendMemory>();
+  ASSERT_EQ(messages.size(), 1U);
+  EXPECT_EQ(messages[0].program, 3U);
+  EXPECT_EQ(messages[0].message.number, 9U);
+  EXPECT_EQ(messages[0].message.side, 0U);
+  EXPECT_EQ(broker.end(10)->holders.size(), 2U);
+}
+
+TEST_F(BrokerTest, ReportThatContinuesAnUnknownStreamIsAnsweredAndForgotten) {
+  broker.report(1, {.number = 9, .cookie = 10, .connection = connection(5000, 80), .continues = 1});
+  const auto answers = outputs<Broker::SendUnknown>();
+  ASSERT_EQ(answers.size(), 1U);
+  EXPECT_EQ(answers[0].program, 1U);
+  EXPECT_EQ(answers[0].message.number, 9U);
+  EXPECT_EQ(answers[0].message.cookie, 10U);
+  EXPECT_TRUE(broker.idle());
+  // An end that waits for its peer has no stream yet.
+  report(1, 10, connection(5000, 80));
+  broker.report(2, {.number = 8, .cookie = 10, .connection = connection(5000, 80), .continues = 1});
+  EXPECT_EQ(outputs<Broker::SendUnknown>().size(), 1U);
+  EXPECT_THAT(broker.end(10)->holders, ElementsAre(1U));
+}
+
 TEST_F(BrokerTest, SocketWithoutHolderIsCheckedUntilItIsGone) {
   make_pair();
   broker.program_ended(1, kNow);

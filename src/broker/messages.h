@@ -35,6 +35,7 @@ enum class Type : std::uint32_t {
   kRow = 34,
   kEndOfRows = 35,
   kEvent = 36,
+  kUnknown = 37,
 };
 
 inline constexpr std::size_t kBuildBytes = 72;
@@ -91,6 +92,10 @@ struct Report {
   std::uint32_t number = 0;  // the sender's name for this socket; Pair repeats it
   std::uint64_t cookie = 0;  // SO_COOKIE, the kernel's name for the socket in all processes
   Connection connection{};
+  // 1: the sender continues a stream that another process has begun.  If the service has no memory
+  // for this socket, it answers with Unknown, and takes no note of the report.
+  std::uint32_t continues = 0;
+  std::uint32_t reserved = 0;
 };
 
 // Reports that the sender does not hold the socket any more, or will not use a ring for it.
@@ -107,6 +112,13 @@ struct Pair {
   std::uint64_t cookie = 0;
   std::uint32_t side = 0;  // 0 or 1; the peer has the other one
   std::uint32_t reserved = 0;
+};
+
+// Answers a Report that continues a stream which the service does not know.
+struct Unknown {
+  Type type = Type::kUnknown;
+  std::uint32_t number = 0;
+  std::uint64_t cookie = 0;
 };
 
 struct List {

@@ -358,13 +358,15 @@ void handle_message(std::span<const std::byte> message, int memory) {
 }
 
 // Reports the socket to the service.  Returns false if there is no connection to the service, or if
-// the socket is not connected.
-bool report(int channel, int fd, Socket& socket) {
+// the socket is not connected.  `continues` says that another process has begun the stream.
+bool report(int channel, int fd, Socket& socket, bool continues) {
   const auto names = connection_of(fd);
   if (!names) return false;  // connect() is still in progress
   socket.cookie = cookie_of(fd);
-  const broker::Report report{
-      .number = socket.number(), .cookie = socket.cookie, .connection = *names};
+  const broker::Report report{.number = socket.number(),
+                              .cookie = socket.cookie,
+                              .connection = *names,
+                              .continues = continues ? 1U : 0U};
   if (!send(channel, report)) {
     if (errno != EAGAIN) disconnect();  // with EAGAIN the service is busy; a later call tries again
     return false;
@@ -423,7 +425,7 @@ void offer(int fd, Socket& socket) {
   const Hold hold;
   if (!hold || !ensure_connected()) return;
   const int channel = connection();
-  if (channel < 0 || !report(channel, fd, socket)) return;
+  if (channel < 0 || !report(channel, fd, socket, false)) return;
   auto expected = Socket::State::kNew;
   socket.state.compare_exchange_strong(expected, Socket::State::kOffered);
 }
@@ -451,7 +453,7 @@ std::optional<Memory> request_memory(int fd, Socket& socket) {
   const Hold hold;
   if (!hold || !ensure_connected()) return std::nullopt;
   const int channel = connection();
-  if (channel < 0 || !report(channel, fd, socket)) return std::nullopt;
+  if (channel < 0 || !report(channel, fd, socket, true)) return std::nullopt;
   const Time until = os::now() + kAnswerTimeout;
   while (os::now() < until) {
     std::array<std::byte, broker::kMessageBytesMax> buffer;
@@ -461,6 +463,10 @@ std::optional<Memory> request_memory(int fd, Socket& socket) {
     if (bytes <= 0) break;
     ++link.received_count;
     const auto message = std::span(buffer).first(static_cast<std::size_t>(bytes));
+    const auto unknown = broker::decode<broker::Unknown>(message);
+    if (unknown && unknown->number == socket.number() && unknown->cookie == socket.cookie) {
+      return std::nullopt;
+    }
     const auto pair = broker::decode<broker::Pair>(message);
     if (memory && pair && pair->number == socket.number() && pair->cookie == socket.cookie) {
       return Memory{std::move(memory), pair->side};

@@ -155,8 +155,7 @@ void Service::hello(Session& session, std::span<const std::byte> message, std::v
 void Service::serve_program(Session& session, std::span<const std::byte> message) {
   if (const auto report = broker::decode<broker::Report>(message)) {
     if (is_valid_claim(session, *report)) return accept_report(session, *report);
-    ++claims_refused_;
-    tracing_.on_refusal(session, *report);
+    refuse_report(session, *report);
   } else if (const auto forget = broker::decode<broker::Forget>(message)) {
     tracing_.on_forget(session, *forget);
     broker_.forget(session.id(), *forget, os::now());
@@ -170,6 +169,14 @@ void Service::accept_report(const Session& session, const broker::Report& report
   const std::uint64_t limits_met = broker_.counters().limits_met;
   broker_.report(session.id(), report);
   tracing_.on_offer(session, report, broker_.counters().limits_met == limits_met);
+}
+
+void Service::refuse_report(Session& session, const broker::Report& report) {
+  ++claims_refused_;
+  tracing_.on_refusal(session, report);
+  if (report.continues != 0) {
+    session.send(broker::Unknown{.number = report.number, .cookie = report.cookie});
+  }
 }
 
 bool Service::is_valid_claim(const Session& session, const broker::Report& report) {
@@ -277,6 +284,11 @@ void Service::act(const broker::Broker::SendMemory& output) {
   const auto memory = memory_.find(output.pair);
   if (session == sessions_.end() || memory == memory_.end()) return;
   session->second->send(output.message, memory->second.fd().get());
+}
+
+void Service::act(const broker::Broker::SendUnknown& output) {
+  const auto session = sessions_.find(output.program);
+  if (session != sessions_.end()) session->second->send(output.message);
 }
 
 void Service::act(const broker::Broker::Release& output) {

@@ -79,6 +79,7 @@ class Service final : public Session::Owner {
   bool may_use_all_sockets(const Session& session) const { return session.uid == uid_; }
   bool has_room_for(std::uint32_t uid) const;
   void accept_report(const Session& session, const broker::Report& report);
+  void refuse_report(Session& session, const broker::Report& report);
   // Returns true if the kernel knows the socket, and if the session's user may claim it.
   bool is_valid_claim(const Session& session, const broker::Report& report);
 
@@ -86,6 +87,7 @@ class Service final : public Session::Owner {
   std::optional<PairMemory> make_memory();
   void act(const broker::Broker::MakeMemory& output);
   void act(const broker::Broker::SendMemory& output);
+  void act(const broker::Broker::SendUnknown& output);
   void act(const broker::Broker::Release& output);
   void act(const broker::Broker::CheckSocket& output);
 
