@@ -172,8 +172,9 @@ static void do_fill(char** w, char* result) {
 }
 
 // drain SLOT SIZE END OFFSET: receives SIZE bytes, or all bytes if the stream ends before, and
-// checks them
+// checks them.  Also waits for bytes if the descriptor is non-blocking or has a short timeout.
 static void do_drain(char** w, char* result) {
+  enum { kPauseMs = 1000 };
   const int fd = *descriptor_at(w[1]);
   const size_t size = (size_t)number(w[2]);
   static unsigned char got[65536];
@@ -181,6 +182,8 @@ static void do_drain(char** w, char* result) {
   while (done < size) {
     const size_t rest = size - done;
     const ssize_t n = recv(fd, got, rest < sizeof(got) ? rest : sizeof(got), 0);
+    struct pollfd one = {fd, POLLIN, 0};
+    if (n < 0 && errno == EAGAIN && poll(&one, 1, kPauseMs) == 1) continue;
     if (n <= 0) {
       append(result, "%zu %s %s", done, bad ? "bad" : "good",
              n == 0 ? "end" : strerrorname_np(errno));
