@@ -4,6 +4,7 @@
 #include <stdarg.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -17,6 +18,7 @@
 #include "preload/leaving.h"
 #include "preload/next.h"
 #include "preload/own_descriptors.h"
+#include "preload/passing.h"
 #include "preload/required.h"
 #include "preload/service_link.h"
 #include "preload/socket_table.h"
@@ -202,4 +204,10 @@ VB_EXPORT int fcntl64(int fd, int command, ...) {
   void* argument = va_arg(arguments, void*);
   va_end(arguments);
   return call_fcntl(next().fcntl64, fd, command, argument);
+}
+
+VB_EXPORT int pidfd_getfd(int process, int fd, unsigned flags) noexcept {
+  const auto copy = static_cast<int>(next().syscall(SYS_pidfd_getfd, process, fd, flags));
+  if (copy >= 0) preload::passing::copied(copy);
+  return copy;
 }

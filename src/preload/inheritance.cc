@@ -48,14 +48,6 @@ std::set<std::uint64_t> parse(std::string_view value) {
   return cookies;
 }
 
-void continue_connection(int fd, Socket& socket) {
-  socket.nonblocking.store((next().fcntl(fd, F_GETFL) & O_NONBLOCK) != 0);
-  const auto memory = service_link::request_memory(fd, socket);
-  if (memory && change_over::continue_stream(socket, memory->fd.get(), memory->side)) return;
-  socket.state.store(Socket::State::kPlain);
-  leaving::reset(fd);
-}
-
 // Tracks the descriptor if its cookie is one of `cookies`.  `first_descriptors` has the first
 // descriptor of each connection.
 void continue_if_named(int fd, const std::set<std::uint64_t>& cookies,
@@ -70,13 +62,22 @@ void continue_if_named(int fd, const std::set<std::uint64_t>& cookies,
   }
   first_descriptors[cookie] = fd;
   if (Socket* socket = SocketTable::add(fd)) {
-    continue_connection(fd, *socket);
+    (void)continue_connection(fd, *socket);
   } else {
     leaving::reset(fd);
   }
 }
 
 }  // namespace
+
+bool continue_connection(int fd, Socket& socket) {
+  socket.nonblocking.store((next().fcntl(fd, F_GETFL) & O_NONBLOCK) != 0);
+  const auto memory = service_link::request_memory(fd, socket);
+  if (memory && change_over::continue_stream(socket, memory->fd.get(), memory->side)) return true;
+  socket.state.store(Socket::State::kPlain);
+  leaving::reset(fd);
+  return false;
+}
 
 bool is_inherited(int fd, const Socket& socket) {
   return socket.is_passed_to_spawned.load(std::memory_order_relaxed) ||

@@ -61,6 +61,11 @@ std::size_t environment_entries(char* const* environment);
 // `names`.
 void copy_environment(char* const* environment, const Names& names, char** out);
 
+// Continues the stream that another process has begun for this connection, which this library has
+// just begun to track.  Returns false if its memory cannot be had; then the connection has ended
+// with an error.
+bool continue_connection(int fd, Socket& socket);
+
 // Continues the connections that the environment names.  If the memory of one cannot be had, that
 // connection ends with an error.  Call it before main(), with one thread.
 void continue_connections();

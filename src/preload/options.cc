@@ -14,6 +14,7 @@
 #include "preload/export.h"
 #include "preload/leaving.h"
 #include "preload/next.h"
+#include "preload/passing.h"
 #include "preload/required.h"
 #include "preload/socket_table.h"
 
@@ -71,6 +72,11 @@ VB_EXPORT int getsockopt(int fd, int level, int option, void* value, socklen_t* 
   if (const auto shown = shown_option(*socket, level, option)) {
     const int number = shown->load() ? 1 : 0;
     memcpy(value, &number, sizeof(number));
+  } else if (option == TCP_USER_TIMEOUT) {
+    if (const auto timeout = preload::passing::hidden_user_timeout(*socket)) {
+      const std::uint32_t number = timeout->load();
+      memcpy(value, &number, sizeof(number));
+    }
   }
   return result;
 }
@@ -95,6 +101,12 @@ VB_EXPORT int setsockopt(int fd, int level, int option, const void* value,
     if (const auto shown = shown_option(*socket, level, option)) {
       shown->store(number != 0);
       return 0;
+    }
+    if (level == IPPROTO_TCP && option == TCP_USER_TIMEOUT && number >= 0) {
+      if (const auto timeout = preload::passing::hidden_user_timeout(*socket)) {
+        timeout->store(static_cast<std::uint32_t>(number));
+        return 0;
+      }
     }
   }
   // The kernel does not count bytes in the ring for this limit.

@@ -387,6 +387,9 @@ VB_EXPORT void _exit(int status) {
 }
 VB_EXPORT void _Exit(int status) noexcept { _exit(status); }
 
+// descriptors.cc defines it.  The header of glibc 2.36 does not declare it for C++.
+extern "C" int pidfd_getfd(int process, int fd, unsigned flags) noexcept;
+
 // Some programs make these calls without the C library's functions for them.  The caller may pass
 // fewer than six arguments.  A variadic function that read six would be undefined, so this one has
 // six parameters, and takes those that were not passed as they are in the registers, as the C
@@ -399,6 +402,8 @@ long syscall_of_six(long number, long a0, long a1, long a2, long a3, long a4, lo
     case SYS_close_range:
       return close_range(static_cast<unsigned>(a0), static_cast<unsigned>(a1),
                          static_cast<int>(a2));
+    case SYS_pidfd_getfd:
+      return pidfd_getfd(static_cast<int>(a0), static_cast<int>(a1), static_cast<unsigned>(a2));
     case SYS_seccomp:
       preload::sandbox::before_seccomp(static_cast<unsigned long>(a0), a2 != 0);
       break;

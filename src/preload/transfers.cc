@@ -15,6 +15,7 @@
 #include "preload/export.h"
 #include "preload/leaving.h"
 #include "preload/next.h"
+#include "preload/passing.h"
 #include "preload/required.h"
 #include "preload/socket_table.h"
 #include "preload/stream_calls.h"
@@ -133,25 +134,6 @@ ssize_t send_message(int fd, Socket& socket, const msghdr* message, int flags) {
               [&] { return next().sendmsg(fd, message, flags); });
 }
 
-// Takes connections back to TCP before they are passed to another process (SCM_RIGHTS), which may
-// not have this library.
-void move_passed_to_tcp(const msghdr& message) {
-  if (message.msg_control == nullptr || message.msg_controllen < sizeof(cmsghdr)) return;
-  for (cmsghdr* c = CMSG_FIRSTHDR(&message); c != nullptr;
-       c = CMSG_NXTHDR(const_cast<msghdr*>(&message), c)) {
-    if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
-    const std::size_t count = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-    for (std::size_t i = 0; i < count; ++i) {
-      int fd = -1;
-      std::copy_n(CMSG_DATA(c) + i * sizeof(int), sizeof(int),
-                  reinterpret_cast<unsigned char*>(&fd));
-      if (const auto socket = SocketTable::find(fd)) {
-        leaving::stay_on_tcp_or_reset(fd, *socket, stream::Reason::kPassed);
-      }
-    }
-  }
-}
-
 }  // namespace
 }  // namespace verbena::preload
 
@@ -161,6 +143,7 @@ using verbena::preload::part_count;
 using verbena::preload::SocketTable;
 namespace change_over = verbena::preload::change_over;
 namespace leaving = verbena::preload::leaving;
+namespace passing = verbena::preload::passing;
 namespace preload = verbena::preload;
 
 // ---- receiving
@@ -240,14 +223,22 @@ VB_EXPORT ssize_t __recvfrom_chk(int fd, void* buffer, size_t bytes, size_t room
 
 VB_EXPORT ssize_t recvmsg(int fd, msghdr* message, int flags) {
   const auto socket = SocketTable::find(fd);
-  if (!socket || message == nullptr) return next().recvmsg(fd, message, flags);
-  return preload::receive_message(fd, *socket, message, flags);
+  if (socket && message != nullptr) {
+    return preload::receive_message(fd, *socket, message, flags);
+  }
+  const ssize_t bytes = next().recvmsg(fd, message, flags);
+  if (bytes >= 0) passing::received(*message, flags);
+  return bytes;
 }
 
 VB_EXPORT int recvmmsg(int fd, mmsghdr* messages, unsigned count, int flags, timespec* timeout) {
   const auto socket = SocketTable::find(fd);
-  if (!socket || messages == nullptr) return next().recvmmsg(fd, messages, count, flags, timeout);
-  return preload::receive_messages(fd, *socket, {messages, count}, flags, timeout);
+  if (socket && messages != nullptr) {
+    return preload::receive_messages(fd, *socket, {messages, count}, flags, timeout);
+  }
+  const int done = next().recvmmsg(fd, messages, count, flags, timeout);
+  for (int i = 0; i < done; ++i) passing::received(messages[i].msg_hdr, flags);
+  return done;
 }
 
 // ---- sending
@@ -299,24 +290,26 @@ VB_EXPORT ssize_t sendto(int fd, const void* bytes, size_t count, int flags, con
 
 VB_EXPORT ssize_t sendmsg(int fd, const msghdr* message, int flags) {
   const auto socket = SocketTable::find(fd);
-  if (!socket || message == nullptr) {
-    if (message != nullptr) preload::move_passed_to_tcp(*message);
+  if (socket && message != nullptr) return preload::send_message(fd, *socket, message, flags);
+  if (message == nullptr || !passing::Sending::is_needed(*message)) {
     return next().sendmsg(fd, message, flags);
   }
-  return preload::send_message(fd, *socket, message, flags);
+  passing::Sending connections(fd, *message);
+  return connections.ended(next().sendmsg(fd, message, flags));
 }
 
 VB_EXPORT int sendmmsg(int fd, mmsghdr* messages, unsigned count, int flags) {
   const auto socket = SocketTable::find(fd);
-  if (!socket || messages == nullptr) {
-    for (unsigned i = 0; messages != nullptr && i < count; ++i) {
-      preload::move_passed_to_tcp(messages[i].msg_hdr);
-    }
+  const bool passes =
+      messages != nullptr && std::any_of(messages, messages + count, [](const mmsghdr& one) {
+        return passing::Sending::is_needed(one.msg_hdr);
+      });
+  if (messages == nullptr || (!socket && !passes)) {
     return next().sendmmsg(fd, messages, count, flags);
   }
   unsigned done = 0;
   for (; done < count; ++done) {
-    const ssize_t bytes = preload::send_message(fd, *socket, &messages[done].msg_hdr, flags);
+    const ssize_t bytes = sendmsg(fd, &messages[done].msg_hdr, flags);
     if (bytes < 0) break;
     messages[done].msg_len = static_cast<unsigned>(bytes);
   }

@@ -146,16 +146,25 @@ struct Direction {
 static_assert(sizeof(Direction) == 576);
 static_assert(std::endian::native == std::endian::little, "futex_word() is the state's low half");
 
+// Counts the descriptors of one side that are on their way to another process (SCM_RIGHTS) with
+// unread bytes in the ring.
+struct Passing {
+  std::uint32_t count;
+  std::uint32_t user_timeout;  // the program's TCP_USER_TIMEOUT while `count` is not 0
+};
+
 // The memory of a connection is Control, padded to kControlBytes, then the ring of direction 0 and
 // the ring of direction 1.  Side 0 sends by direction 0, side 1 by direction 1.
 struct Control {
   std::array<Direction, 2> directions;
-  // Counts the processes that hold each side's end.  This layer does not use this count, the
-  // options below, or the locks.
+  // Counts the processes that hold each side's end, and the descriptors on their way to a process.
+  // This layer does not use this count, the members below, or the locks.
   alignas(64) std::array<std::uint32_t, 2> holders;
   // Holds socket options of each side, which all processes of the side must see: the values that
   // the program has set, while the kernel's socket has other values.
   std::array<std::uint32_t, 2> shown_options;
+  // The receiver's lock of a side's incoming direction guards this member of the side.
+  std::array<Passing, 2> passing;
 };
 inline constexpr std::size_t kControlBytes = 4096;
 static_assert(sizeof(Control) <= kControlBytes);

@@ -35,10 +35,11 @@ struct end {
   int is_async;          // signals report bytes at this end
 };
 
-static pid_t pids[kActors];         // 0 if there is no such actor
-static int model[kActors][kSlots];  // the content of each slot: kNone, kSet, or an index of `ends`
-static struct end ends[kEnds];      // the two ends of connection c are 2 * c and 2 * c + 1
-static uint32_t masks[kActors];     // the signals that an actor blocks, as in kMaskWords
+static pid_t pids[kActors];          // 0 if there is no such actor
+static int model[kActors][kSlots];   // the content of each slot: kNone, kSet, or an index of `ends`
+static struct end ends[kEnds];       // the two ends of connection c are 2 * c and 2 * c + 1
+static uint32_t masks[kActors];      // the signals that an actor blocks, as in kMaskWords
+static int has_no_library[kActors];  // after "exec plain"; the program then runs without a preload
 // These bits are properties of the epoll set in a slot; see may_change_set().
 enum set_kind { kIsUncertain = 1, kIsInner = 2, kHasEdges = 4 };
 static int set_kinds[kActors][kSlots];

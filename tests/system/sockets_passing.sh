@@ -1,0 +1,266 @@
+#!/bin/bash
+# ctest: TIMEOUT 120
+# Tests connections that are passed to another process (SCM_RIGHTS, pidfd_getfd) while bytes lie unread in their ring.
+# A process with the library reads on.  If the other process does not have the library, both ends see an error.
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+need python3
+export VERBENA_SOCKETS_EARLY=5000  # so that each connection has its ring before the first byte
+
+cat >"$work/passing.py" <<'PY'
+import array, ctypes, errno, fcntl, os, signal, socket, subprocess, sys, termios, traceback
+
+UNREAD = bytes(range(256)) * 200
+RECEIVER = """
+import os, socket, sys
+channel = socket.socket(fileno=int(sys.argv[1]))
+_, fds, _, _ = socket.recv_fds(channel, 1, 8)
+connection = socket.socket(fileno=fds[0])
+got = b""
+try:
+    while len(got) < 51200:
+        piece = connection.recv(65536)
+        if not piece:
+            break
+        got += piece
+    connection.sendall(b"more")
+except OSError as error:
+    got = error.strerror.encode()
+channel.sendall(got)
+"""
+
+def peer(listener, report):
+    """Sends UNREAD, and reports what the other end sends after that, or an error."""
+    connection = listener.accept()[0]
+    connection.recv(2)
+    connection.sendall(UNREAD)
+    rest = b""
+    try:
+        while piece := connection.recv(1000):
+            rest += piece
+    except OSError as error:
+        rest = error.strerror.encode()
+    report.sendall(rest)
+
+def connection_with_unread_bytes():
+    """Returns a connection, and a function that returns what its peer has received."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    report, into = socket.socketpair()
+    child = os.fork()
+    if child == 0:
+        report.close()
+        peer(listener, into)
+        os._exit(0)
+    into.close()
+    connection = socket.create_connection(listener.getsockname())
+    listener.close()
+    connection.sendall(b"go")
+    unread = array.array("i", [0])
+    in_kernel = array.array("i", [0])
+    while unread[0] < len(UNREAD):
+        fcntl.ioctl(connection, termios.FIONREAD, unread)
+    c = ctypes.CDLL(None)
+    ioctl = 16  # the number of the system call on x86-64; the kernel sees no bytes of the ring
+    c.syscall(ctypes.c_long(ioctl), connection.fileno(), termios.FIONREAD, ctypes.c_void_p(in_kernel.buffer_info()[0]))
+    assert in_kernel[0] < len(UNREAD), "all bytes went by TCP"
+    def of_peer():
+        got = b"".join(iter(lambda: report.recv(1000), b""))
+        os.waitpid(child, 0)
+        return got
+    return connection, of_peer
+
+def read_all(connection, count=len(UNREAD)):
+    got = b""
+    while len(got) < count:
+        piece = connection.recv(min(65536, count - len(got)))
+        assert piece, len(got)
+        got += piece
+    return got
+
+def in_child(work):
+    child = os.fork()
+    if child == 0:
+        try:
+            work()
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    return lambda: os.waitpid(child, 0)[1]
+
+def take(channel, flags=0):
+    _, control, _, _ = channel.recvmsg(1, socket.CMSG_SPACE(4), flags)
+    return socket.socket(fileno=int.from_bytes(control[0][2], sys.byteorder))
+
+def a_child_reads_on_after_its_parent_has_closed():
+    connection, of_peer = connection_with_unread_bytes()
+    here, there = socket.socketpair()
+    def work():
+        here.close()
+        connection.close()  # the copy that fork() has made
+        taken = take(there)
+        assert read_all(taken) == UNREAD
+        taken.sendall(b"more")
+    end = in_child(work)
+    socket.send_fds(here, [b"x"], [connection.fileno()])
+    connection.close()
+    return end(), of_peer()
+
+def a_process_without_a_copy_reads_on():
+    here, there = socket.socketpair()
+    def work():
+        taken = take(there)
+        assert read_all(taken) == UNREAD
+        taken.sendall(b"more")
+        taken.close()
+    end = in_child(work)
+    connection, of_peer = connection_with_unread_bytes()
+    socket.send_fds(here, [b"x"], [connection.fileno()])
+    connection.close()
+    return end(), of_peer()
+
+def both_processes_read():
+    here, there = socket.socketpair()
+    def work():
+        taken = take(there)
+        assert read_all(taken, 20000) == UNREAD[:20000]
+        there.sendall(b"y")
+        assert there.recv(1) == b"z"
+        assert read_all(taken, 21200) == UNREAD[30000:]
+        taken.sendall(b"more")
+    end = in_child(work)
+    connection, of_peer = connection_with_unread_bytes()
+    socket.send_fds(here, [b"x"], [connection.fileno()])
+    assert here.recv(1) == b"y"
+    assert read_all(connection, 10000) == UNREAD[20000:30000]
+    here.sendall(b"z")
+    status = end()
+    connection.close()
+    return status, of_peer()
+
+def the_program_passes_to_itself_and_peeks():
+    connection, of_peer = connection_with_unread_bytes()
+    here, there = socket.socketpair()
+    socket.send_fds(here, [b"x"], [connection.fileno()])
+    peeked = take(there, socket.MSG_PEEK)
+    taken = take(there)
+    connection.close()
+    assert read_all(peeked, 1000) == UNREAD[:1000]
+    peeked.close()
+    assert read_all(taken, 50200) == UNREAD[1000:]
+    taken.sendall(b"more")
+    taken.close()
+    return of_peer()
+
+def a_message_that_is_not_sent_changes_nothing():
+    connection, of_peer = connection_with_unread_bytes()
+    here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    here.setblocking(False)
+    sent = 0
+    try:
+        while True:
+            here.send(b"x")
+            sent += 1
+    except BlockingIOError:
+        pass
+    for _ in range(3):
+        try:
+            socket.send_fds(here, [b"x"], [connection.fileno()])
+            raise AssertionError("sent")
+        except BlockingIOError:
+            pass
+    assert read_all(connection) == UNREAD
+    connection.sendall(b"more")
+    connection.close()
+    return of_peer()
+
+def the_last_close_with_unread_bytes_resets():
+    connection, of_peer = connection_with_unread_bytes()
+    here, there = socket.socketpair()
+    socket.send_fds(here, [b"x"], [connection.fileno()])
+    taken = take(there)
+    connection.close()
+    taken.close()
+    return of_peer()
+
+def the_user_timeout_is_the_programs():
+    connection, of_peer = connection_with_unread_bytes()
+    here, there = socket.socketpair()
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 12345)
+    socket.send_fds(here, [b"x"], [connection.fileno()])
+    values = [connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)]
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 54321)
+    values.append(connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT))
+    taken = take(there)
+    values.append(taken.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT))
+    connection.close()
+    assert read_all(taken) == UNREAD
+    taken.close()
+    return values, of_peer()
+
+def pidfd_getfd_shares_the_stream():
+    connection, of_peer = connection_with_unread_bytes()
+    here, there = socket.socketpair()
+    parent = os.getpid()
+    number = connection.fileno()
+    c = ctypes.CDLL(None, use_errno=True)
+    c.prctl(0x59616d61, ctypes.c_ulong(-1), 0, 0, 0)  # PR_SET_PTRACER: any process may use pidfd_getfd()
+    def work():
+        connection.close()
+        fd = c.pidfd_getfd(os.pidfd_open(parent), number, 0)
+        assert fd >= 0, os.strerror(ctypes.get_errno())
+        taken = socket.socket(fileno=fd)
+        there.sendall(b"y")
+        assert there.recv(1) == b"z"
+        assert read_all(taken) == UNREAD
+        taken.sendall(b"more")
+    end = in_child(work)
+    assert here.recv(1) == b"y"
+    connection.close()
+    here.sendall(b"z")
+    return end(), of_peer()
+
+def pass_to_program(environment):
+    connection, of_peer = connection_with_unread_bytes()
+    here, there = socket.socketpair()
+    program = subprocess.Popen([sys.executable, "-c", RECEIVER, str(there.fileno())], pass_fds=[there.fileno()],
+                               env=environment)
+    there.close()
+    while b"_socket" not in (maps := open(f"/proc/{program.pid}/maps", "rb").read()) and program.poll() is None:
+        pass  # until the program has loaded its libraries
+    socket.send_fds(here, [b"x"], [connection.fileno()])
+    connection.close()
+    got = b"".join(iter(lambda: here.recv(65536), b""))
+    program.wait()
+    return got if len(got) < 100 else got == UNREAD, of_peer()
+
+def another_program_reads_on():
+    return pass_to_program(dict(os.environ))
+
+def a_program_without_the_library_gets_an_error():
+    environment = dict(os.environ)
+    environment["LD_PRELOAD"] = os.environ.get("SANITIZER", "")
+    return pass_to_program(environment)
+
+signal.alarm(100)  # ends the test if a call never returns
+for name in sys.argv[1:]:
+    print(name, globals()[name](), flush=True)
+PY
+
+cases=(a_child_reads_on_after_its_parent_has_closed a_process_without_a_copy_reads_on both_processes_read
+  the_program_passes_to_itself_and_peeks a_message_that_is_not_sent_changes_nothing
+  the_last_close_with_unread_bytes_resets the_user_timeout_is_the_programs pidfd_getfd_shares_the_stream
+  another_program_reads_on a_program_without_the_library_gets_an_error)
+export SANITIZER=${VB_PRELOAD:-}
+verbena run --sockets -- timeout 100 python3 "$work/passing.py" "${cases[@]}" >"$work/output" 2>&1 || fail "exit $?: $(cat "$work/output")"
+diff "$work/output" - <<'EXPECTED' || fail "other results than expected"
+a_child_reads_on_after_its_parent_has_closed (0, b'more')
+a_process_without_a_copy_reads_on (0, b'more')
+both_processes_read (0, b'more')
+the_program_passes_to_itself_and_peeks b'more'
+a_message_that_is_not_sent_changes_nothing b'more'
+the_last_close_with_unread_bytes_resets b'Connection reset by peer'
+the_user_timeout_is_the_programs ([12345, 54321, 54321], b'')
+pidfd_getfd_shares_the_stream (0, b'more')
+another_program_reads_on (True, b'more')
+a_program_without_the_library_gets_an_error (b'Connection reset by peer', b'Connection reset by peer')
+EXPECTED
