@@ -116,11 +116,13 @@ static int may_reset_itself(int actor) {
 }
 
 // Returns 1 if the actor's end has unread bytes that are lost, with an error, when the descriptor
-// is passed: if a process without the library may get the message, since all actors hold all Unix
-// sockets; or if the kernel does not name the connection any more (docs/limits.md).
-static int loses_unread_if_passed(int actor, int at) {
-  const struct end* peer = &ends[model[actor][at] ^ 1];
-  if (peer->sent == peer->received) return 0;
+// is passed to a slot of actor `to`: if a process without the library may get the message, since
+// all actors hold all Unix sockets; or if the kernel does not name the connection any more
+// (docs/limits.md).  The slot may hold the peer's end, which actor `to` then closes first.
+static int loses_unread_if_passed(int actor, int at, int to, int slot_of_to) {
+  const int end = model[actor][at];
+  if (ends[end ^ 1].sent == ends[end ^ 1].received) return 0;
+  if (model[to][slot_of_to] == (end ^ 1)) return 1;
   for (int a = 0; a < kActors; ++a) {
     if (pids[a] != 0 && has_no_library[a]) return 1;
   }
@@ -165,7 +167,7 @@ static void perform_process(char** w, char* result) {
   } else if (w[0][0] == 'p') {
     const int s = number(w[2]), to = number(w[3]), t = number(w[4]);
     if (pids[to] == 0 || model[a][s] < 0 || model[a][s] == kSet) return;
-    if (loses_unread_if_passed(a, s)) return;
+    if (loses_unread_if_passed(a, s, to, t)) return;
     snprintf(text, sizeof(text), "give %d %d", s, to);
     result[0] = '\0';
     order_and_wait(a, text, result);
