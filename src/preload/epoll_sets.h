@@ -40,6 +40,7 @@ struct Set {
   std::uint32_t entry_count;
   std::uint32_t one_shot_count;  // entries with EPOLLONESHOT
   std::uint32_t next_look;       // the entry with which the next look at the rings begins
+  std::uint32_t changes;         // times that epoll_ctl() has added or changed an entry
   std::uint64_t edges;           // for EPOLLET in a set that contains this one, see edges_of()
   bool was_kernels_turn;         // see Wait::take_turns()
   std::array<Entry, kEntriesMax> entries;

@@ -136,9 +136,9 @@ class Wait {
       const int count = sleep(elapsed);
       const int error = errno;
       if (!at_once) timer.ended(count > 0);
-      // Another thread may have added or armed an entry with unread bytes meanwhile.  So set
-      // has_unread_ again.
-      if (!at_once && reports_no_input(count)) (void)any_ready();
+      if (!at_once && count > 0 && (has_changed() || reports_no_input(count))) {
+        (void)any_ready();  // sets has_unread_ again
+      }
       const int result = count > 0 ? pass_on_kick(filter_events(count)) : count;
       end_sleep();
       errno = error;
@@ -160,9 +160,17 @@ class Wait {
                        [](const epoll_event& event) { return (event.events & kInput) == 0; });
   }
 
+  // Returns true if another thread has added or armed an entry since the last any_ready().  The
+  // kernel may report such an entry before epoll_ctl() has returned.
+  bool has_changed() const {
+    const Hold hold(set_);
+    return set_.changes != seen_changes_;
+  }
+
   // Returns true if a ring has bytes to report.
   bool any_ready() {
     const Hold hold(set_);
+    seen_changes_ = set_.changes;
     has_switched_ = false;
     has_unread_ = false;
     for (std::uint32_t i = 0; i < set_.entry_count; ++i) {
@@ -260,8 +268,9 @@ class Wait {
       }
     }
     // An event of output must also report unread input in the ring, because TCP would report both
-    // together, at an edge or when the entry is armed.
-    if (has_unread_ && (event.events & kInput) == 0) {
+    // together, at an edge or when the entry is armed.  An event of input after a sleep reports the
+    // unread bytes of the ring as well: they are older, so TCP makes no further edge for them.
+    if (has_unread_ && (is_sleeping_ || (event.events & kInput) == 0)) {
       if (Entry* entry = entry_of(set_, event.data)) event.events |= unread_input(*entry);
     }
     events_[end] = event;
@@ -305,6 +314,7 @@ class Wait {
   int max_events_;
   bool has_switched_ = false;  // a connection that waits for input uses a ring, so a spin may help
   bool has_unread_ = false;    // a ring has bytes, even if they were reported before
+  std::uint32_t seen_changes_ = 0;  // Set::changes at the last any_ready()
   bool is_sleeping_ = false;
   bool kicked_ = false;  // the kernel has reported kick()
 };

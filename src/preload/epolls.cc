@@ -151,6 +151,7 @@ void clear(Set& set) {
 
 // Adds or changes an entry of the set whose descriptor is `set_fd`.
 void change(int set_fd, Set& set, int fd, const epoll_event& event) {
+  ++set.changes;
   std::uint32_t& place = set.place[at(fd)];
   const bool is_new = place == 0;
   if (is_new) {
