@@ -1,5 +1,5 @@
 #!/bin/bash
-# ctest: TIMEOUT 120
+# ctest: TIMEOUT 240
 # Tests `verbena run --sockets`, which moves the bytes of TCP connections between programs of one host through memory.
 # The bytes arrive as by TCP: with threads, poll(), fork() and copied descriptors, and with a peer without Verbena.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"

@@ -1,5 +1,5 @@
 #!/bin/bash
-# ctest: TIMEOUT 120
+# ctest: TIMEOUT 240
 # Tests that unread bytes in shared memory are not lost when a socket is used without the library's calls: by a program
 # after exec or posix_spawn, by stdio, by splice.  If the new user cannot read them, both ends see an error.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"

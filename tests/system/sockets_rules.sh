@@ -1,5 +1,5 @@
 #!/bin/bash
-# ctest: TIMEOUT 120
+# ctest: TIMEOUT 240
 # Rules in libsdp.conf's language say which TCP connections may or must go through shared memory.  A connection that
 # must use it and cannot fails with an error that gives the reason.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
