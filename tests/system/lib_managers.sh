@@ -41,13 +41,13 @@ wait_master() { until_true 30 sees_master "$1" "$2" || fail "$2 does not become 
 # members NODE: asks the SA from the node, and prints a line "MGID MLID NODE JOIN_STATE" for each member of a group.
 members() {
   on "$1" saquery --smkey 1 -m >"$work/saquery" 2>&1 || { echo "saquery fails: $(cat "$work/saquery")"; return; }
-  awk -F '\.\.+' '/MGID/ { mgid = $2 } /Mlid/ { mlid = $2 } /ScopeState/ { state = substr($2, length($2)) }
+  awk -F '[.][.]+' '/MGID/ { mgid = $2 } /Mlid/ { mlid = $2 } /ScopeState/ { state = substr($2, length($2)) }
     /NodeDescription/ { print mgid, mlid, $2, "0x" state }' "$work/saquery" | sort
 }
 # subscriptions NODE: asks the SA from the node, and prints a line "PORT TRAP" for each subscription to notices.
 subscriptions() {
   on "$1" saquery --smkey 1 -I >"$work/saquery" 2>&1 || { echo "saquery fails: $(cat "$work/saquery")"; return; }
-  awk -F '\.\.+' '/SubscriberGID/ { port = $2 } /trap_num/ { print port, $2 }' "$work/saquery" | sort
+  awk -F '[.][.]+' '/SubscriberGID/ { port = $2 } /trap_num/ { print port, $2 }' "$work/saquery" | sort
 }
 
 # begin_member NODE ADDRESS: starts a program on the node that carries out the commands of `tell_member NODE
