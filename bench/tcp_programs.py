@@ -12,8 +12,6 @@ import measure
 from measure import Failed, Row, output_of
 
 PORT = 18600
-
-
 POSTGRES = "/usr/lib/postgresql/15/bin"
 
 
@@ -44,10 +42,8 @@ def last_number(output, pattern):
     return float(numbers[-1])
 
 
-@contextlib.contextmanager
 def sockperf_server(bench, ours, *options):
-    with server(bench, ours, "sockperf", "server", "--tcp", "-i", "127.0.0.1", "-p", str(PORT), *options):
-        yield
+    return server(bench, ours, "sockperf", "server", "--tcp", "-i", "127.0.0.1", "-p", str(PORT), *options)
 
 
 def sockperf_client(bench, ours, test, seconds, size, *options):

@@ -23,8 +23,9 @@ Connection connection(std::uint16_t from, std::uint16_t to) {
 class BrokerTest : public testing::Test {
  protected:
   void report(ProgramId program, std::uint64_t cookie, const Connection& of,
-              std::uint32_t number = 7) {
-    broker.report(program, {.number = number, .cookie = cookie, .connection = of});
+              std::uint32_t number = 7, std::uint32_t continues = 0) {
+    broker.report(program,
+                  {.number = number, .cookie = cookie, .connection = of, .continues = continues});
   }
   template <class O>
   std::vector<O> outputs() {
@@ -134,7 +135,7 @@ TEST_F(BrokerTest, ProcessAfterExecFindsThePairWhileTheSocketExists) {
 TEST_F(BrokerTest, ReportThatContinuesAStreamGetsItsMemory) {
   make_pair();
   outputs<Broker::SendMemory>();
-  broker.report(3, {.number = 9, .cookie = 10, .connection = connection(5000, 80), .continues = 1});
+  report(3, 10, connection(5000, 80), 9, 1);
   const auto messages = outputs<Broker::SendMemory>();
   ASSERT_EQ(messages.size(), 1U);
   EXPECT_EQ(messages[0].program, 3U);
@@ -144,7 +145,7 @@ TEST_F(BrokerTest, ReportThatContinuesAStreamGetsItsMemory) {
 }
 
 TEST_F(BrokerTest, ReportThatContinuesAnUnknownStreamIsAnsweredAndForgotten) {
-  broker.report(1, {.number = 9, .cookie = 10, .connection = connection(5000, 80), .continues = 1});
+  report(1, 10, connection(5000, 80), 9, 1);
   const auto answers = outputs<Broker::SendUnknown>();
   ASSERT_EQ(answers.size(), 1U);
   EXPECT_EQ(answers[0].program, 1U);
@@ -153,7 +154,7 @@ TEST_F(BrokerTest, ReportThatContinuesAnUnknownStreamIsAnsweredAndForgotten) {
   EXPECT_TRUE(broker.idle());
   // An end that waits for its peer has no stream yet.
   report(1, 10, connection(5000, 80));
-  broker.report(2, {.number = 8, .cookie = 10, .connection = connection(5000, 80), .continues = 1});
+  report(2, 10, connection(5000, 80), 8, 1);
   EXPECT_EQ(outputs<Broker::SendUnknown>().size(), 1U);
   EXPECT_THAT(broker.end(10)->holders, ElementsAre(1U));
 }

@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -66,34 +67,29 @@ void take_over_delay_options(int fd, Socket& socket) {
   }
 }
 
-// Tells which directions of a connection have ended in the kernel.  Another process, which has
-// closed the connection since, may have called shutdown().
+// Returns the state of the connection in the kernel, such as TCP_CLOSE.
+int tcp_state_of(int fd) {
+  tcp_info info{};
+  socklen_t bytes = sizeof(info);
+  if (next().getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &bytes) != 0) return TCP_ESTABLISHED;
+  return info.tcpi_state;
+}
+
+// Tells which directions have ended by shutdown(), perhaps by that of another process.
 struct Ended {
   bool sending = false;
-  bool receiving = false;   // by shutdown() here; an end that the peer has sent does not count
-  bool connection = false;  // the connection is closed in both directions, or was reset
+  bool receiving = false;
 
   static Ended of(int fd) {
     // An end that the peer sends after this look changes the state that is read next.
-    const bool has_end = shows_end(fd);
-    tcp_info info{};
-    socklen_t bytes = sizeof(info);
-    if (next().getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &bytes) != 0) return {};
-    const auto state = info.tcpi_state;
+    pollfd one{.fd = fd, .events = POLLRDHUP, .revents = 0};
+    const timespec no_time{};
+    os::system_call(SYS_ppoll, &one, 1, &no_time, nullptr, 0);
+    const int state = tcp_state_of(fd);
     const bool peer_sends =
         state == TCP_ESTABLISHED || state == TCP_FIN_WAIT1 || state == TCP_FIN_WAIT2;
     return {.sending = state != TCP_ESTABLISHED && state != TCP_CLOSE_WAIT,
-            .receiving = has_end && peer_sends,
-            .connection = state == TCP_CLOSE};
-  }
-
- private:
-  // Returns true if nothing more can be received, as poll() tells.
-  static bool shows_end(int fd) {
-    pollfd one{.fd = fd, .events = POLLRDHUP, .revents = 0};
-    const timespec no_time{};
-    next().ppoll(&one, 1, &no_time, nullptr);
-    return (one.revents & POLLRDHUP) != 0;
+            .receiving = peer_sends && (one.revents & POLLRDHUP) != 0};
   }
 };
 
@@ -117,8 +113,9 @@ void try_to_switch(int fd, Socket& socket) {
   if (counts == nullptr) return socket.state.store(State::kOffered);
   stream::Sender sender = socket.sender();
   stream::Receiver receiver = socket.receiver();
-  // If the program before exec() has used this memory already, the connection stays on TCP.
-  if (!sender.started() && !receiver.started() && !Ended::of(fd).connection) {
+  // If the program before exec() has used this memory already, or if the connection was reset, it
+  // stays on TCP.
+  if (!sender.started() && !receiver.started() && tcp_state_of(fd) != TCP_CLOSE) {
     take_over_delay_options(fd, socket);
     sender.start(counts->sent.load());
     waits::start(socket, [&](std::uint32_t sleepers) {

@@ -136,9 +136,6 @@ class Wait {
       const int count = sleep(elapsed);
       const int error = errno;
       if (!at_once) timer.ended(count > 0);
-      if (!at_once && count > 0 && (has_changed() || reports_no_input(count))) {
-        (void)any_ready();  // sets has_unread_ again
-      }
       const int result = count > 0 ? pass_on_kick(filter_events(count)) : count;
       end_sleep();
       errno = error;
@@ -153,20 +150,6 @@ class Wait {
   }
 
  private:
-  // Returns true if one of the kernel's `count` events has no input.  Then filter_events() may add
-  // input.
-  bool reports_no_input(int count) const {
-    return std::any_of(events_, events_ + std::max(count, 0),
-                       [](const epoll_event& event) { return (event.events & kInput) == 0; });
-  }
-
-  // Returns true if another thread has added or armed an entry since the last any_ready().  The
-  // kernel may report such an entry before epoll_ctl() has returned.
-  bool has_changed() const {
-    const Hold hold(set_);
-    return set_.changes != seen_changes_;
-  }
-
   // Returns true if a ring has bytes to report.
   bool any_ready() {
     const Hold hold(set_);
@@ -247,6 +230,9 @@ class Wait {
   // Returns how many events remain.
   int filter_events(int count) {
     const Hold hold(set_);
+    // During a sleep, another thread may have added or armed an entry with unread bytes.  The
+    // kernel may report such an entry before epoll_ctl() has returned.
+    has_unread_ |= is_sleeping_ && set_.changes != seen_changes_;
     int end = 0;
     for (int i = 0; i < count; ++i) end = filter_event(end, events_[i]);
     return end;
@@ -313,7 +299,7 @@ class Wait {
   epoll_event* events_;
   int max_events_;
   bool has_switched_ = false;  // a connection that waits for input uses a ring, so a spin may help
-  bool has_unread_ = false;    // a ring has bytes, even if they were reported before
+  bool has_unread_ = false;    // a ring may have bytes, even if they were reported before
   std::uint32_t seen_changes_ = 0;  // Set::changes at the last any_ready()
   bool is_sleeping_ = false;
   bool kicked_ = false;  // the kernel has reported kick()

@@ -52,9 +52,7 @@ std::set<std::uint64_t> parse(std::string_view value) {
 // descriptor of each connection.
 void continue_if_named(int fd, const std::set<std::uint64_t>& cookies,
                        std::map<std::uint64_t, int>& first_descriptors) {
-  std::uint64_t cookie = 0;
-  socklen_t bytes = sizeof(cookie);
-  if (next().getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &bytes) != 0) return;
+  const std::uint64_t cookie = service_link::cookie_of(fd);
   if (!cookies.contains(cookie)) return;
   if (const auto first = first_descriptors.find(cookie); first != first_descriptors.end()) {
     if (const auto socket = SocketTable::find(first->second)) SocketTable::add_copy(*socket, fd);

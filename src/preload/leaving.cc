@@ -86,10 +86,6 @@ bool stay_on_tcp(int fd, Socket& socket, stream::Reason reason) {
   return is_plain;
 }
 
-void stay_on_tcp_or_reset(int fd, Socket& socket, stream::Reason reason) {
-  if (!stay_on_tcp(fd, socket, reason)) reset(fd);
-}
-
 void end_outgoing(int fd, Socket& socket) {
   if (!leave_outgoing(fd, socket, stream::Reason::kEnd)) reset(fd);
 }

@@ -13,10 +13,6 @@ namespace verbena::preload::leaving {
 // library must read the incoming one until the ring is empty.
 bool stay_on_tcp(int fd, Socket& socket, stream::Reason reason);
 
-// Works as stay_on_tcp(), but resets the connection if bytes lie unread (ECONNRESET at both ends).
-// Programs notice an error, but would not notice that bytes are missing.
-void stay_on_tcp_or_reset(int fd, Socket& socket, stream::Reason reason);
-
 // Call this when the program has called shutdown() and sends nothing more.
 void end_outgoing(int fd, Socket& socket);
 // Call this when the program has called shutdown() and reads nothing that comes from now on.  Later

@@ -23,12 +23,16 @@ namespace {
 // Marks a socket that is on its way: TCP_USER_TIMEOUT in milliseconds, more than 24 days.
 constexpr int kMark = 0x7eb3a52d;
 
-// Calls visit(fd) for each descriptor that the message carries.
+// Calls visit(fd) for each descriptor that the message carries.  Stops at a header that the kernel
+// refuses (EINVAL).
 template <class Visit>
 void for_each_descriptor(const msghdr& message, Visit visit) {
   if (message.msg_control == nullptr || message.msg_controllen < sizeof(cmsghdr)) return;
   for (cmsghdr* c = CMSG_FIRSTHDR(&message); c != nullptr;
        c = CMSG_NXTHDR(const_cast<msghdr*>(&message), c)) {
+    const auto* begin = static_cast<const unsigned char*>(message.msg_control);
+    const auto at = static_cast<std::size_t>(reinterpret_cast<const unsigned char*>(c) - begin);
+    if (c->cmsg_len < CMSG_LEN(0) || c->cmsg_len > message.msg_controllen - at) return;
     if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
     const std::size_t count = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
     for (std::size_t i = 0; i < count; ++i) {
@@ -76,15 +80,9 @@ void end_passing(int fd, Socket& socket) {
   if (--passing.count == 0) set_user_timeout(fd, static_cast<int>(passing.user_timeout));
 }
 
-std::uint64_t cookie_of(int fd) {
-  std::uint64_t cookie = 0;
-  socklen_t bytes = sizeof(cookie);
-  return next().getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &bytes) == 0 ? cookie : 0;
-}
-
 // Returns the socket of another descriptor of this process for the same connection, if it has one.
 SocketUse find_same(int fd) {
-  const std::uint64_t cookie = cookie_of(fd);
+  const std::uint64_t cookie = service_link::cookie_of(fd);
   int same = -1;
   SocketTable::for_each(0, kDescriptorsMax - 1, [&](int other, const Socket& socket) {
     if (other != fd && socket.cookie == cookie && socket.is_switched()) same = other;

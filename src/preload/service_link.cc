@@ -31,6 +31,14 @@
 #include "verbena_build.h"
 
 namespace verbena::preload::service_link {
+
+std::uint64_t cookie_of(int fd) {
+  std::uint64_t cookie = 0;
+  socklen_t bytes = sizeof(cookie);
+  if (os::system_call(SYS_getsockopt, fd, SOL_SOCKET, SO_COOKIE, &cookie, &bytes) != 0) return 0;
+  return cookie;
+}
+
 namespace {
 
 using os::repeat_call;
@@ -132,13 +140,6 @@ class Hold {
  private:
   bool held_;
 };
-
-std::uint64_t cookie_of(int fd) {
-  std::uint64_t cookie = 0;
-  socklen_t bytes = sizeof(cookie);
-  if (system_call(SYS_getsockopt, fd, SOL_SOCKET, SO_COOKIE, &cookie, &bytes) != 0) return 0;
-  return cookie;
-}
 
 void close_descriptor(int fd) { system_call(SYS_close, fd); }
 

@@ -37,6 +37,10 @@ void receive_answers(bool is_thorough);
 // Sleeps until the service has sent something, at most for `time`.  May return earlier.
 void wait(Duration time);
 
+// Returns the kernel's name for a socket, which is the same in all processes (SO_COOKIE); 0 if the
+// descriptor is no socket.
+std::uint64_t cookie_of(int fd);
+
 // Converts a socket address to its form in messages.  Returns nothing if it is not an IP address.
 std::optional<broker::SocketName> name_from(const sockaddr_storage& from);
 

@@ -58,6 +58,7 @@ static void begin(int actors) {
   memset(model, 0xff, sizeof(model));
   memset(pids, 0, sizeof(pids));
   memset(masks, 0, sizeof(masks));
+  memset(has_no_library, 0, sizeof(has_no_library));
   memset(counters, 0, sizeof(*counters));
   connections = is_aborted = is_delayed = 0;
   for (int i = 0; i < kSlots; ++i) slot[i] = -1;

@@ -7,7 +7,7 @@ need python3
 export VERBENA_SOCKETS_EARLY=5000  # so that each connection has its ring before the first byte
 
 cat >"$work/passing.py" <<'PY'
-import array, ctypes, errno, fcntl, os, signal, socket, subprocess, sys, termios, traceback
+import array, ctypes, fcntl, os, signal, socket, struct, subprocess, sys, termios, traceback
 
 UNREAD = bytes(range(256)) * 200
 RECEIVER = """
@@ -59,7 +59,7 @@ def connection_with_unread_bytes():
     while unread[0] < len(UNREAD):
         fcntl.ioctl(connection, termios.FIONREAD, unread)
     c = ctypes.CDLL(None)
-    ioctl = 16  # the number of the system call on x86-64; the kernel sees no bytes of the ring
+    ioctl = {"x86_64": 16, "aarch64": 29}[os.uname().machine]  # the kernel sees no bytes of the ring
     c.syscall(ctypes.c_long(ioctl), connection.fileno(), termios.FIONREAD, ctypes.c_void_p(in_kernel.buffer_info()[0]))
     assert in_kernel[0] < len(UNREAD), "all bytes went by TCP"
     def of_peer():
@@ -197,7 +197,7 @@ def the_user_timeout_is_the_programs():
     taken.close()
     return values, of_peer()
 
-def pidfd_getfd_shares_the_stream():
+def pidfd_getfd_shares_the_stream(by_number=False):
     connection, of_peer = connection_with_unread_bytes()
     here, there = socket.socketpair()
     parent = os.getpid()
@@ -206,7 +206,9 @@ def pidfd_getfd_shares_the_stream():
     c.prctl(0x59616d61, ctypes.c_ulong(-1), 0, 0, 0)  # PR_SET_PTRACER: any process may use pidfd_getfd()
     def work():
         connection.close()
-        fd = c.pidfd_getfd(os.pidfd_open(parent), number, 0)
+        SYS_pidfd_getfd = 438
+        call = (lambda *a: c.syscall(ctypes.c_long(SYS_pidfd_getfd), *a)) if by_number else c.pidfd_getfd
+        fd = call(os.pidfd_open(parent), number, 0)
         assert fd >= 0, os.strerror(ctypes.get_errno())
         taken = socket.socket(fileno=fd)
         there.sendall(b"y")
@@ -218,6 +220,35 @@ def pidfd_getfd_shares_the_stream():
     connection.close()
     here.sendall(b"z")
     return end(), of_peer()
+
+def syscall_pidfd_getfd_shares_the_stream():
+    return pidfd_getfd_shares_the_stream(by_number=True)
+
+def a_connection_that_must_use_the_ring_is_passed_without_unread_bytes():
+    connection, of_peer = connection_with_unread_bytes()
+    here, there = socket.socketpair()
+    assert read_all(connection) == UNREAD
+    socket.send_fds(here, [b"x"], [connection.fileno()])
+    taken = take(there)
+    connection.close()
+    taken.sendall(b"more")
+    taken.close()
+    return of_peer()
+
+def a_malformed_message_is_refused():
+    class Message(ctypes.Structure):
+        _fields_ = [("name", ctypes.c_void_p), ("name_bytes", ctypes.c_uint), ("parts", ctypes.c_void_p),
+                    ("part_count", ctypes.c_size_t), ("control", ctypes.c_void_p), ("control_bytes", ctypes.c_size_t),
+                    ("flags", ctypes.c_int)]
+    here, there = socket.socketpair()
+    c = ctypes.CDLL(None, use_errno=True)
+    errors = []
+    for length in (0, 1, 15, 25, 2 ** 40):
+        control = ctypes.create_string_buffer(struct.pack("Niii", length, socket.SOL_SOCKET, socket.SCM_RIGHTS, 0), 24)
+        message = Message(control=ctypes.addressof(control), control_bytes=24)
+        assert c.sendmsg(here.fileno(), ctypes.byref(message), 0) == -1
+        errors.append(os.strerror(ctypes.get_errno()))
+    return set(errors)
 
 def pass_to_program(environment):
     connection, of_peer = connection_with_unread_bytes()
@@ -249,6 +280,7 @@ PY
 cases=(a_child_reads_on_after_its_parent_has_closed a_process_without_a_copy_reads_on both_processes_read
   the_program_passes_to_itself_and_peeks a_message_that_is_not_sent_changes_nothing
   the_last_close_with_unread_bytes_resets the_user_timeout_is_the_programs pidfd_getfd_shares_the_stream
+  syscall_pidfd_getfd_shares_the_stream a_malformed_message_is_refused
   another_program_reads_on a_program_without_the_library_gets_an_error)
 export SANITIZER=${VB_PRELOAD:-}
 verbena run --sockets -- timeout 100 python3 "$work/passing.py" "${cases[@]}" >"$work/output" 2>&1 || fail "exit $?: $(cat "$work/output")"
@@ -261,6 +293,19 @@ a_message_that_is_not_sent_changes_nothing b'more'
 the_last_close_with_unread_bytes_resets b'Connection reset by peer'
 the_user_timeout_is_the_programs ([12345, 54321, 54321], b'')
 pidfd_getfd_shares_the_stream (0, b'more')
+syscall_pidfd_getfd_shares_the_stream (0, b'more')
+a_malformed_message_is_refused {'Invalid argument'}
 another_program_reads_on (True, b'more')
 a_program_without_the_library_gets_an_error (b'Connection reset by peer', b'Connection reset by peer')
+EXPECTED
+
+# ---- a connection that must use the ring still does so in the other process
+cases=(a_child_reads_on_after_its_parent_has_closed a_process_without_a_copy_reads_on both_processes_read
+  a_connection_that_must_use_the_ring_is_passed_without_unread_bytes)
+verbena run --sockets=only -- timeout 100 python3 "$work/passing.py" "${cases[@]}" >"$work/output" 2>&1 || fail "only: exit $?: $(cat "$work/output")"
+diff "$work/output" - <<'EXPECTED' || fail "only: other results than expected"
+a_child_reads_on_after_its_parent_has_closed (0, b'more')
+a_process_without_a_copy_reads_on (0, b'more')
+both_processes_read (0, b'more')
+a_connection_that_must_use_the_ring_is_passed_without_unread_bytes b'more'
 EXPECTED
