@@ -40,7 +40,7 @@ def half_round_trip(fabric, server, client, count, *options):
 def bandwidth(fabric, server, client, count):
     output = client_output(fabric, server, client,
                            ["ib_write_bw", "-F", "-s", "65536", "-n", str(count), "-p", str(PORT), "--report_gbits"])
-    return measure.perftest_numbers(output, 1 << 16)[1]
+    return measure.gbits(measure.perftest_numbers(output, 1 << 16)[2], 1 << 16)
 
 
 def fabrics(bench):

@@ -77,7 +77,7 @@ def host_peers(bench):
     megabyte = 1 << 20
     for program, what, call in (("ib_write_bw", "WRITE", "write"), ("ib_read_bw", "READ", "read")):
         yield from compare(f"{what} of 1 MiB", "Gbit/s",
-                           lambda: perftest(bench, program, megabyte, few, "-m", "4096")[1],
+                           lambda: measure.gbits(perftest(bench, program, megabyte, few, "-m", "4096")[2], megabyte),
                            (f"process_vm_{call}v()", lambda: kernel(f"vm-{call}", few, megabyte)),
                            (f"p{call}() of /proc/PID/mem", lambda: kernel(f"mem-{call}", few, megabyte)),
                            ("memcpy", lambda: kernel("memcpy", few, megabyte)))

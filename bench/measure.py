@@ -74,6 +74,12 @@ def perftest_numbers(output, size):
     return [float(word) for word in fields.groups()]
 
 
+def gbits(rate, size):
+    """Converts perftest's rate (million messages of `size` bytes a second) to Gbit/s.  perftest prints the rate with six
+    decimals, and the bandwidth with two: a slow run would be 0.00."""
+    return rate * size * 8 / 1000
+
+
 def pingpong_us(output):
     """Returns the microseconds of a round trip that ibv_rc_pingpong has printed."""
     fields = re.search(r"= ([\d.]+) usec/iter", output)

@@ -150,7 +150,7 @@ def write_bandwidth(bench, qps, count):
                         "-q", str(qps), "-n", str(count), "-p", str(port), "--report_gbits",
                         link="udp")
     output = client_of(bench, command, port)
-    return measure.perftest_numbers(output, 1 << 16)[1]
+    return measure.gbits(measure.perftest_numbers(output, 1 << 16)[2], 1 << 16)
 
 
 # ---- perftest ------------------------------------------------------------------------------------
@@ -190,7 +190,7 @@ def perftest_by(bench, link):
     for program in ("ib_send_bw", "ib_write_bw", "ib_read_bw"):
         times = bench.times(3000)
         ours, tcp = bench.in_turn(
-            lambda: numbers_of(program, size, times, "4096")[1],
+            lambda: measure.gbits(numbers_of(program, size, times, "4096")[2], size),
             lambda: 2 * size * 8 / 1000 / socket_pingpong(bench, "tcp", "poll", size, times))
         yield Row(group, f"{program}, 64 KiB, MTU 4096", "Gbit/s", ours,
                   "TCP, to and fro", tcp)
