@@ -68,7 +68,7 @@ TEST(Slots, StaleOrForgedHandleIsNotFound) {
   EXPECT_EQ(slots.size(), 2u);
 }
 
-TEST(Pending, DroppingCancelsOnce) {
+TEST(Pending, DestroyingAPendingCancelsOnce) {
   int cancelled = 0;
   {
     Pending pending([&] { ++cancelled; });

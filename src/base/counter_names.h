@@ -11,8 +11,8 @@
 // name.
 namespace verbena {
 
-// Names one value of an enumeration.  The last value of the enumeration is kCount, and is not a
-// counter.
+// Names one value of an enumeration.  The last value of the enumeration must be kCount, which is
+// not a counter.
 template <class Enum>
 struct CounterName {
   Enum counter;
@@ -38,7 +38,8 @@ consteval bool names_differ(const Table& table) {
 }
 }  // namespace detail
 
-// Returns true if the table has each value of the enumeration, in its order, and all names differ.
+// Returns true if the table has each value of the enumeration, in the same order, and all names
+// differ.
 template <class Enum, std::size_t Size>
 consteval bool names_all(const std::array<CounterName<Enum>, Size>& table) {
   if (Size != static_cast<std::size_t>(Enum::kCount)) return false;

@@ -16,7 +16,7 @@ enum class Errc : std::uint8_t {
   kInvalidArgument,  // an argument of the request is invalid
   kBadHandle,        // the handle is forged, stale, or of another kind of object
   kBadState,         // the object's state does not allow the request (vol1 state tables)
-  kBusy,             // other objects use this object; nothing was changed
+  kBusy,             // other objects use this object, so nothing was changed
   kNoResources,      // a named limit was reached; the context names it
   kNotSupported,     // not implemented, or missing on this device or host
   kAddressInUse,     // another user has the port or the service id
@@ -40,7 +40,7 @@ struct Error {
   Errc code{};
   std::uint16_t detail = 0;
   const char* context = "";  // static text for messages; operator== ignores this member
-  bool from_agent = false;   // the agent refused, and process::Process has its text
+  bool from_agent = false;   // the agent refused the request; process::Process has its message
 
   friend constexpr bool operator==(const Error& a, const Error& b) {
     return a.code == b.code && a.detail == b.detail;

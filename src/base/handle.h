@@ -25,7 +25,8 @@ struct Handle {
 };
 
 // A new slot begins with this generation.  Only a forked child changes this value, before it makes
-// objects of its own.  So no handle that the child inherited names one of its own objects.
+// objects of its own.  So no handle that the child inherited from its parent names one of the
+// child's own objects.
 inline std::atomic<std::uint32_t> first_generation{1};
 
 // Owns the objects that Handles name.
@@ -89,7 +90,7 @@ class Slots {
     return object;
   }
 
-  // Removes and returns the object; its handle is stale from now on.  Returns null as find() does.
+  // Removes and returns the object; its handle is stale from now on.  Returns null if find() would.
   std::unique_ptr<T> remove(Handle<T> handle) {
     T* object = find(handle);
     if (object == nullptr) return nullptr;
@@ -123,9 +124,9 @@ class Slots {
   }
 
   std::uint32_t limit_;
-  std::uint32_t used_ = 0;           // the number of slots that have held an object
+  std::uint32_t used_ = 0;           // the number of slots that were ever used
   std::size_t size_ = 0;             // the number of objects
-  std::vector<std::uint32_t> free_;  // those of the used_ slots that are empty now
+  std::vector<std::uint32_t> free_;  // the used slots that are empty now
   std::array<std::atomic<Chunk*>, kChunksMax> chunks_{};
 };
 

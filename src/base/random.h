@@ -11,8 +11,8 @@ struct Ratio {
   std::uint32_t denominator = 1;
 };
 
-// Returns the probability with which a run of `length` items must begin at an item outside of runs.
-// Then the fraction `inside` of all items is inside of runs.
+// Returns the probability with which a run of `length` items must begin at each item that is
+// outside of runs, so that the fraction `inside` of all items is inside of runs.
 constexpr Ratio run_begins(Ratio inside, std::uint32_t length) {
   return {inside.numerator, length * inside.denominator - (length - 1) * inside.numerator};
 }
@@ -43,7 +43,7 @@ class Random {
   Key key_;
   std::uint64_t counter_ = 0;
   std::array<std::uint32_t, 16> block_{};
-  unsigned used_ = 16;  // the number of words of block_ that next() has returned
+  unsigned used_ = 16;  // block_[used_] is the next unused word; 16: all words are used
 };
 
 }  // namespace verbena

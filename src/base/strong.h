@@ -28,7 +28,8 @@ using Lid = Strong<struct LidTag, std::uint16_t>;  // local identifier (vol1 4.1
 inline constexpr std::uint32_t kMask24 = 0xffffff;
 
 // Represents a packet sequence number of 24 bits, which wraps (vol1 9.7.1).  Only this type
-// compares PSNs.  Their order is that of serial numbers, and needs numbers less than 2^23 apart.
+// compares PSNs.  Their order is that of serial numbers: it is defined only for PSNs that are less
+// than 2^23 apart.
 struct Psn {
   using Representation = std::uint32_t;
   std::uint32_t value{};

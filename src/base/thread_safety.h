@@ -1,6 +1,6 @@
 #pragma once
 
-// Tells clang's thread-safety analysis which lock guards a member, and which function needs it.
+// Tells clang's thread-safety analysis which lock guards a member, and which lock a function needs.
 // The test tidy.clang turns a violation into an error; other compilers ignore these annotations.
 #if defined(__clang__)
 #define VB_THREAD_SAFETY(attribute) __attribute__((attribute))

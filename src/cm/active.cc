@@ -118,8 +118,8 @@ void Endpoint::on_rep(const mad::Delivered& mad, const Rep& rep, Time now) {
     case State::kEstablished:
     case State::kDreqSent:  // our RTU got lost (12.9.7.1)
       count_duplicate(AttributeId::kRep);
-      // A connection that another manager has established has no RTU to repeat; its DREQ tells the
-      // peer enough.
+      // A connection that a former manager established has no RTU to repeat.  The peer learns from
+      // our DREQ that the connection is over.
       if (answer_.id() != AttributeId::kRtu) return;
       return send(answer_, Outbox::Kind::kRepeat);
     case State::kTimewait:  // our REJ or all our DREQs got lost

@@ -96,7 +96,7 @@ TEST_F(AlternatePathTest, RejectedOfferKeepsThePath) {
 }
 
 TEST_F(AlternatePathTest, WaitsForASlowConsumer) {
-  net.p.on_lap = Host::Reaction::kHold;
+  net.p.on_lap = Host::Reaction::kNoAnswer;
   ASSERT_TRUE(offer(2s).has_value());
   net.run(15s);
   EXPECT_EQ(net.a.outcomes[a].laps_unanswered, 0) << net.text();
@@ -133,7 +133,7 @@ TEST_F(AlternatePathTest, LateAprIsIgnored) {
   net.run(2500ms);
   ASSERT_EQ(net.a.outcomes[a].laps_unanswered, 1) << net.text();
   net.delay_of = {};
-  net.p.on_lap = Host::Reaction::kHold;
+  net.p.on_lap = Host::Reaction::kNoAnswer;
   ASSERT_TRUE(offer(2s).has_value());
   net.run(1s);
   EXPECT_EQ(net.a.outcomes[a].aprs, 0) << net.text();

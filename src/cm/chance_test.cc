@@ -17,12 +17,12 @@ Host::Reaction random_reaction(Random& random) {
   switch (random.below(8)) {
     case 0: return Host::Reaction::kReject;
     case 1: return Host::Reaction::kDestroy;
-    case 2: return Host::Reaction::kHold;
+    case 2: return Host::Reaction::kNoAnswer;
     default: return Host::Reaction::kProceed;
   }
 }
 
-// Makes a random call for a random endpoint, whether or not its state allows it.
+// Makes a random call for a random endpoint, whether or not the endpoint's state allows the call.
 void random_call(Net& net, Host& host, Random& random) {
   if (host.endpoints.empty()) return;
   const EndpointHandle endpoint = host.endpoints[random.below(host.endpoints.size())];

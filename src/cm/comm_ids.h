@@ -8,9 +8,10 @@
 
 namespace verbena::cm {
 
-// Makes communication ids that look random and repeat only after all others have been used.  It
-// passes a counter through a small keyed permutation of 32 bits (four Feistel rounds).  So a peer
-// that still repeats a message of an old connection does not hit a new one.
+// Makes communication ids that look random and repeat only after all others have been used.  A peer
+// may still repeat a message of an old connection, and the id in that message must not belong to a
+// new connection.  The ids are a counter that passes through a small keyed permutation of 32 bits
+// (four Feistel rounds).
 class CommIds {
  public:
   explicit CommIds(Random& random) : next_(random.next32()) {

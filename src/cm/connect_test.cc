@@ -115,10 +115,10 @@ TEST(Connect, RepeatedRepBringsBackALostRtu) {
 
 TEST(Connect, ALateRtuIsCountedAndIgnored) {
   Net net;
-  net.p.on_req = Host::Reaction::kHold;
+  net.p.on_req = Host::Reaction::kNoAnswer;
   const auto active = net.a.connect({0x11}, net.p.gid());
   net.run(5ms);
-  net.a.on_rep = Host::Reaction::kHold;
+  net.a.on_rep = Host::Reaction::kNoAnswer;
   net.p.accept(net.p.last());
   net.run(2ms);
   net.p.call([&](Manager& m) {
@@ -139,7 +139,7 @@ TEST(Connect, ALateRtuIsCountedAndIgnored) {
 
 TEST(Connect, RtuPrivateDataArrives) {
   Net net;
-  net.a.on_rep = Host::Reaction::kHold;
+  net.a.on_rep = Host::Reaction::kNoAnswer;
   const auto active = net.a.connect({0x11}, net.p.gid());
   net.run(3ms);
   const std::vector<std::byte> data(224, std::byte{0x5a});
@@ -157,7 +157,7 @@ TEST(Connect, RtuPrivateDataArrives) {
 
 TEST(Connect, SlowConsumerSendsMraForARepeatedReq) {
   Net net;
-  net.p.on_req = Host::Reaction::kHold;
+  net.p.on_req = Host::Reaction::kNoAnswer;
   net.a.connect({0x11}, net.p.gid());
   net.run(10s);
   net.p.accept(net.p.last());
@@ -194,7 +194,7 @@ TEST(Connect, SlowConsumerSendsMraForARepeatedReq) {
 
 TEST(Connect, SlowActiveConsumerSendsMraForARepeatedRep) {
   Net net;
-  net.a.on_rep = Host::Reaction::kHold;
+  net.a.on_rep = Host::Reaction::kNoAnswer;
   const EndpointHandle a = net.a.connect({0x11}, net.p.gid());
   net.run(60s);
   EXPECT_EQ(net.p.outcomes[net.p.last()].failed, 0) << net.text();
@@ -301,7 +301,7 @@ TEST(Connect, TheActiveSideGivesUp) {
 // The passive endpoint ends, too: REJ 4 names it by our CA GUID.
 TEST(Connect, PassiveSideLearnsThatTheActiveSideGaveUp) {
   Net net;
-  net.p.on_req = Host::Reaction::kHold;
+  net.p.on_req = Host::Reaction::kNoAnswer;
   net.lose("MRA", -1);
   net.a.connect({0x11}, net.p.gid());
   net.run(29500ms);

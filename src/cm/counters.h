@@ -14,15 +14,15 @@ namespace verbena::cm {
 
 // Tells why a CM MAD changed nothing.
 enum class Ignored : std::uint8_t {
-  kMalformed,      // unknown attribute or wrong length
-  kOtherVersion,   // another class version, in a message that is not a request
-  kPeerIsPassive,  // peer to peer: this REQ loses against ours
-  kUnknownId,      // no such connection (a REP, LAP or DREQ is answered nevertheless)
-  kWrongRemoteId,  // our id is right, the peer's is not
-  kWrongQpn,       // a DREQ for another QP
-  kWrongState,     // too late or too early
-  kNoRoom,         // a limit was reached; the peer repeats the message
-  kNotYet,         // no listener yet, see Listeners::expect(); the peer repeats the message
+  kMalformed,        // unknown attribute or wrong length
+  kOtherVersion,     // another class version, in a message that is not a request
+  kPeerIsPassive,    // peer to peer: this REQ loses against ours
+  kUnknownId,        // no such connection (a REP, LAP or DREQ is answered nevertheless)
+  kWrongRemoteId,    // our id is right, the peer's id is wrong
+  kWrongQpn,         // a DREQ for another QP
+  kWrongState,       // the message came too late or too early for the state
+  kLimitReached,     // a limit was reached; the peer repeats the message
+  kNotListeningYet,  // no listener yet, see Listeners::expect(); the peer repeats the message
   kCount,
 };
 const char* to_string(Ignored reason);
@@ -32,22 +32,22 @@ struct EventCounters {
   std::uint64_t unreachable = 0;
   std::uint64_t late_rtu = 0;             // RTUs that came after the first data
   std::uint64_t sends_dropped = 0;        // the outbox was full, because nobody called poll()
-  std::uint64_t requests_dropped = 0;     // by drop(): the listener's backlog is full
-  std::uint64_t requests_held = 0;        // queued by the SendThrottle
-  std::uint64_t replies_held = 0;         // queued by the SendThrottle
-  std::uint64_t disconnects_held = 0;     // queued by the SendThrottle
+  std::uint64_t requests_dropped = 0;     // drop() was called: the listener's backlog is full
+  std::uint64_t requests_queued = 0;      // queued by the SendThrottle
+  std::uint64_t replies_queued = 0;       // queued by the SendThrottle
+  std::uint64_t disconnects_queued = 0;   // queued by the SendThrottle
   std::uint64_t inherited = 0;            // connections taken over from a dead manager
   std::uint64_t inherited_refused = 0;    // connections that inherit() or its caller refused
-  std::uint64_t endpoints_refused = 0;    // there were endpoints_max already
-  std::uint64_t resolutions_refused = 0;  // there were resolutions_max already
+  std::uint64_t endpoints_refused = 0;    // the limit endpoints_max was reached
+  std::uint64_t resolutions_refused = 0;  // the limit resolutions_max was reached
   std::uint64_t listeners_refused = 0;    // listeners_max or a limit of Listeners was reached
 };
 inline constexpr auto kEventNames = std::to_array<MemberName<EventCounters>>({
     {&EventCounters::unreachable, "cm_unreachable"},
     {&EventCounters::late_rtu, "cm_late_rtu"},
-    {&EventCounters::requests_held, "cm_requests_held"},
-    {&EventCounters::replies_held, "cm_replies_held"},
-    {&EventCounters::disconnects_held, "cm_disconnects_held"},
+    {&EventCounters::requests_queued, "cm_requests_held"},
+    {&EventCounters::replies_queued, "cm_replies_held"},
+    {&EventCounters::disconnects_queued, "cm_disconnects_held"},
     {&EventCounters::inherited, "cm_inherited"},
     {&EventCounters::inherited_refused, "cm_inherited_refused"},
     {&EventCounters::sends_dropped, "limit_cm_sends"},
@@ -71,7 +71,7 @@ struct Counters : EventCounters {
 
   std::array<Message, kMessages> messages{};
   std::array<std::uint64_t, static_cast<std::size_t>(Ignored::kCount)> ignored{};
-  // These count REJs by reason; reasons above kRejectReasonsMax count as 0.
+  // These count REJs by reason.  A reason above kRejectReasonsMax counts as reason 0.
   std::map<std::uint16_t, std::uint64_t> rejects_sent{};
   std::map<std::uint16_t, std::uint64_t> rejects_received{};
   // Records how long endpoints stay in each State.  The time is added when the endpoint leaves the

@@ -51,7 +51,7 @@ class Crowd {
   }
 
   // Checks that the peer of each established endpoint is established, too.  (Skips the check if a
-  // host was restarted: only data would show that its connections are gone.)
+  // host was restarted: its peers would learn only from data that their connections are over.)
   void check_agreement() {
     if (restarted_) return;
     const auto ends = established_ends();
@@ -110,11 +110,11 @@ class Crowd {
   }
   Host::Reaction random_reaction() {
     constexpr std::array kOthers = {Host::Reaction::kReject, Host::Reaction::kDestroy,
-                                    Host::Reaction::kHold, Host::Reaction::kDrop};
+                                    Host::Reaction::kNoAnswer, Host::Reaction::kDrop};
     return random_.chance({2, 3}) ? Host::Reaction::kProceed
                                   : kOthers[random_.below(kOthers.size())];
   }
-  // Answers all requests that were left without an answer.
+  // Answers all requests that have no answer yet.
   void answer_all(Host& host) {
     for (const EndpointHandle endpoint : host.endpoints) {
       const auto view = host.cm.view(endpoint);
@@ -186,7 +186,8 @@ class Crowd {
       });
     }
   }
-  // Restarts a host; seldom, because its endpoints can no longer be checked.
+  // Restarts a host, but in only one of eight calls, because the test cannot check its endpoints
+  // any more.
   void restart(Host& host) {
     if (!random_.chance({1, 8})) return;
     restarted_ = true;

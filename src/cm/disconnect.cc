@@ -13,10 +13,10 @@ using wire::cm::Dreq;
 using wire::cm::RejReason;
 using wire::cm::RejSubject;
 
-Endpoint::Endpoint(Services& services, const Inherited& inherited, std::uint64_t tid)
+Endpoint::Endpoint(Services& services, const InheritedConnection& inherited, std::uint64_t tid)
     : services_(services),
       cookie_(0),
-      active_(true),  // unknown here, but a connection that only ends does not need it
+      active_(true),  // the true side is not known, but a disconnect does not need it
       state_(State::kEstablished),
       was_established_(true),
       address_(inherited.address),

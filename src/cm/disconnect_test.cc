@@ -26,7 +26,7 @@ class Disconnect : public testing::Test {
     host.call([&](Manager& m) { EXPECT_TRUE(m.destroy(endpoint, net.world.now()).has_value()); });
     EXPECT_EQ(host.cm.destroy(endpoint, net.world.now()).error().code, Errc::kBadHandle);
   }
-  // Makes P use a QP in its next accept() that is in timewait for 134 ms.
+  // Puts a QP of P into timewait for 134 ms.  The next accept() of P uses this QP.
   void put_a_qp_in_timewait() {
     net.p.packet_life = net.a.packet_life = 14;
     connect();
@@ -266,7 +266,7 @@ TEST_F(Disconnect, RejBeforeTheQueuedRepNeedsNoTimewait) {
 // ---- The owner destroys the endpoint, in every state.
 
 TEST_F(Disconnect, DestroyedInReqSent) {
-  net.p.on_req = Host::Reaction::kHold;
+  net.p.on_req = Host::Reaction::kNoAnswer;
   active = net.a.connect({0x11}, net.p.gid());
   net.run(5ms);
   destroy(net.a, active);
@@ -280,7 +280,7 @@ TEST_F(Disconnect, DestroyedInReqSent) {
 }
 
 TEST_F(Disconnect, DestroyedInReqReceived) {
-  net.p.on_req = Host::Reaction::kHold;
+  net.p.on_req = Host::Reaction::kNoAnswer;
   active = net.a.connect({0x11}, net.p.gid());
   net.run(5ms);
   destroy(net.p, net.p.last());
@@ -294,7 +294,7 @@ TEST_F(Disconnect, DestroyedInReqReceived) {
 }
 
 TEST_F(Disconnect, DestroyedInRepReceived) {
-  net.a.on_rep = Host::Reaction::kHold;
+  net.a.on_rep = Host::Reaction::kNoAnswer;
   active = net.a.connect({0x11}, net.p.gid());
   net.run(5ms);
   net.lose("REJ");
@@ -386,7 +386,7 @@ TEST_F(Disconnect, DestroyedInDreqSentAndInTimewait) {
 
 // ---- A new manager ends connections of the former one.
 
-Inherited inherited(Host& from, EndpointHandle endpoint, const Host& to) {
+InheritedConnection connection_to_inherit(Host& from, EndpointHandle endpoint, const Host& to) {
   const View view = from.cm.view(endpoint).value();
   return {.address = {.path = {.source = from.gid(), .destination = to.gid()}},
           .local_id = view.local_comm_id,
@@ -398,7 +398,7 @@ Inherited inherited(Host& from, EndpointHandle endpoint, const Host& to) {
 
 TEST_F(Disconnect, NextManagerEndsTheConnection) {
   connect();
-  const Inherited connection = inherited(net.a, active, net.p);
+  const InheritedConnection connection = connection_to_inherit(net.a, active, net.p);
   net.a.restart();
   net.lose("DREQ", 2);
   net.a.call([&](Manager& m) { EXPECT_TRUE(m.inherit(connection, net.world.now()).has_value()); });
@@ -419,8 +419,8 @@ TEST_F(Disconnect, NextManagerEndsTheConnection) {
 // The managers of both sides were restarted.
 TEST_F(Disconnect, NextManagersOfBothSidesEndTheConnection) {
   connect();
-  const Inherited a = inherited(net.a, active, net.p);
-  const Inherited p = inherited(net.p, passive, net.a);
+  const InheritedConnection a = connection_to_inherit(net.a, active, net.p);
+  const InheritedConnection p = connection_to_inherit(net.p, passive, net.a);
   net.a.restart();
   net.p.restart();
   net.a.call([&](Manager& m) { EXPECT_TRUE(m.inherit(a, net.world.now()).has_value()); });
@@ -439,11 +439,11 @@ TEST_F(Disconnect, NextManagersOfBothSidesEndTheConnection) {
 
 // The peer waits for an RTU, which the new manager does not have, and repeats its REP.
 TEST_F(Disconnect, NextManagerEndsAConnectionWithoutRtu) {
-  net.a.on_rep = Host::Reaction::kHold;
+  net.a.on_rep = Host::Reaction::kNoAnswer;
   active = net.a.connect({0x11}, net.p.gid());
   net.run(5ms);
   passive = net.p.endpoints.at(0);
-  const Inherited connection = inherited(net.a, active, net.p);
+  const InheritedConnection connection = connection_to_inherit(net.a, active, net.p);
   net.a.restart();
   net.lose("DREQ", 2);
   net.a.call([&](Manager& m) { EXPECT_TRUE(m.inherit(connection, net.world.now()).has_value()); });
@@ -455,7 +455,7 @@ TEST_F(Disconnect, NextManagerEndsAConnectionWithoutRtu) {
 
 TEST_F(Disconnect, NextManagerGivesUpOnASilentPeer) {
   connect();
-  const Inherited connection = inherited(net.a, active, net.p);
+  const InheritedConnection connection = connection_to_inherit(net.a, active, net.p);
   net.a.restart();
   net.lose("DREQ", -1);
   net.a.call([&](Manager& m) { EXPECT_TRUE(m.inherit(connection, net.world.now()).has_value()); });
@@ -465,18 +465,18 @@ TEST_F(Disconnect, NextManagerGivesUpOnASilentPeer) {
   EXPECT_EQ(net.a.cm.deadline(), kNever);
 }
 
-TEST(Inherited, AcceptsValidConnectionsUpToTheLimit) {
+TEST(InheritedConnection, AcceptsValidConnectionsUpToTheLimit) {
   Manager manager({.inherited_max = 2}, Random(1));
   const auto with_id = [](std::uint32_t id) {
-    return Inherited{
+    return InheritedConnection{
         .local_id = {id}, .remote_id = {9}, .local_qpn = {0x1000}, .remote_qpn = {0x2000}};
   };
-  const auto code = [&](const Inherited& connection) {
+  const auto code = [&](const InheritedConnection& connection) {
     const auto result = manager.inherit(connection, Time{});
     return result ? std::nullopt : std::optional(result.error().code);
   };
   EXPECT_EQ(code(with_id(0)), Errc::kInvalidArgument);
-  Inherited bad_qpn = with_id(1);
+  InheritedConnection bad_qpn = with_id(1);
   bad_qpn.remote_qpn = {1 << 24};
   EXPECT_EQ(code(bad_qpn), Errc::kInvalidArgument);
   EXPECT_EQ(code(with_id(1)), std::nullopt);

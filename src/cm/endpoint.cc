@@ -104,7 +104,7 @@ void Endpoint::on_rej(const Rej& rej, Time now) {
         return;
       }
       report_rej();
-      // The peer may still hold our QP's last connection (vol1 12.10.8.3).
+      // The peer may still have the last connection of our QP (vol1 12.10.8.3).
       if (rej.reason == RejReason::kStaleConnection) {
         return enter_timewait(now);
       }
@@ -136,12 +136,12 @@ void Endpoint::on_timer(Time now) {
     if (now < deadline()) return;
     return retry_.has_timed_out(now) ? give_up(now) : send_request(now);
   }
-  switch (retry_.due(now, services_.random)) {
-    case Retry::Due::kNotYet: break;
-    case Retry::Due::kRepeat:
+  switch (retry_.next_action(now, services_.random)) {
+    case Retry::Action::kWait: break;
+    case Retry::Action::kRepeat:
       send(state_ == State::kEstablished ? alternate_->sent : request_, Outbox::Kind::kRepeat);
       break;
-    case Retry::Due::kGiveUp: give_up(now); break;
+    case Retry::Action::kGiveUp: give_up(now); break;
   }
 }
 

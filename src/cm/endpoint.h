@@ -65,11 +65,11 @@ using PeerToPeerKey = std::tuple<ServiceId, Gid, Gid>;
 // Spec: vol1 12.9.5 (active), 12.9.6 (passive), 12.9.7, 12.9.8, 12.10.8.
 //
 // Invariants:
-//  * request_ is the message that the Retry repeats; answer_ is the reply to a duplicate.  For LAP
-//    and APR both are Alternate::sent.  Both are stored as bytes, so that a repeat is the same
-//    message, as long as repeats may be needed.
+//  * request_ is the message that the Retry repeats; answer_ is the reply to a duplicate.
+//    Alternate::sent replaces both for LAP and APR.  All are stored as bytes as long as repeats may
+//    be needed, so that each repeat is the same message.
 //  * `retry_` is armed in kReqSent, kRepSent, kDreqSent and the two kMra...Received states.  It is
-//    also armed in kEstablished while a LAP of ours waits for its APR.  In kTimewait its deadline
+//    also armed in kEstablished while our LAP waits for its APR.  In kTimewait its deadline
 //    is the end of timewait.
 //  * An endpoint without an owner (no handle) reports nothing.
 //
@@ -81,12 +81,12 @@ using PeerToPeerKey = std::tuple<ServiceId, Gid, Gid>;
 //   answer, timeout, end                            +-> kNone
 //
 // is_queued() is true in kQueued and kQuiescing.  Until the message is sent, the peer does not know
-// of it.  So an answer that arrives is stale, and an endpoint that ends has nothing to take back.
-// The Manager decides when to send: a ticket of the SendThrottle (Places::ticket) only gives the
-// order.
+// of it.  So any answer that arrives is stale, and an endpoint that ends does not have to withdraw
+// the message.  The Manager decides when to send: a ticket of the SendThrottle
+// (Bookkeeping::ticket) only gives the order.
 class Endpoint {
  public:
-  // A DREQ is repeated until this time is over.  No program waits for its answer.
+  // Limits the time for which a DREQ is repeated.  No program waits for its answer.
   static constexpr Duration kDisconnectTimeout = std::chrono::seconds(10);
   // Limits timewait, whatever packet life the peer names.
   static constexpr Duration kTimewaitMax = std::chrono::seconds(60);
@@ -100,11 +100,12 @@ class Endpoint {
   struct Alternate {
     enum class Step : std::uint8_t { kIdle, kLapSent, kMraReceived, kLapReceived, kMraSent };
     Step step = Step::kIdle;
-    std::uint64_t tid{};                     // the transaction id of the last LAP, of either side
-    wire::cm::Lap lap{};                     // the last LAP that the peer sent
-    StoredMad sent{};                        // our LAP, or our MRA or APR
-    mad::Address proposed{};                 // the path that the REQ or the last LAP named
-    std::optional<mad::Address> accepted{};  // the QP may migrate to it
+    std::uint64_t tid{};  // the transaction id of the last LAP, of either side
+    wire::cm::Lap lap{};  // the last LAP that the peer sent
+    StoredMad sent{};     // our LAP, or our MRA or APR
+    // This is the path in the REQ or in the last LAP; after a migration, it is the former path.
+    mad::Address proposed{};
+    std::optional<mad::Address> accepted{};  // the QP may migrate to this path
   };
 
   // Creates the active side.
@@ -114,8 +115,8 @@ class Endpoint {
   Endpoint(Services& services, const mad::Delivered& mad, const wire::cm::Req& req, CommId id,
            std::uint64_t cookie);
 
-  // Creates an endpoint for a connection that a former manager established.  It has no owner.
-  Endpoint(Services& services, const Inherited& inherited, std::uint64_t tid);
+  // Creates an endpoint, without an owner, for a connection that a former manager established.
+  Endpoint(Services& services, const InheritedConnection& inherited, std::uint64_t tid);
 
   void set_handle(EndpointHandle handle) { handle_ = handle; }
   void set_cookie(std::uint64_t cookie) { cookie_ = cookie; }
@@ -124,15 +125,16 @@ class Endpoint {
   void start(const ConnectRequest& request, Time now);                   // active side: call once
   void report_req(const mad::Delivered& mad, const wire::cm::Req& req);  // passive side: call once
   Result<void> accept(const AcceptParameters& parameters, Time now);
-  // These send the queued REQ, REP or DREQ now, or let on_timer() send it at that time.
+  // send_request() sends the queued REQ, REP or DREQ now.  send_at() makes on_timer() send it
+  // later.
   void send_request(Time now);
   void send_at(Time at) { retry_.set_due(at); }
-  // Keeps the queued message until `until`, when the last timewait of its QP is over.  Then
-  // deadline() is that time or the timeout, whichever is earlier.
+  // Postpones the queued message until the timewait of its QP is over.  deadline() becomes that
+  // time or the timeout, whichever is earlier.
   void quiesce(Time until);
   void end_quiesce();
-  // Restarts the timeout: the target of our queued request has answered another request, so it is
-  // alive.
+  // Restarts the timeout of the queued request, because its target has answered another request and
+  // so is alive.
   void renew_timeout(Time answered) { retry_.renew(answered); }
   Result<void> reject(const RejectParameters& parameters, Time now);
   Result<void> drop();
@@ -143,7 +145,8 @@ class Endpoint {
                                    std::span<const std::byte> private_data, Duration give_up_after,
                                    Time now);
   Result<void> answer_alternate_path(const PathAnswer& answer);
-  // Tells that the QP migrated to the alternate path, which our messages use from now on as well.
+  // Reports that the QP migrated to the alternate path.  Our messages use that path from now on as
+  // well.
   void path_migrated();
   // Ends the endpoint for its owner: sends the REJ or DREQ that the state requires, and reports
   // nothing from now on.
@@ -153,7 +156,8 @@ class Endpoint {
 
   // ---- Wire and time
   void on_duplicate_req(Time now);
-  // For peer to peer: returns true if this side stays the active one, given the REQ of its peer.
+  // For peer to peer: compares our REQ with the peer's REQ.  Returns true if this side stays
+  // active.
   bool wins_against(const wire::cm::Req& req) const;
   void on_losing_req();
   void become_passive(const mad::Delivered& mad, const wire::cm::Req& req);
@@ -170,8 +174,8 @@ class Endpoint {
 
   // ---- Queries
   State state() const { return state_; }
-  bool active() const { return active_; }
-  bool peer_to_peer() const { return peer_to_peer_; }
+  bool is_active() const { return active_; }
+  bool is_peer_to_peer() const { return peer_to_peer_; }
   // Returns the target of the REQ, REP or DREQ that is queued or waits for an answer.
   std::optional<SendThrottle::Target> send_target() const {
     switch (state_) {
@@ -185,8 +189,8 @@ class Endpoint {
       default: return std::nullopt;
     }
   }
-  // Returns the target whose SendThrottle queue this endpoint counts in.  The endpoint counts as
-  // long as the peer is silent and repeats are left.
+  // Returns the target in whose SendThrottle queue this endpoint waits or has a permit.  There is
+  // one as long as the peer is silent and repeats are left.
   std::optional<SendThrottle::Target> throttled_target() const {
     const bool answered = state_ == State::kMraReqReceived || state_ == State::kMraRepReceived ||
                           (state_ == State::kReqSent && peer_not_ready_);
@@ -200,8 +204,7 @@ class Endpoint {
     return active_ && (state_ == State::kReqSent || state_ == State::kMraReqReceived);
   }
   ServiceId service_id() const { return service_id_; }
-  // Returns a key while the endpoint waits for the REQ of its peer, which connects to it peer to
-  // peer.
+  // Returns a key while a peer-to-peer endpoint waits for the REQ of its peer.
   std::optional<PeerToPeerKey> peer_to_peer_key() const;
   EndpointHandle handle() const { return handle_; }
   CommId local_id() const { return local_id_; }
@@ -216,8 +219,8 @@ class Endpoint {
     return {state_, local_id_, remote_id_, local_qpn_, remote_qpn_, retry_.tries()};
   }
 
-  // Records the endpoint's entries in the Manager's Tables and in its SendThrottle.
-  struct Places {
+  // Holds the data that the Manager, its Tables and its SendThrottle record about the endpoint.
+  struct Bookkeeping {
     Time deadline = kNever;
     Time state_since{};  // when the endpoint entered `state`
     State state = State::kClosed;
@@ -229,7 +232,7 @@ class Endpoint {
     std::unique_ptr<PeerToPeerKey> peer_to_peer_key{};  // few endpoints have one
     std::optional<std::list<std::unique_ptr<Endpoint>>::iterator> orphan{};
   };
-  Places places;
+  Bookkeeping bookkeeping;
 
  private:
   enum class Sending : std::uint8_t { kNone, kQuiescing, kQueued, kSent };
@@ -306,7 +309,7 @@ class Endpoint {
   std::uint8_t peer_response_timeout_ = 0;  // timeout code
   std::uint8_t ack_delay_ = 0;              // timeout code
   std::unique_ptr<Alternate> alternate_;
-  Duration round_trip_{};  // an estimate, until one is measured
+  Duration round_trip_{};  // the estimate for a peer without a measurement
 };
 
 }  // namespace verbena::cm

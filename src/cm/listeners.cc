@@ -28,8 +28,8 @@ bool matches(const auto& listener, std::span<const std::byte> private_data) {
 bool Listeners::is_taken(const Service& service) const {
   for (const auto& [mask, group] : groups_) {
     const std::uint64_t both = mask & service.mask.value;
-    // If the service fixes all bits of this mask, only one masked id can match; otherwise any id
-    // may.
+    // If the service's mask includes all bits of this mask, only one masked id of the group can
+    // match.  Otherwise each id of the group may match.
     const auto [begin, end] = both == mask ? group.equal_range(service.id.value & mask)
                                            : std::pair(group.begin(), group.end());
     const bool found = std::any_of(begin, end, [&](const auto& entry) {

@@ -31,7 +31,7 @@ struct Service {
 // overlaps with another one.
 class Listeners {
  public:
-  // The number of listeners is limited, because every request is compared with each mask, and with
+  // The number of listeners is limited, because find() compares a request with each mask, and with
   // each listener for its service id.
   static constexpr std::size_t kMasksMax = 64;
   static constexpr std::size_t kOfServiceMax = 256;
@@ -65,7 +65,7 @@ class Listeners {
 
   std::map<std::uint64_t, Group> groups_;  // by mask; there are few masks
   std::size_t size_ = 0;
-  std::map<std::uint64_t, Time> expected_;  // by service id: until when it is expected
+  std::map<std::uint64_t, Time> expected_;  // by service id: the time when the expectation expires
 };
 
 }  // namespace verbena::cm

@@ -56,7 +56,7 @@ TEST(ListenersTest, MatchAllServiceIdsOfTheirMask) {
   EXPECT_EQ(listeners.find({0xab00}, {}), 1U);
   EXPECT_EQ(listeners.find({0xffff'0000'0000'ab12}, {}), 1U);
   EXPECT_EQ(listeners.find({0xac00}, {}), std::nullopt);
-  // A service id within the mask conflicts, and so does a wider mask.
+  // Both a service id within the mask and a wider mask conflict.
   EXPECT_EQ(listeners.add({.id = {0xab01}}, 2).error().code, Errc::kAddressInUse);
   EXPECT_EQ(listeners.add({.id = {0xa000}, .mask = {0xf000}}, 2).error().code, Errc::kAddressInUse);
   EXPECT_TRUE(listeners.add({.id = {0xac01}}, 2));
@@ -92,7 +92,7 @@ TEST(ListenersTest, NeedAMaskAsLongAsTheirData) {
 // ---- Compares with a model, for each id of 4 bits and private data of 3 bits
 
 constexpr std::uint64_t kIds = 16;
-constexpr int kDatas = 8;
+constexpr int kDataValues = 8;
 
 bool matches(const Service& service, std::uint64_t id, int data) {
   if (((id ^ service.id.value) & service.mask.value) != 0) return false;
@@ -103,7 +103,7 @@ bool matches(const Service& service, std::uint64_t id, int data) {
 
 bool overlap(const Service& a, const Service& b) {
   for (std::uint64_t id = 0; id < kIds; ++id) {
-    for (int data = 0; data < kDatas; ++data) {
+    for (int data = 0; data < kDataValues; ++data) {
       if (matches(a, id, data) && matches(b, id, data)) return true;
     }
   }
@@ -127,8 +127,8 @@ TEST_P(ListenersModel, EveryRequestFindsItsListener) {
       // All ids here have the same upper bits, so each mask may include these bits.
       if (random.chance({1, 2})) service.mask = {~std::uint64_t{0} << 4 | random.below(kIds)};
       if (random.chance({1, 2})) {
-        service.data = bytes({static_cast<int>(random.below(kDatas))});
-        service.data_mask = bytes({static_cast<int>(random.below(kDatas))});
+        service.data = bytes({static_cast<int>(random.below(kDataValues))});
+        service.data_mask = bytes({static_cast<int>(random.below(kDataValues))});
       }
       const bool free = std::ranges::none_of(
           model, [&](const auto& other) { return overlap(service, other.first); });
@@ -138,7 +138,7 @@ TEST_P(ListenersModel, EveryRequestFindsItsListener) {
     }
     ASSERT_EQ(listeners.size(), model.size());
     for (std::uint64_t id = 0; id < kIds; ++id) {
-      for (int data = 0; data < kDatas; ++data) {
+      for (int data = 0; data < kDataValues; ++data) {
         const auto match = std::ranges::find_if(
             model, [&](const auto& other) { return matches(other.first, id, data); });
         const auto found = listeners.find({id}, bytes({data}));

@@ -19,23 +19,23 @@ constexpr std::size_t kLapPrivateBytes = 168;  // vol1 12.6.12
 constexpr std::size_t kAprPrivateBytes = 148;  // vol1 12.6.13
 constexpr std::size_t kAprInfoBytes = 72;
 
-bool is_sane(const AlternatePath& path) {
+bool is_in_range(const AlternatePath& path) {
   return path.address.path.flow_label <= wire::kFlowLabelMask && path.local_ack_timeout < 32;
 }
 
-bool is_sane(const Ece& ece) { return ece.vendor_id <= kMask24; }
+bool is_in_range(const Ece& ece) { return ece.vendor_id <= kMask24; }
 
-bool is_sane(const ConnectRequest& request) {
-  return is_sane(request.ece) && request.qpn.value <= kMask24 &&
+bool is_in_range(const ConnectRequest& request) {
+  return is_in_range(request.ece) && request.qpn.value <= kMask24 &&
          request.starting_psn.value <= kMask24 && request.path_mtu >= 1 && request.path_mtu <= 5 &&
          request.retry_count <= 7 && request.rnr_retry_count <= 7 && request.max_cm_retries <= 15 &&
          request.packet_life < 32 && request.local_ack_timeout < 32 &&
          request.give_up_after > Duration(0) &&
-         (!request.alternate_path || is_sane(*request.alternate_path));
+         (!request.alternate_path || is_in_range(*request.alternate_path));
 }
 
-bool is_sane(const AcceptParameters& parameters) {
-  return is_sane(parameters.ece) && parameters.qpn.value <= kMask24 &&
+bool is_in_range(const AcceptParameters& parameters) {
+  return is_in_range(parameters.ece) && parameters.qpn.value <= kMask24 &&
          parameters.starting_psn.value <= kMask24 && parameters.rnr_retry_count <= 7 &&
          parameters.target_ack_delay < 32 && parameters.give_up_after > Duration(0);
 }
@@ -44,7 +44,7 @@ bool has_pending_disconnect(const Endpoint& endpoint) {
   return endpoint.state() == State::kDreqSent && endpoint.is_queued();
 }
 
-bool is_sane(const Inherited& inherited) {
+bool is_in_range(const InheritedConnection& inherited) {
   return inherited.local_id != CommId{} && inherited.remote_id != CommId{} &&
          inherited.local_qpn.value <= kMask24 && inherited.remote_qpn.value <= kMask24 &&
          inherited.packet_life < 32;
@@ -67,15 +67,16 @@ Manager::~Manager() = default;
 
 Result<EndpointHandle> Manager::connect(const ConnectRequest& request, std::uint64_t cookie,
                                         Time now) {
-  if (!is_sane(request)) return fail(Errc::kInvalidArgument, "a value of the REQ is out of range");
+  if (!is_in_range(request))
+    return fail(Errc::kInvalidArgument, "a value of the REQ is out of range");
   const EndpointHandle handle = VB_TRY(add_endpoint(
       std::make_unique<Endpoint>(services_, request, new_id(), transaction_ids_.next(), cookie),
       now));
   Endpoint& endpoint = *slots_.find(handle);
   flush_disconnect_of(request.qpn, now);
   endpoint.start(request, now);
-  quiesce_or_request_send(endpoint, quiesce_until(request.qpn, now), now);
-  settle(endpoint, now);
+  quiesce_or_request_permit(endpoint, quiesce_until(request.qpn, now), now);
+  update_or_remove(endpoint, now);
   return handle;
 }
 
@@ -99,13 +100,13 @@ Result<void> Manager::set_cookie(EndpointHandle handle, std::uint64_t cookie) {
 
 Result<void> Manager::accept(EndpointHandle handle, const AcceptParameters& parameters, Time now) {
   Endpoint* endpoint = VB_TRY(find(handle));
-  if (!is_sane(parameters)) {
+  if (!is_in_range(parameters)) {
     return fail(Errc::kInvalidArgument, "a value of the REP is out of range");
   }
   VB_TRY_VOID(endpoint->accept(parameters, now));
   flush_disconnect_of(parameters.qpn, now);
-  quiesce_or_request_send(*endpoint, quiesce_until(parameters.qpn, now), now);
-  settle(*endpoint, now);
+  quiesce_or_request_permit(*endpoint, quiesce_until(parameters.qpn, now), now);
+  update_or_remove(*endpoint, now);
   return {};
 }
 
@@ -116,7 +117,7 @@ Result<void> Manager::reject(EndpointHandle handle, const RejectParameters& para
     return fail(Errc::kInvalidArgument, "too much private data");
   }
   VB_TRY_VOID(endpoint->reject(parameters, now));
-  settle(*endpoint, now);
+  update_or_remove(*endpoint, now);
   return {};
 }
 
@@ -124,7 +125,7 @@ Result<void> Manager::drop(EndpointHandle handle) {
   Endpoint* endpoint = VB_TRY(find(handle));
   VB_TRY_VOID(endpoint->drop());
   ++counters_.requests_dropped;
-  settle(*endpoint, endpoint->places.state_since);
+  update_or_remove(*endpoint, endpoint->bookkeeping.state_since);
   slots_.remove(handle);
   return {};
 }
@@ -136,7 +137,7 @@ Result<void> Manager::establish(EndpointHandle handle, std::span<const std::byte
     return fail(Errc::kInvalidArgument, "too much private data");
   }
   VB_TRY_VOID(endpoint->establish(private_data));
-  settle(*endpoint, now);
+  update_or_remove(*endpoint, now);
   return {};
 }
 
@@ -145,7 +146,7 @@ void Manager::comm_established(EndpointHandle handle, Time now) {
   if (endpoint == nullptr) return;
   note_answer(*endpoint, now);
   endpoint->comm_established();
-  settle(*endpoint, now);
+  update_or_remove(*endpoint, now);
 }
 
 void Manager::comm_established(Qpn local, Time now) {
@@ -159,7 +160,7 @@ void Manager::comm_established(Qpn local, Time now) {
   if (waiting == nullptr) return;
   note_answer(*waiting, now);
   waiting->comm_established();
-  settle(*waiting, now);
+  update_or_remove(*waiting, now);
 }
 
 Result<void> Manager::disconnect(EndpointHandle handle, std::span<const std::byte> private_data,
@@ -169,7 +170,7 @@ Result<void> Manager::disconnect(EndpointHandle handle, std::span<const std::byt
     return fail(Errc::kInvalidArgument, "too much private data");
   }
   VB_TRY_VOID(endpoint->disconnect(private_data, now));
-  settle(*endpoint, now);
+  update_or_remove(*endpoint, now);
   return {};
 }
 
@@ -177,7 +178,7 @@ Result<void> Manager::load_alternate_path(EndpointHandle handle, const Alternate
                                           std::span<const std::byte> private_data,
                                           Duration give_up_after, Time now) {
   Endpoint* endpoint = VB_TRY(find(handle));
-  if (!is_sane(path) || give_up_after <= Duration(0)) {
+  if (!is_in_range(path) || give_up_after <= Duration(0)) {
     return fail(Errc::kInvalidArgument, "a value of the LAP is out of range");
   }
   if (private_data.size() > kLapPrivateBytes) {
@@ -185,7 +186,7 @@ Result<void> Manager::load_alternate_path(EndpointHandle handle, const Alternate
   }
   VB_TRY_VOID(endpoint->load_alternate_path(path, transaction_ids_.next(), private_data,
                                             give_up_after, now));
-  settle(*endpoint, now);
+  update_or_remove(*endpoint, now);
   return {};
 }
 
@@ -196,7 +197,7 @@ Result<void> Manager::answer_alternate_path(EndpointHandle handle, const PathAns
     return fail(Errc::kInvalidArgument, "too much private data");
   }
   VB_TRY_VOID(endpoint->answer_alternate_path(answer));
-  settle(*endpoint, endpoint->places.state_since);
+  update_or_remove(*endpoint, endpoint->bookkeeping.state_since);
   return {};
 }
 
@@ -218,16 +219,16 @@ Result<void> Manager::destroy(EndpointHandle handle, Time now) {
   endpoint.abandon(now);
   std::unique_ptr<Endpoint> owned = slots_.remove(handle);
   if (endpoint.state() != State::kClosed) make_orphan(std::move(owned));
-  settle(endpoint, now);
+  update_or_remove(endpoint, now);
   return {};
 }
 
-Result<void> Manager::inherit(const Inherited& inherited, Time now) {
+Result<void> Manager::inherit(const InheritedConnection& inherited, Time now) {
   const auto fail_inherit = [&](Errc code, const char* why) {
     ++counters_.inherited_refused;
     return fail(code, why);
   };
-  if (!is_sane(inherited))
+  if (!is_in_range(inherited))
     return fail_inherit(Errc::kInvalidArgument,
                         "a value of the inherited connection is out of range");
   if (tables_->by_local_id(inherited.local_id) != nullptr) {
@@ -241,22 +242,22 @@ Result<void> Manager::inherit(const Inherited& inherited, Time now) {
   auto owned = std::make_unique<Endpoint>(services_, inherited, transaction_ids_.next());
   Endpoint& endpoint = *owned;
   tables_->add(endpoint);
-  endpoint.places.inherited = true;
+  endpoint.bookkeeping.inherited = true;
   ++inherited_;
   make_orphan(std::move(owned));
   endpoint.abandon(now);
-  settle(endpoint, now);
+  update_or_remove(endpoint, now);
   return {};
 }
 
 bool Manager::flush_disconnects(Time now) {
-  // Bounds the outbox: the caller sends these DREQs before it calls again.
-  constexpr std::size_t kAtOnce = 4096;
+  // Limits the size of the outbox.  The caller sends these DREQs before it calls again.
+  constexpr std::size_t kDreqsPerCallMax = 4096;
   std::vector<CommId> pending;
   tables_->visit([&](const Endpoint& endpoint) {
     if (has_pending_disconnect(endpoint)) pending.push_back(endpoint.local_id());
   });
-  if (pending.size() > kAtOnce) pending.resize(kAtOnce);
+  if (pending.size() > kDreqsPerCallMax) pending.resize(kDreqsPerCallMax);
   for (const CommId id : pending) flush_disconnect(*tables_->by_local_id(id), now);
   return !pending.empty();
 }
@@ -273,13 +274,13 @@ void Manager::flush_disconnect_of(Qpn local, Time now) {
 }
 
 void Manager::flush_disconnect(Endpoint& endpoint, Time now) {
-  auto& ticket = endpoint.places.ticket;
-  if (ticket && !ticket->granted) {
+  auto& ticket = endpoint.bookkeeping.ticket;
+  if (ticket && !ticket->has_permit) {
     throttle_.leave(*ticket, endpoint.local_id());
     ticket.reset();
   }
   endpoint.send_request(now);
-  settle(endpoint, now);
+  update_or_remove(endpoint, now);
 }
 
 // Returns the time before which a QP must not be used again: the end of its timewait (vol1 12.9.8).
@@ -340,13 +341,13 @@ Result<EndpointHandle> Manager::add_endpoint(std::unique_ptr<Endpoint> endpoint,
 }
 
 void Manager::note_state(Endpoint& endpoint, Time now) {
-  auto& places = endpoint.places;
-  const State from = places.state, to = endpoint.state();
+  auto& bookkeeping = endpoint.bookkeeping;
+  const State from = bookkeeping.state, to = endpoint.state();
   if (from == to) return;
-  const Duration after = from == State::kClosed ? Duration(0) : now - places.state_since;
+  const Duration after = from == State::kClosed ? Duration(0) : now - bookkeeping.state_since;
   if (from != State::kClosed) counters_.times[static_cast<std::size_t>(from)].add(after);
-  places.state = to;
-  places.state_since = now;
+  bookkeeping.state = to;
+  bookkeeping.state_since = now;
   if (!config_.trace) return;
   outbox_.report(StateChanged{.local_id = endpoint.local_id(),
                               .remote_id = endpoint.remote_id(),
@@ -358,8 +359,8 @@ void Manager::note_state(Endpoint& endpoint, Time now) {
                               .after = after});
 }
 
-void Manager::quiesce_or_request_send(Endpoint& endpoint, Time until, Time now) {
-  if (until <= now) return request_send(endpoint, now);
+void Manager::quiesce_or_request_permit(Endpoint& endpoint, Time until, Time now) {
+  if (until <= now) return request_permit(endpoint, now);
   endpoint.quiesce(until);
 }
 
@@ -367,35 +368,35 @@ void Manager::quiesce_or_request_send(Endpoint& endpoint, Time until, Time now) 
 void Manager::on_quiesced(Endpoint& endpoint, Time now) {
   endpoint.end_quiesce();
   if (endpoint.deadline() <= now) return endpoint.on_timer(now);
-  quiesce_or_request_send(endpoint, quiesce_until(endpoint.local_qpn(), now), now);
+  quiesce_or_request_permit(endpoint, quiesce_until(endpoint.local_qpn(), now), now);
 }
 
-void Manager::request_send(Endpoint& endpoint, Time now) {
-  auto& ticket = endpoint.places.ticket;
+void Manager::request_permit(Endpoint& endpoint, Time now) {
+  auto& ticket = endpoint.bookkeeping.ticket;
   VB_CHECK(!ticket);
   const auto target = endpoint.send_target();
   VB_CHECK(target.has_value());
-  ticket = throttle_.request(*target, endpoint.local_id());
-  if (ticket->granted) return endpoint.send_request(now);
+  ticket = throttle_.enter(*target, endpoint.local_id());
+  if (ticket->has_permit) return endpoint.send_request(now);
   switch (std::get<SendThrottle::Kind>(*target)) {
-    case SendThrottle::Kind::kReq: ++counters_.requests_held; break;
-    case SendThrottle::Kind::kRep: ++counters_.replies_held; break;
-    case SendThrottle::Kind::kDreq: ++counters_.disconnects_held; break;
+    case SendThrottle::Kind::kReq: ++counters_.requests_queued; break;
+    case SendThrottle::Kind::kRep: ++counters_.replies_queued; break;
+    case SendThrottle::Kind::kDreq: ++counters_.disconnects_queued; break;
   }
 }
 
-void Manager::release_send(Endpoint& endpoint, Time now) {
-  if (!endpoint.places.ticket) return;
-  const SendThrottle::Ticket ticket = *endpoint.places.ticket;
+void Manager::release_permit(Endpoint& endpoint, Time now) {
+  if (!endpoint.bookkeeping.ticket) return;
+  const SendThrottle::Ticket ticket = *endpoint.bookkeeping.ticket;
   if (endpoint.throttled_target() == ticket.queue->first) return;
-  endpoint.places.ticket.reset();
+  endpoint.bookkeeping.ticket.reset();
   const auto next = throttle_.leave(ticket, endpoint.local_id());
   if (!next) return;
   Endpoint* const other = tables_->by_local_id(*next);
   VB_CHECK(other != nullptr);
   // Sets the timer of `other` instead of sending at once, because the owner may be about to destroy
   // many endpoints, and `other` may be one of them.
-  other->places.ticket->granted = true;
+  other->bookkeeping.ticket->has_permit = true;
   other->renew_timeout(ticket.queue->second.last_answer);
   other->send_at(now);
   tables_->update(*other);
@@ -406,19 +407,20 @@ void Manager::note_answer(const Endpoint& endpoint, Time now) {
   if (const auto target = endpoint.send_target()) throttle_.note_answer(*target, now);
 }
 
-void Manager::settle(Endpoint& endpoint, Time now) {
+void Manager::update_or_remove(Endpoint& endpoint, Time now) {
   note_state(endpoint, now);
-  release_send(endpoint, now);
-  if (has_pending_disconnect(endpoint) && !endpoint.places.ticket) request_send(endpoint, now);
+  release_permit(endpoint, now);
+  if (has_pending_disconnect(endpoint) && !endpoint.bookkeeping.ticket)
+    request_permit(endpoint, now);
   if (endpoint.state() != State::kClosed) return tables_->update(endpoint);
   if (tables_->by_local_id(endpoint.local_id()) == &endpoint) tables_->remove(endpoint);
-  if (endpoint.places.inherited) --inherited_;
-  if (endpoint.places.orphan) orphans_.erase(*endpoint.places.orphan);
+  if (endpoint.bookkeeping.inherited) --inherited_;
+  if (endpoint.bookkeeping.orphan) orphans_.erase(*endpoint.bookkeeping.orphan);
 }
 
 void Manager::make_orphan(std::unique_ptr<Endpoint> endpoint) {
   Endpoint& orphan = *endpoint;
-  orphan.places.orphan = orphans_.insert(orphans_.end(), std::move(endpoint));
+  orphan.bookkeeping.orphan = orphans_.insert(orphans_.end(), std::move(endpoint));
 }
 
 }  // namespace verbena::cm

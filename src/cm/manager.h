@@ -51,16 +51,16 @@ class Tables;
 // Spec: vol1 12.9 (states), 12.9.8 (timeouts), 12.10 (stale connections, timewait).
 //
 // The Manager does no I/O itself: after each call the owner drains poll() and asks for deadline()
-// again.  A call that comes too late for the state fails with kBadState; a stale or forged handle
-// fails with kBadHandle.
+// again.  A call that the endpoint's state does not allow fails with kBadState; a stale or forged
+// handle fails with kBadHandle.
 //
 // Invariants:
 //  * A repeated request gets the same answer again, for as long as the peer may repeat it.  (A REJ
 //    is repeated for twice the peer's repeat interval, see RejCache.)
 //  * Between connect() or accept() and kClosed, either a deadline is armed or the endpoint waits
 //    for its consumer.
-//  * An endpoint whose owner is gone ends by itself, and reports nothing any more.
-//  * Every exit from kRepSent or a later state passes kTimewait, unless the REP is still queued.
+//  * An endpoint without an owner ends by itself, and reports nothing.
+//  * Every exit from kRepSent or a later state leads through kTimewait, unless the REP is queued.
 class Manager {
  public:
   Manager(const Config& config, Random random);
@@ -79,9 +79,8 @@ class Manager {
   Result<void> listen(const Service& service, std::uint64_t cookie);
   // Ends a listen() for the same service.  kInvalidArgument: there is no such listener.
   Result<void> unlisten(const Service& service);
-  // Announces that somebody will probably listen for the service before `until`.  Until then
-  // requests for the service stay unanswered instead of being rejected, so that their peers repeat
-  // them.
+  // Announces that a program will probably listen for the service before `until`.  Until then,
+  // requests for the service are neither answered nor rejected, so that their peers repeat them.
   void expect(ServiceId id, Time now, Time until) { listeners_.expect(id, now, until); }
   void stop_expecting(ServiceId id) { listeners_.stop_expecting(id); }
 
@@ -95,8 +94,8 @@ class Manager {
   // Answers RepReceived with an RTU, once the QP is ready.  `private_data` has at most 224 bytes.
   Result<void> establish(EndpointHandle endpoint, std::span<const std::byte> private_data,
                          Time now);
-  // Tells that the QP received its first packet.  Changes nothing if the connection is established
-  // already.
+  // Reports that the QP received its first packet.  Changes nothing if the connection is
+  // established already.
   void comm_established(EndpointHandle endpoint, Time now);
   void comm_established(Qpn local, Time now);
   // Ends the connection with a DREQ.  `private_data` has at most 220 bytes.  kBadState: the
@@ -111,21 +110,21 @@ class Manager {
                                    Time now);
   // Answers LapReceived with an APR.
   Result<void> answer_alternate_path(EndpointHandle endpoint, const PathAnswer& answer);
-  // Tells that the QP migrated to the alternate path that both sides accepted.  CM messages use the
-  // new path from now on as well.
+  // Reports that the QP migrated to the alternate path that both sides accepted.  CM messages use
+  // the new path from now on as well.
   void path_migrated(EndpointHandle endpoint);
   void path_migrated(Qpn local);
   // Ends a connection whose manager has died: repeats the DREQ until it is answered or
   // kDisconnectTimeout is over.  kBusy: the connection is ending already, or another connection has
   // its id.  kNoResources: inherited_max connections are ending already, or there are endpoints_max
   // endpoints.
-  Result<void> inherit(const Inherited& inherited, Time now);
-  // Drops the endpoint in any state.  The peer gets a REJ or DREQ; the manager repeats the DREQ
-  // after the owner is gone.
+  Result<void> inherit(const InheritedConnection& inherited, Time now);
+  // Destroys the endpoint in any state.  The peer gets a REJ or DREQ.  The manager itself repeats
+  // the DREQ, although the endpoint has no owner any more.
   Result<void> destroy(EndpointHandle endpoint, Time now);
 
-  // Sends DREQs that are still queued, a few thousand for each call, before the process ends.
-  // Returns true if it sent some, because there may be more.
+  // Sends queued DREQs, at most a few thousand for each call.  Before the process ends, call it
+  // until it returns false: then no DREQ is queued any more.
   bool flush_disconnects(Time now);
 
   // Resolves the services of datagram QPs.  The listeners of the Manager also get SIDR requests, by
@@ -144,7 +143,8 @@ class Manager {
   std::optional<Output> poll() { return outbox_.poll(); }
 
   // ---- Queries
-  // Returns true if an endpoint has no owner any more.  Then the process must not end yet.
+  // Returns true if an endpoint without an owner is still ending.  Then the process must not end
+  // yet.
   bool has_orphans() const { return !orphans_.empty(); }
   std::optional<View> view(EndpointHandle endpoint) const;
   std::size_t endpoints() const;
@@ -157,7 +157,7 @@ class Manager {
  private:
   bool is_our_partition(PortId port, Pkey theirs) const;
   void receive_req(const mad::Delivered& mad, const wire::cm::Req& req, Time now);
-  // Returns true if this REQ belongs to an endpoint of ours that connects peer to peer.
+  // Returns true if this REQ belongs to one of our endpoints, which connects peer to peer.
   bool match_peer_to_peer(const mad::Delivered& mad, const wire::cm::Req& req, Time now);
   void receive_rep(const mad::Delivered& mad, const wire::cm::Rep& rep, Time now);
   void receive_rej(const wire::cm::Rej& rej, Time now);
@@ -183,16 +183,16 @@ class Manager {
   Result<EndpointHandle> add_endpoint(std::unique_ptr<Endpoint> endpoint, Time now);
   // Updates counters and the trace if the state changed.
   void note_state(Endpoint& endpoint, Time now);
-  void quiesce_or_request_send(Endpoint& endpoint, Time until, Time now);
+  void quiesce_or_request_permit(Endpoint& endpoint, Time until, Time now);
   void on_quiesced(Endpoint& endpoint, Time now);
-  void request_send(Endpoint& endpoint, Time now);
-  void release_send(Endpoint& endpoint, Time now);
+  void request_permit(Endpoint& endpoint, Time now);
+  void release_permit(Endpoint& endpoint, Time now);
   // Tells the SendThrottle that the target has answered.  REQUIRES: the endpoint's state has not
   // changed yet.
   void note_answer(const Endpoint& endpoint, Time now);
-  // Updates the endpoint's ticket, its deadline and its places in the tables, and removes it if it
+  // Updates the endpoint's ticket, its deadline and its entries in the tables, and removes it if it
   // has closed.  Every input to an endpoint must be followed by this call.
-  void settle(Endpoint& endpoint, Time now);
+  void update_or_remove(Endpoint& endpoint, Time now);
   // Sends the queued DREQ of this QP, if there is one.
   void flush_disconnect_of(Qpn local, Time now);
   void flush_disconnect(Endpoint& endpoint, Time now);
@@ -214,7 +214,7 @@ class Manager {
   Listeners listeners_;
   Slots<Endpoint> slots_;
   std::list<std::unique_ptr<Endpoint>> orphans_;
-  std::size_t inherited_ = 0;  // counts the orphans_ that inherit() made
+  std::size_t inherited_ = 0;  // the number of orphans_ that inherit() made
   std::map<PortId, std::vector<Pkey>> pkeys_{{PortId{}, {kDefaultPkey}}};
 };
 

@@ -29,9 +29,9 @@ class TestedManager {
  public:
   TestedManager() : cm_({.ca_guid = {0x5054}, .endpoints_max = 64}, Random(1)) {
     (void)cm_.listen({.id = kService}, 1);
-    for (std::uint32_t stage = 0; stage < 5; ++stage) passive(stage);
-    for (std::uint32_t stage = 0; stage < 6; ++stage) active(stage);
-    peer_to_peer();
+    for (std::uint32_t stage = 0; stage < 5; ++stage) make_passive(stage);
+    for (std::uint32_t stage = 0; stage < 6; ++stage) make_active(stage);
+    make_peer_to_peer();
     resolutions_.push_back(*cm_.sidr().resolve({.service_id = {1}}, 1, now_));
     drain();
   }
@@ -40,7 +40,7 @@ class TestedManager {
   static std::byte attribute(std::byte chosen) {
     return static_cast<std::byte>(0x10 + std::to_integer<unsigned>(chosen) % 11);
   }
-  // Makes the addresses in the message match: here both ends of every MAD are all zeros.
+  // Makes the addresses in the message match those of the MAD, which are all zeros here.
   static void match_addresses(mad::Mad& mad) {
     const auto message = std::span(mad).subspan(wire::kMadHeaderBytes);
     if (mad[17] == std::byte{0x17}) std::ranges::fill(message.subspan(4, 2), std::byte{0xff});
@@ -111,7 +111,7 @@ class TestedManager {
       if (resolutions_.size() % 2 == 0) (void)cm_.sidr().answer(request->resolution, {}, now_);
     }
   }
-  void passive(std::uint32_t stage) {
+  void make_passive(std::uint32_t stage) {
     const Req req{.local_comm_id = {100 + stage},
                   .service_id = kService,
                   .local_ca_guid = kPeer,
@@ -127,7 +127,7 @@ class TestedManager {
     if (stage >= 4) (void)cm_.disconnect(endpoint, {}, now_);
     drain();
   }
-  void active(std::uint32_t stage) {
+  void make_active(std::uint32_t stage) {
     const EndpointHandle endpoint = *cm_.connect(
         {.service_id = {1}, .qpn = {400 + stage}, .path_mtu = 3, .packet_life = 8}, stage, now_);
     endpoints_.push_back(endpoint);
@@ -145,7 +145,7 @@ class TestedManager {
     drain();
   }
   // Makes an endpoint that waits for its peer, which may have the larger or the smaller CA GUID.
-  void peer_to_peer() {
+  void make_peer_to_peer() {
     endpoints_.push_back(*cm_.connect(
         {.service_id = {2}, .qpn = {700}, .path_mtu = 3, .peer_to_peer = true}, 9, now_));
     drain();

@@ -313,7 +313,7 @@ TEST_F(SmallManagerTest, RequestsOverTheLimitAreDropped) {
   receive(req(1, 1));
   const auto second = last_request();
   EXPECT_FALSE(receive(req(2, 2)).has_value());
-  EXPECT_EQ(cm.counters().of(Ignored::kNoRoom), 1u);
+  EXPECT_EQ(cm.counters().of(Ignored::kLimitReached), 1u);
   const ConnectRequest third{.address = address, .qpn = {1}, .path_mtu = 3};
   EXPECT_EQ(cm.connect(third, 0, now).error().code, Errc::kNoResources);
   // A connection that is disconnecting counts as well.
@@ -338,7 +338,7 @@ TEST_F(ManagerTest, ManyRejectsAreRememberedUpToALimit) {
   EXPECT_EQ(events.size(), before);
   receive(req(1, 1));  // the REJ for this REQ is no longer stored
   EXPECT_EQ(events.size(), before + 1);
-  now += 60s;  // the REJ has expired by now
+  now += 60s;  // the stored REJ has expired by then
   receive(req(RejCache::kMax, RejCache::kMax));
   EXPECT_EQ(events.size(), before + 2);
 }

@@ -30,8 +30,8 @@ constexpr auto kIgnoredNames = std::to_array<CounterName<Ignored>>({
     {Ignored::kWrongRemoteId, "wrong remote comm id"},
     {Ignored::kWrongQpn, "wrong QPN"},
     {Ignored::kWrongState, "wrong state"},
-    {Ignored::kNoRoom, "no room"},
-    {Ignored::kNotYet, "not listening yet"},
+    {Ignored::kLimitReached, "no room"},
+    {Ignored::kNotListeningYet, "not listening yet"},
 });
 static_assert(names_all(kIgnoredNames));
 }  // namespace

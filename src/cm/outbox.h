@@ -10,8 +10,8 @@
 
 namespace verbena::cm {
 
-// Queues what Manager::poll() returns.  The limit bounds memory if the owner does not drain the
-// queue after each input.
+// Queues the messages and events that Manager::poll() returns.  The limit bounds memory if the
+// owner does not drain the queue after each input.
 //
 // Invariants: there are at most kSendsMax messages; further messages are dropped, as the network
 // might drop them.  The number of endpoints bounds the events: each endpoint reports each kind of

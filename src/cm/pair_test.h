@@ -42,7 +42,7 @@ class Net;
 // (on_req, on_rep, on_lap).
 class Host {
  public:
-  enum class Reaction { kProceed, kReject, kDestroy, kHold, kDrop };
+  enum class Reaction { kProceed, kReject, kDestroy, kNoAnswer, kDrop };
 
   Host(Net& net, std::string name, std::uint8_t number, std::uint64_t seed);
 
@@ -99,7 +99,7 @@ class Host {
     int laps_unanswered = 0;
     int timewait_exits = 0;
     std::uint16_t reason = 0;
-    bool rejected_here = false;  // its own consumer rejected it, and gets no event
+    bool rejected_here = false;  // this host's consumer rejected it, and so gets no event
 
     int ends() const { return failed + disconnected; }
   };
@@ -137,7 +137,7 @@ class Host {
   std::string name_;
   Gid gid_;
   Gid gid2_;
-  Time armed_ = kNever;
+  Time timer_at_ = kNever;
 };
 
 class Net {
@@ -234,10 +234,10 @@ inline void Host::drain() {
     }
   }
   const Time due = cm.deadline();
-  if (due == armed_ || due == kNever) return;
-  armed_ = due;
+  if (due == timer_at_ || due == kNever) return;
+  timer_at_ = due;
   net_.world.at(due, [this, due] {
-    if (armed_ == due) armed_ = kNever;
+    if (timer_at_ == due) timer_at_ = kNever;
     call([&](Manager& m) { m.on_timer(net_.world.now()); });
   });
 }
@@ -253,7 +253,7 @@ inline void Host::on(const ReqReceived& e) {
       return reject(e.endpoint, {.reason = reject_reason, .private_data = reject_data});
     case Reaction::kDestroy: return call([&](Manager& m) { (void)m.destroy(e.endpoint, now); });
     case Reaction::kDrop: return call([&](Manager& m) { (void)m.drop(e.endpoint); });
-    case Reaction::kHold: return;
+    case Reaction::kNoAnswer: return;
   }
 }
 
@@ -267,7 +267,7 @@ inline void Host::on(const RepReceived& e) {
     case Reaction::kReject: return reject(e.endpoint);
     case Reaction::kDestroy: return call([&](Manager& m) { (void)m.destroy(e.endpoint, now); });
     case Reaction::kDrop:
-    case Reaction::kHold: return;
+    case Reaction::kNoAnswer: return;
   }
 }
 
@@ -301,7 +301,7 @@ inline void Host::on(const Disconnected& e) {
 inline void Host::on(const LapReceived& e) {
   net_.note(name_ + " LapReceived");
   ++outcomes[e.endpoint].laps;
-  if (on_lap == Reaction::kHold) return;
+  if (on_lap == Reaction::kNoAnswer) return;
   const auto status = on_lap == Reaction::kProceed ? wire::cm::AprStatus::kAccepted
                                                    : wire::cm::AprStatus::kRejected;
   call([&](Manager& m) { (void)m.answer_alternate_path(e.endpoint, {.status = status}); });
@@ -324,7 +324,7 @@ inline void Host::on(const TimewaitExit& e) {
 
 // ---- Net
 
-// A's CA GUID is larger than P's; those of the other hosts are larger than both.
+// A has a larger CA GUID than P, and the other hosts have larger CA GUIDs than both.
 inline std::vector<std::unique_ptr<Host>> make_hosts(Net& net, std::uint64_t seed,
                                                      std::size_t count) {
   std::vector<std::unique_ptr<Host>> hosts;

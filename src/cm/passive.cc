@@ -33,7 +33,7 @@ void Endpoint::become_passive(const mad::Delivered& mad, const Req& req) {
   remote_id_ = req.local_comm_id;
   remote_guid_ = req.local_ca_guid;
   remote_qpn_ = req.local_qpn;
-  repeats_max_ = req.max_cm_retries;  // for the REP, after each copy of the REQ
+  repeats_max_ = req.max_cm_retries;  // limits the repeats of the REP after each copy of the REQ
   peer_response_timeout_ = req.local_cm_response_timeout;
   // The timeout is 2 x packet life + the peer's ACK delay (vol1 12.7.34), so the code minus one
   // estimates the packet life.

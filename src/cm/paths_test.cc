@@ -28,8 +28,8 @@ TEST(Paths, MessagesCarryTheLidsAndServiceLevelOfInfinibandPaths) {
     EXPECT_EQ(sent.remote_lid, Lid{20});
     EXPECT_EQ(sent.sl, 3);
     EXPECT_EQ(sent.subnet_local, !has_grh);
-    const mad::Address now{.path = {.link_layer = LinkLayer::kInfiniband}};
-    EXPECT_EQ(address_of(sent, now).path, ours.address.path.reversed());
+    const mad::Address current{.path = {.link_layer = LinkLayer::kInfiniband}};
+    EXPECT_EQ(address_of(sent, current).path, ours.address.path.reversed());
   }
 }
 

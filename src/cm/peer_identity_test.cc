@@ -74,7 +74,7 @@ TEST_F(PeerIdentityTest, RepOfAConnectedQpEndsItsOldConnection) {
   EXPECT_EQ(std::get<Rejected>(events.end()[-2]).endpoint, fresh);
   EXPECT_EQ(std::get<Rejected>(events.end()[-2]).rej.reason, RejReason::kStaleConnection);
 
-  // Connect with another QP of ours, since the old one still waits for DREP.
+  // Connects with another QP, because the old QP still waits for its DREP.
   ASSERT_TRUE(cm.connect({.address = address, .service_id = kService, .qpn = {0x12}, .path_mtu = 3},
                          5, now));
   rep.remote_comm_id = std::get<Req>(*drain()).local_comm_id;
@@ -131,7 +131,8 @@ TEST_F(OtherAddressTest, BothPathsBelongToThePeerAfterMigration) {
   EXPECT_TRUE(req_ends_connection(endpoint, primary));
 }
 
-// The peer gave up before our REP, so its REJ names no id of ours, only its own id and CA GUID.
+// The peer gave up before it got our REP, so its REJ does not name our id, but only its own id and
+// CA GUID.
 TEST_F(PeerIdentityTest, RejTimeoutIsMatchedByCaGuid) {
   receive(req());
   const auto rej = [](Guid guid, std::uint32_t id) {

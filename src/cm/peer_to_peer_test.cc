@@ -104,9 +104,9 @@ TEST(PeerToPeer, PassiveSideThatBeginsFirstWaits) {
 // Tries all combinations of which side begins and how much earlier, and of the delay or loss of
 // each side's first REQ, of the first REP and of the first RTU.
 TEST(PeerToPeer, EveryOrderOfArrivalMakesOneConnection) {
-  constexpr std::array kBegins = {-40ms, -9ms, -2ms, 0ms, 2ms, 9ms, 40ms};  // of P, after A begins
+  constexpr std::array kStartDelays = {-40ms, -9ms, -2ms, 0ms, 2ms, 9ms, 40ms};  // of P after A
   constexpr std::array kDelays = {Duration(-1), Duration(1ms), Duration(7ms), Duration(45ms)};
-  for (const auto begin : kBegins) {
+  for (const auto start_delay : kStartDelays) {
     for (const Duration req_a : kDelays) {
       for (const Duration req_p : kDelays) {
         for (const Duration rep : kDelays) {
@@ -121,7 +121,7 @@ TEST(PeerToPeer, EveryOrderOfArrivalMakesOneConnection) {
             EndpointHandle a{};
             EndpointHandle p{};
             net.world.after(50ms, [&] { a = net.a.connect_peer_to_peer({0x11}, net.p.gid()); });
-            net.world.after(50ms + begin,
+            net.world.after(50ms + start_delay,
                             [&] { p = net.p.connect_peer_to_peer({0x900}, net.a.gid()); });
             net.run(10s);
             expect_one_connection(net, a, p);
@@ -167,13 +167,13 @@ TEST(PeerToPeer, OtherServiceOrAddressDoesNotMatch) {
   ConnectRequest other = net.p.request({0x900}, net.a.gid());
   other.peer_to_peer = true;
   other.service_id = {kPeerToPeerService.value + 1};
-  const EndpointHandle elsewhere = net.p.connect(other, 1);
-  const EndpointHandle from_elsewhere = net.p.connect_peer_to_peer({0x901}, net.a.gid2());
+  const EndpointHandle with_other_service = net.p.connect(other, 1);
+  const EndpointHandle with_other_address = net.p.connect_peer_to_peer({0x901}, net.a.gid2());
   const EndpointHandle a = net.a.connect_peer_to_peer({0x11}, net.p.gid());
   net.run(3s);
   EXPECT_EQ(net.a.cm.view(a)->state, State::kReqSent) << net.text();
-  EXPECT_EQ(net.p.cm.view(elsewhere)->state, State::kReqSent);
-  EXPECT_EQ(net.p.cm.view(from_elsewhere)->state, State::kReqSent);
+  EXPECT_EQ(net.p.cm.view(with_other_service)->state, State::kReqSent);
+  EXPECT_EQ(net.p.cm.view(with_other_address)->state, State::kReqSent);
 }
 
 TEST(PeerToPeer, ListenerAcceptsAPeerToPeerReq) {
@@ -213,7 +213,7 @@ TEST(PeerToPeer, RejOfTheConsumerIsFinalForAnyReason) {
 
 TEST(PeerToPeer, ActiveSideMayBeDestroyedBeforeTheAnswer) {
   Net net;
-  net.p.on_req = Host::Reaction::kHold;
+  net.p.on_req = Host::Reaction::kNoAnswer;
   const EndpointHandle a = net.a.connect_peer_to_peer({0x11}, net.p.gid());
   const EndpointHandle p = net.p.connect_peer_to_peer({0x900}, net.a.gid());
   net.run(10ms);

@@ -1,5 +1,5 @@
-// Handles the Manager's inputs from the wire and the clock: each message finds its endpoint, or is
-// answered without one.
+// Handles the Manager's inputs from the wire and the clock.  Each message goes to its endpoint.  If
+// there is none, the Manager itself answers or ignores the message.
 
 #include <algorithm>
 #include <optional>
@@ -39,8 +39,8 @@ std::optional<RejReason> reason_to_reject(const mad::Delivered& mad, const Req& 
   if (req.transport_service != TransportService::kRc) return RejReason::kInvalidTransportType;
   if (req.path_mtu < 1 || req.path_mtu > 5) return RejReason::kInvalidPathMtu;
   if (req.primary_path.remote_gid != mad.from.local()) return RejReason::kPrimaryGidRejected;
-  // Rejects a QP at another address than its CM, or in another partition.  The specification has no
-  // reason code for this.
+  // Rejects the REQ if its QP has another address than its CM, or is in another partition.  The
+  // specification has no reason code for these cases.
   if (req.primary_path.local_gid != mad.from.remote() || !is_our_partition) {
     return RejReason::kUnsupportedRequest;
   }
@@ -83,7 +83,7 @@ void Manager::receive(const mad::Delivered& mad, Time now) {
     Endpoint* endpoint = find_by_ids(m.remote_comm_id, m.local_comm_id, now);
     if (endpoint == nullptr) return;
     handle(*endpoint);
-    settle(*endpoint, now);
+    update_or_remove(*endpoint, now);
   };
   std::visit(Overloaded{
                  [&](const Req& m) { receive_req(mad, m, now); },
@@ -98,7 +98,7 @@ void Manager::receive(const mad::Delivered& mad, Time now) {
                                              ? listeners_.find(m.service_id, m.private_data)
                                              : std::nullopt;
                    if (!listener && listeners_.expects(m.service_id, now)) {
-                     return ignore(Ignored::kNotYet);
+                     return ignore(Ignored::kNotListeningYet);
                    }
                    sidr_.receive(mad, m, listener, now);
                  },
@@ -114,16 +114,16 @@ void Manager::receive(const mad::Delivered& mad, Time now) {
 void Manager::on_timer(Time now) {
   sidr_.on_timer(now);
   while (Endpoint* endpoint = tables_->due(now)) {
-    const auto& ticket = endpoint->places.ticket;
+    const auto& ticket = endpoint->bookkeeping.ticket;
     if (endpoint->is_quiescing()) {
       on_quiesced(*endpoint, now);
     } else {
-      if (ticket && !ticket->granted) {
+      if (ticket && !ticket->has_permit) {
         endpoint->renew_timeout(ticket->queue->second.last_answer);
       }
       endpoint->on_timer(now);
     }
-    settle(*endpoint, now);
+    update_or_remove(*endpoint, now);
   }
 }
 
@@ -148,7 +148,7 @@ void Manager::receive_req(const mad::Delivered& received, const Req& req, Time n
   if (repeat_rej(mad, AttributeId::kReq, {req.local_comm_id, req.local_ca_guid}, now)) return;
   if (Endpoint* endpoint = tables_->by_request(req.local_comm_id, req.local_ca_guid)) {
     endpoint->on_duplicate_req(now);
-    return settle(*endpoint, now);
+    return update_or_remove(*endpoint, now);
   }
   if (const auto old_ids = connections_of_qp(req.local_qpn, req.local_ca_guid, mad.from.remote());
       !old_ids.empty()) {
@@ -163,26 +163,28 @@ void Manager::receive_req(const mad::Delivered& received, const Req& req, Time n
     return refuse_req(*reason);
   if (match_peer_to_peer(mad, req, now)) return;
   const auto listener = listeners_.find(req.service_id, req.private_data);
-  if (!listener && listeners_.expects(req.service_id, now)) return ignore(Ignored::kNotYet);
+  if (!listener && listeners_.expects(req.service_id, now))
+    return ignore(Ignored::kNotListeningYet);
   if (!listener) return refuse_req(RejReason::kInvalidServiceId);
 
   const auto handle =
       add_endpoint(std::make_unique<Endpoint>(services_, mad, req, new_id(), *listener), now);
-  if (!handle) return ignore(Ignored::kNoRoom);
+  if (!handle) return ignore(Ignored::kLimitReached);
   slots_.find(*handle)->report_req(mad, req);
 }
 
 // Returns the connections that this QP of the peer still has here.  A QP has only one connection,
 // so a new connection shows that the old ones are over (vol1 12.9.8.3.1).  Connections that are
-// ending do not count: for the peer they may have ended, because its timewait may be shorter than
-// ours.  Only a host at the peer's address may end a connection like this, because CA GUIDs and
-// QPNs are easy to guess.
+// ending are left out: they may be over for the peer already, because its timewait may be shorter
+// than ours.  Only a host at the peer's address may end a connection like this, because CA GUIDs
+// and QPNs are easy to guess.
 std::vector<CommId> Manager::connections_of_qp(Qpn qpn, Guid guid, const Gid& from) const {
   std::vector<CommId> found;
   if (qpn == Qpn{}) return found;  // the peer has no QP
   tables_->each_with_remote_qpn(qpn, guid, [&](const Endpoint& endpoint) {
-    const bool ends = endpoint.state() == State::kDreqSent || endpoint.state() == State::kTimewait;
-    if (!ends && endpoint.has_peer_at(from)) found.push_back(endpoint.local_id());
+    const bool is_ending =
+        endpoint.state() == State::kDreqSent || endpoint.state() == State::kTimewait;
+    if (!is_ending && endpoint.has_peer_at(from)) found.push_back(endpoint.local_id());
   });
   return found;
 }
@@ -192,16 +194,16 @@ void Manager::reset_endpoints(const std::vector<CommId>& ids, Time now) {
     Endpoint* const endpoint = tables_->by_local_id(id);
     if (endpoint == nullptr) continue;
     endpoint->reset(now);
-    settle(*endpoint, now);
+    update_or_remove(*endpoint, now);
   }
 }
 
 bool Manager::match_peer_to_peer(const mad::Delivered& mad, const Req& req, Time now) {
   const auto matches = [&](const Endpoint& ours) {
-    const bool itself =
+    const bool is_own_req =
         ours.local_id() == req.local_comm_id && req.local_ca_guid == config_.ca_guid;
     // An endpoint that got an MRA is talking to a listener, not to a peer that connects to us.
-    return !itself && (ours.state() == State::kReqSent || ours.wins_against(req));
+    return !is_own_req && (ours.state() == State::kReqSent || ours.wins_against(req));
   };
   Endpoint* ours = tables_->find_peer(req.service_id, mad.from, matches);
   if (ours == nullptr) return false;
@@ -211,7 +213,7 @@ bool Manager::match_peer_to_peer(const mad::Delivered& mad, const Req& req, Time
     ours->become_passive(mad, req);
     ours->report_req(mad, req);
   }
-  settle(*ours, now);
+  update_or_remove(*ours, now);
   return true;
 }
 
@@ -235,12 +237,12 @@ void Manager::receive_rep(const mad::Delivered& mad, const Rep& rep, Time now) {
                         .remote_comm_id = rep.remote_comm_id,
                         .reason = RejReason::kStaleConnection},
                        now);
-      settle(*endpoint, now);
+      update_or_remove(*endpoint, now);
       return reset_endpoints(old_ids, now);
     }
   }
   endpoint->on_rep(mad, rep, now);
-  settle(*endpoint, now);
+  update_or_remove(*endpoint, now);
 }
 
 void Manager::receive_rej(const Rej& rej, Time now) {
@@ -259,7 +261,7 @@ void Manager::receive_rej(const Rej& rej, Time now) {
   }
   if (endpoint == nullptr) return;
   endpoint->on_rej(rej, now);
-  settle(*endpoint, now);
+  update_or_remove(*endpoint, now);
 }
 
 void Manager::receive_lap(const mad::Delivered& mad, const Lap& lap, Time now) {
@@ -271,7 +273,7 @@ void Manager::receive_lap(const mad::Delivered& mad, const Lap& lap, Time now) {
     return outbox_.send(mad.from, AttributeId::kApr, answer(mad, apr));
   }
   endpoint->on_lap(lap, mad.header.transaction_id);
-  settle(*endpoint, now);
+  update_or_remove(*endpoint, now);
 }
 
 void Manager::receive_dreq(const mad::Delivered& mad, const Dreq& dreq, Time now) {
@@ -286,11 +288,11 @@ void Manager::receive_dreq(const mad::Delivered& mad, const Dreq& dreq, Time now
   if (endpoint->remote_id() != dreq.local_comm_id) return ignore(Ignored::kWrongRemoteId);
   if (endpoint->local_qpn() != dreq.remote_qpn) return ignore(Ignored::kWrongQpn);
   endpoint->on_dreq(dreq, now);
-  settle(*endpoint, now);
+  update_or_remove(*endpoint, now);
 }
 
-// Rejects requests of another class version, which so far have their ids at the same place.  Other
-// messages get no answer.
+// Rejects requests of another class version.  All versions so far have the ids at the same place.
+// Other messages get no answer.
 void Manager::receive_wrong_version(const mad::Delivered& mad, const Message& message) {
   std::visit(Overloaded{
                  [&](const Req& m) {

@@ -34,8 +34,8 @@ inline void set_reject_info(wire::cm::Rej& rej, std::span<const std::byte> info)
   rej.reject_info_length_bytes = static_cast<std::uint8_t>(info.size());
 }
 
-// Returns the CA GUID of a REJ with reason 4; empty for other reasons, or if the sender left it
-// out.
+// Returns the CA GUID of a REJ with reason 4; nullopt for other reasons, or if the REJ does not
+// have it.
 inline std::optional<Guid> timeout_ca_guid(const wire::cm::Rej& rej) {
   if (rej.reason != wire::cm::RejReason::kTimeout) return std::nullopt;
   const auto info = wire::decode<CaGuidInfo>(wire::cm::reject_info(rej));

@@ -33,16 +33,16 @@ class Retry {
   static constexpr Duration kIntervalMax = std::chrono::seconds(1);
   static constexpr Duration kExtensionMax = std::chrono::minutes(5);
 
-  // Max CM Retries (vol1 12.7.27) has four bits.  With 15 repeats, on a line that loses half of all
-  // packets in bursts, one connection of 100 failed.  So 15 stands for no limit, for the LAPs and
-  // DREQs of the active side.  Only the timeout limits the repeats of its REQ.  The passive side
-  // repeats its messages as often as the REQ allows.
+  // Max CM Retries (vol1 12.7.27) has four bits, but 15 repeats are not always enough: on a line
+  // that loses half of all packets in bursts, one connection of 100 failed.  So the active side
+  // treats 15 as no limit for its LAPs and DREQs.  Only the timeout limits the repeats of its REQ.
+  // The passive side repeats its messages as often as the REQ allows.
   static constexpr std::uint32_t kNoLimit = ~0u;
   static constexpr std::uint32_t repeats_of(std::uint8_t max_cm_retries) {
     return max_cm_retries < 15 ? max_cm_retries : kNoLimit;
   }
 
-  enum class Due : std::uint8_t { kNotYet, kRepeat, kGiveUp };
+  enum class Action : std::uint8_t { kWait, kRepeat, kGiveUp };
 
   // Starts the timers of a message that is sent now.  The first repeat comes after about four round
   // trips (vol1 12.9.8.1 asks only for a sound estimate).
@@ -51,9 +51,9 @@ class Retry {
     prepare(now, round_trip, give_up_after, repeats_max);
     note_sent(now, random);
   }
-  // Starts the timeout of a message that will be sent later.  Call note_sent() then.
+  // Starts the timeout of a message that will be sent later.  Call note_sent() when it is sent.
   void prepare(Time now, Duration round_trip, Duration give_up_after, std::uint32_t repeats_max) {
-    started_ = since_ = now;
+    started_ = wait_start_ = now;
     deadline_ = timeout_end_ = now + give_up_after;
     set_round_trip(round_trip);
     repeats_left_ = repeats_max;
@@ -62,7 +62,7 @@ class Retry {
   }
   void note_sent(Time now, Random& random) {
     tries_ = 1;
-    since_ = now;
+    wait_start_ = now;
     arm(now, random);
   }
   // Uses a better estimate of the round trip.  REQUIRES: note_sent() was not called yet.
@@ -76,31 +76,31 @@ class Retry {
   // Restarts the timeout at `answered`, when the peer answered another request.  The timeout ends
   // at the latest kExtensionMax after the start.
   void renew(Time answered) {
-    const Time until = std::min(answered + (timeout_end_ - since_), started_ + kExtensionMax);
-    if (answered <= since_ || until <= timeout_end_) return;
-    since_ = answered;
+    const Time until = std::min(answered + (timeout_end_ - wait_start_), started_ + kExtensionMax);
+    if (answered <= wait_start_ || until <= timeout_end_) return;
+    wait_start_ = answered;
     deadline_ = timeout_end_ = until;
   }
   void stop() { deadline_ = kNever; }
-  // Uses the deadline as a plain timer of the owner, without repeats.
+  // Sets the deadline for the owner's own purpose.  No message is repeated.
   void set_deadline(Time end) { deadline_ = end; }
 
-  // Decides what to do with a message that was sent, at or after the deadline.
-  Due due(Time now, Random& random) {
-    if (now < deadline_) return Due::kNotYet;
+  // Decides whether to wait, to repeat the message that was sent, or to give up.
+  Action next_action(Time now, Random& random) {
+    if (now < deadline_) return Action::kWait;
     if (now >= timeout_end_) {
       stop();
-      return Due::kGiveUp;
+      return Action::kGiveUp;
     }
     if (repeats_left_ == 0 && !extended_) {
       deadline_ = timeout_end_;
-      return Due::kNotYet;
+      return Action::kWait;
     }
     if (!extended_) --repeats_left_;
     ++tries_;
     interval_ = std::min(interval_ * 2, extended_ ? kIntervalMax : interval_max(now));
     arm(now, random);
-    return Due::kRepeat;
+    return Action::kRepeat;
   }
 
   // Extends the timeout, because the peer asked for this much time (MRA).  Slow repeats go on,
@@ -131,7 +131,7 @@ class Retry {
   bool is_exhausted() const { return repeats_left_ == 0 && deadline_ == timeout_end_; }
   Duration spent(Time now) const { return now - started_; }
   // Returns the time since the first send.
-  Duration since_first_send(Time now) const { return now - since_; }
+  Duration since_first_send(Time now) const { return now - wait_start_; }
 
  private:
   Duration interval_max(Time now) const {
@@ -147,7 +147,7 @@ class Retry {
   }
 
   Time started_{};
-  Time since_{};  // when the message was first sent; before that, when its timeout began
+  Time wait_start_{};  // when the message was first sent; until then, when its timeout began
   Time timeout_end_{};
   Time deadline_ = kNever;
   Duration first_interval_{};

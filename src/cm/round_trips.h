@@ -13,14 +13,14 @@
 
 namespace verbena::cm {
 
-// Remembers the round trip time of each recent peer: how long a message and its answer took.  Part
-// of that is the time that the peer's consumer needs, so a shorter measurement replaces the value,
-// and a longer one raises it by an eighth of the difference.
+// Remembers the round trip time of each recent peer: how long a message and its answer took.  This
+// time includes the time that the peer's consumer needs.  So a shorter measurement replaces the
+// value, and a longer measurement raises it by an eighth of the difference.
 //
-// An answer that comes after a repeat may belong to the first message or to the repeat (Karn).  It
-// counts as the answer to the first message, but for at most twice the remembered time (`kGuessMax`
-// if no time is remembered).  So a few answers show that a peer is distant, and one lost message
-// has little effect.
+// An answer that comes after a repeat may belong to the first message or to the repeat (see Karn's
+// algorithm).  It counts as the answer to the first message, but as at most twice the remembered
+// time (`kGuessMax` if no time is remembered).  So a few answers show that a peer is distant, and
+// one lost message has little effect.
 class RoundTrips {
  public:
   void record(const Gid& peer, Duration sample, bool after_repeats) {

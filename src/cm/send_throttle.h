@@ -14,10 +14,11 @@
 
 namespace verbena::cm {
 
-// Limits how many requests to one target wait for their answer at the same time; the others queue.
-// There is one target for the REQs to a host and service, one for the REPs to a host and service,
-// and one for all DREQs to a host.  Without the limit, thousands of requests at once would overrun
-// the receiver's socket, and would be repeated while the receiver still makes their answers.
+// Limits how many requests to one target wait for their answer at the same time.  Further requests
+// wait in a queue until they may be sent.  There is one target for the REQs to a host and service,
+// one for the REPs to a host and service, and one for all DREQs to a host.  Without the limit,
+// thousands of requests at once would overrun the receiver's socket, and would be repeated while
+// the receiver still makes their answers.
 //
 // A request that may be sent has a permit.  The permit ends when the answer or an MRA arrives, when
 // the request times out, or when no repeats are left.  As long as repeats are left, a request
@@ -35,14 +36,15 @@ class SendThrottle {
     Time last_answer{};
     std::deque<CommId> waiting{};
   };
-  using Ref = std::map<Target, Queue>::iterator;
-  // Records the place of a request, from request() to leave().
+  using QueueIterator = std::map<Target, Queue>::iterator;
+  // Identifies a request in the SendThrottle, from enter() to leave().
   struct Ticket {
-    Ref queue;
-    bool granted;  // has a permit; otherwise the request is in the queue
+    QueueIterator queue;
+    bool has_permit;  // if false, the request is in the queue
   };
 
-  Ticket request(const Target& target, CommId id) {
+  // Gives the request a permit, or puts it into the queue.
+  Ticket enter(const Target& target, CommId id) {
     const auto at = queues_.try_emplace(target).first;
     Queue& queue = at->second;
     if (queue.in_flight == kInFlightMax) {
@@ -52,11 +54,11 @@ class SendThrottle {
     ++queue.in_flight;
     return {at, true};
   }
-  // Takes a request out of the queue.  If it has a permit, passes the permit to the next request in
-  // the queue, and returns that request.
+  // Removes a request.  If it has a permit, passes the permit to the next request in the queue, and
+  // returns that request.
   std::optional<CommId> leave(const Ticket& ticket, CommId id) {
     Queue& queue = ticket.queue->second;
-    if (!ticket.granted) {
+    if (!ticket.has_permit) {
       // The search is short: requests that are cancelled together are mostly at the front.
       const auto place = std::ranges::find(queue.waiting, id);
       VB_CHECK(place != queue.waiting.end());
@@ -71,7 +73,7 @@ class SendThrottle {
     queue.waiting.pop_front();
     return next;
   }
-  // Records that the target answered a request, which may have no permit any more.
+  // Records that the target answered a request.  The request may have lost its permit before.
   void note_answer(const Target& target, Time now) {
     if (const auto at = queues_.find(target); at != queues_.end()) at->second.last_answer = now;
   }

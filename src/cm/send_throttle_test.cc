@@ -6,7 +6,7 @@
 
 #include "cm/pair_test.h"
 
-// Tests the SendThrottle in a Manager: many requests to one host at once queue.
+// Tests the SendThrottle in a Manager, with many requests to one host at once.
 namespace verbena::cm {
 namespace {
 
@@ -25,7 +25,7 @@ class SendThrottleTest : public testing::Test {
   }
   std::uint64_t reqs_sent() const { return net.a.cm.counters().of(AttributeId::kReq).sent; }
   std::uint64_t reqs_repeated() const { return net.a.cm.counters().of(AttributeId::kReq).repeated; }
-  std::uint64_t reqs_held() const { return net.a.cm.counters().requests_held; }
+  std::uint64_t reqs_queued() const { return net.a.cm.counters().requests_queued; }
   std::size_t connections() const {
     return static_cast<std::size_t>(std::ranges::count_if(
         net.p.outcomes, [](const auto& one) { return one.second.established == 1; }));
@@ -38,14 +38,14 @@ class SendThrottleTest : public testing::Test {
 TEST_F(SendThrottleTest, AnswerReleasesTheNextRequest) {
   connect(3 * kLimit, net.p.gid());
   EXPECT_EQ(reqs_sent(), kLimit);
-  EXPECT_EQ(reqs_held(), 2 * kLimit);
+  EXPECT_EQ(reqs_queued(), 2 * kLimit);
   net.run(500ms);
   EXPECT_EQ(connections(), 3 * kLimit);
   EXPECT_EQ(reqs_sent(), 3 * kLimit);
   EXPECT_EQ(reqs_repeated(), 0u);
   connect(kLimit, net.p.gid());
   EXPECT_EQ(reqs_sent(), 4 * kLimit) << "all permits are free again";
-  EXPECT_EQ(reqs_held(), 2 * kLimit);
+  EXPECT_EQ(reqs_queued(), 2 * kLimit);
 }
 
 TEST_F(SendThrottleTest, EachHostAndServiceHasItsOwnLimit) {
@@ -78,22 +78,23 @@ TEST_F(SendThrottleTest, RejOfAnAbsentPeerReleasesThePermit) {
   EXPECT_EQ(reqs_sent(), kLimit + 1);
 }
 
-// The queued REQ was never sent when the REQ of the peer arrives.
-TEST_F(SendThrottleTest, QueuedPeerToPeerReqBecomesPassive) {
-  Host &weak = net.p, &strong = net.a;  // by CA GUID
+// The REQ of the peer arrives while our REQ is still queued.
+TEST_F(SendThrottleTest, QueuedPeerToPeerEndpointBecomesPassive) {
+  Host &smaller_guid_host = net.p, &larger_guid_host = net.a;
   net.lose("REQ", static_cast<int>(kLimit));
   for (std::uint32_t i = 0; i < kLimit; ++i) {
-    ConnectRequest request = weak.request(Qpn{next_qpn++}, strong.gid());
+    ConnectRequest request = smaller_guid_host.request(Qpn{next_qpn++}, larger_guid_host.gid());
     request.service_id = kPeerToPeerService;
-    weak.connect(request, i);
+    smaller_guid_host.connect(request, i);
   }
-  const EndpointHandle queued = weak.connect_peer_to_peer({0x11}, strong.gid());
-  EXPECT_EQ(weak.cm.view(queued)->tries, 0u);
-  strong.connect_peer_to_peer({0x22}, weak.gid());
+  const EndpointHandle queued =
+      smaller_guid_host.connect_peer_to_peer({0x11}, larger_guid_host.gid());
+  EXPECT_EQ(smaller_guid_host.cm.view(queued)->tries, 0u);
+  larger_guid_host.connect_peer_to_peer({0x22}, smaller_guid_host.gid());
   net.run(10ms);
-  EXPECT_EQ(weak.cm.counters().of(AttributeId::kReq).sent, kLimit);
-  EXPECT_EQ(weak.outcomes[queued].requests, 1) << net.text();
-  EXPECT_EQ(weak.outcomes[queued].established, 1) << net.text();
+  EXPECT_EQ(smaller_guid_host.cm.counters().of(AttributeId::kReq).sent, kLimit);
+  EXPECT_EQ(smaller_guid_host.outcomes[queued].requests, 1) << net.text();
+  EXPECT_EQ(smaller_guid_host.outcomes[queued].established, 1) << net.text();
 }
 
 // More requests would not help a host that may be overloaded already.
@@ -110,7 +111,7 @@ TEST_F(SendThrottleTest, SilentHostGetsNoMoreRequests) {
 
 // After an MRA the peer's consumer has the REQ, and may be waiting for the next ones.
 TEST_F(SendThrottleTest, MraReleasesTheNextRequest) {
-  net.p.on_req = Host::Reaction::kHold;
+  net.p.on_req = Host::Reaction::kNoAnswer;
   connect(3 * kLimit, net.p.gid());
   net.run(1s);
   EXPECT_EQ(reqs_sent(), 3 * kLimit);
@@ -128,7 +129,7 @@ TEST_F(SendThrottleTest, LimitsDreqsInFlight) {
   };
   disconnect_all();
   EXPECT_EQ(dreqs.sent, kLimit);
-  EXPECT_EQ(net.a.cm.counters().disconnects_held, 2 * kLimit);
+  EXPECT_EQ(net.a.cm.counters().disconnects_queued, 2 * kLimit);
   net.run(30ms);
   EXPECT_EQ(dreqs.sent, 3 * kLimit);
   EXPECT_EQ(dreqs.repeated, 0u);
@@ -137,7 +138,7 @@ TEST_F(SendThrottleTest, LimitsDreqsInFlight) {
   }
 }
 
-// The host is probably gone.  If not, the last DREQ tells it of the disconnect.
+// The host has probably failed.  If not, this DREQ tells it of the disconnect.
 TEST_F(SendThrottleTest, QueuedDreqIsSentOnceAtItsTimeout) {
   connect(2 * kLimit, net.p.gid());
   net.run(500ms);
@@ -153,8 +154,8 @@ TEST_F(SendThrottleTest, QueuedDreqIsSentOnceAtItsTimeout) {
   for (const auto& [endpoint, outcome] : net.p.outcomes) EXPECT_EQ(outcome.disconnected, 1);
 }
 
-// If the REQ came before the DREQ, the peer would see two connections with one QP, and reject the
-// second.
+// If the REQ arrived before the DREQ, the peer would see two connections with one QP, and would
+// reject the second connection.
 TEST_F(SendThrottleTest, ReusedQpSendsItsQueuedDreqFirst) {
   connect(kLimit + 1, net.p.gid());
   net.run(500ms);
@@ -162,7 +163,7 @@ TEST_F(SendThrottleTest, ReusedQpSendsItsQueuedDreqFirst) {
   for (const EndpointHandle endpoint : net.a.endpoints) {
     net.a.call([&](Manager& m) { EXPECT_TRUE(m.destroy(endpoint, net.world.now())); });
   }
-  ASSERT_EQ(net.a.cm.counters().disconnects_held, 1u);
+  ASSERT_EQ(net.a.cm.counters().disconnects_queued, 1u);
   net.a.connect(last, net.p.gid());
   EXPECT_EQ(net.a.cm.counters().of(AttributeId::kDreq).sent, kLimit + 1);
   net.run(500ms);
@@ -189,14 +190,14 @@ TEST_F(SendThrottleTest, FlushSendsAllQueuedDreqs) {
 
 // The passive side limits its replies as well, whatever the active side does.
 TEST_F(SendThrottleTest, LimitsRepsInFlight) {
-  net.p.on_req = Host::Reaction::kHold;
+  net.p.on_req = Host::Reaction::kNoAnswer;
   connect(3 * kLimit, net.p.gid());
   net.run(300ms);
   ASSERT_EQ(net.p.endpoints.size(), 3 * kLimit);
   for (const EndpointHandle request : net.p.endpoints) net.p.accept(request);
   const auto& replies = net.p.cm.counters().of(AttributeId::kRep);
   EXPECT_EQ(replies.sent, kLimit);
-  EXPECT_EQ(net.p.cm.counters().replies_held, 2 * kLimit);
+  EXPECT_EQ(net.p.cm.counters().replies_queued, 2 * kLimit);
   net.run(20ms);
   EXPECT_EQ(connections(), 3 * kLimit);
   EXPECT_EQ(replies.sent, 3 * kLimit);
@@ -205,11 +206,11 @@ TEST_F(SendThrottleTest, LimitsRepsInFlight) {
 
 // The peer gets a REJ for its REQ, because no REP was sent yet.
 TEST_F(SendThrottleTest, DestroyWithAQueuedRepRejectsTheReq) {
-  net.p.on_req = Host::Reaction::kHold;
+  net.p.on_req = Host::Reaction::kNoAnswer;
   connect(kLimit + 1, net.p.gid());
   net.run(1s);
   for (const EndpointHandle request : net.p.endpoints) net.p.accept(request);
-  ASSERT_EQ(net.p.cm.counters().replies_held, 1u);
+  ASSERT_EQ(net.p.cm.counters().replies_queued, 1u);
   const EndpointHandle queued = net.p.endpoints.back();
   ASSERT_EQ(net.p.cm.view(queued)->tries, 0u);
   net.p.call([&](Manager& m) { EXPECT_TRUE(m.destroy(queued, net.world.now())); });
@@ -228,16 +229,16 @@ TEST_F(SendThrottleTest, RequestsQueueAfterTimewait) {
     net.a.call([&](Manager& m) { EXPECT_TRUE(m.disconnect(endpoint, {}, net.world.now())); });
   }
   net.run(10ms);
-  const std::uint64_t before = reqs_held();
+  const std::uint64_t before = reqs_queued();
   net.lose("REQ", -1);
   next_qpn -= kLimit + 1;
   connect(kLimit + 1, net.p.gid());
   EXPECT_EQ(reqs_sent(), kLimit + 1) << "none of the new requests is sent";
-  EXPECT_EQ(reqs_held(), before);
+  EXPECT_EQ(reqs_queued(), before);
   for (int ms = 0; ms < 500 && reqs_sent() < 2 * kLimit + 1; ++ms) net.run(1ms);
   net.run(5ms);
   EXPECT_EQ(reqs_sent(), 2 * kLimit + 1) << "one of the new requests is still queued";
-  EXPECT_EQ(reqs_held(), before + 1);
+  EXPECT_EQ(reqs_queued(), before + 1);
   net.lose("REQ", 0);
   net.run(2s);
   EXPECT_EQ(connections(), 2 * (kLimit + 1));
@@ -309,20 +310,20 @@ TEST_F(SendThrottleTest, QueuedRequestTimesOutWhenAnswersStop) {
   EXPECT_EQ(connections(), answered);
 }
 
-// A permit that is released twice or never would change the limit for ever.
+// If a permit were released twice or never, the limit would be wrong from then on.
 TEST_F(SendThrottleTest, EveryEndOfAConnectReleasesItsPermitOnce) {
   const auto expect_all_permits_free = [&](const char* after) {
-    const std::uint64_t before = reqs_held();
+    const std::uint64_t before = reqs_queued();
     net.p.on_req = Host::Reaction::kReject;
     connect(kLimit, net.p.gid());
-    EXPECT_EQ(reqs_held(), before) << after;
+    EXPECT_EQ(reqs_queued(), before) << after;
     connect(1, net.p.gid());
-    EXPECT_EQ(reqs_held(), before + 1) << after;
+    EXPECT_EQ(reqs_queued(), before + 1) << after;
     net.run(10s);
   };
   for (const auto reaction :
        {Host::Reaction::kProceed, Host::Reaction::kReject, Host::Reaction::kDestroy,
-        Host::Reaction::kDrop, Host::Reaction::kHold}) {
+        Host::Reaction::kDrop, Host::Reaction::kNoAnswer}) {
     net.p.on_req = reaction;
     connect(2 * kLimit, net.p.gid());
     net.run(100ms);
@@ -340,9 +341,9 @@ TEST_F(SendThrottleTest, EveryEndOfAConnectReleasesItsPermitOnce) {
 }
 
 TEST_F(SendThrottleTest, EveryEndOfAnAcceptReleasesItsPermitOnce) {
-  net.p.on_req = Host::Reaction::kHold;
-  const auto& replies_held = net.p.cm.counters().replies_held;
-  const auto connect_and_hold = [&](std::uint32_t count) {
+  net.p.on_req = Host::Reaction::kNoAnswer;
+  const auto& replies_queued = net.p.cm.counters().replies_queued;
+  const auto connect_without_answer = [&](std::uint32_t count) {
     net.p.endpoints.clear();
     connect(count, net.p.gid());
     net.run(1s);
@@ -353,20 +354,20 @@ TEST_F(SendThrottleTest, EveryEndOfAnAcceptReleasesItsPermitOnce) {
   };
   const auto expect_all_permits_free = [&](const std::string& after) {
     net.a.on_rep = Host::Reaction::kProceed;
-    connect_and_hold(kLimit + 1);
-    const std::uint64_t before = replies_held;
+    connect_without_answer(kLimit + 1);
+    const std::uint64_t before = replies_queued;
     const EndpointHandle last = net.p.endpoints.back();
     net.p.endpoints.pop_back();
     accept_all();
-    EXPECT_EQ(replies_held, before) << after;
+    EXPECT_EQ(replies_queued, before) << after;
     net.p.accept(last);
-    EXPECT_EQ(replies_held, before + 1) << after;
+    EXPECT_EQ(replies_queued, before + 1) << after;
     net.run(100s);
   };
   for (const auto reaction : {Host::Reaction::kProceed, Host::Reaction::kReject,
-                              Host::Reaction::kDestroy, Host::Reaction::kHold}) {
+                              Host::Reaction::kDestroy, Host::Reaction::kNoAnswer}) {
     net.a.on_rep = reaction;
-    connect_and_hold(2 * kLimit);
+    connect_without_answer(2 * kLimit);
     accept_all();
     net.run(100ms);
     for (const EndpointHandle request : net.p.endpoints) {
@@ -375,7 +376,7 @@ TEST_F(SendThrottleTest, EveryEndOfAnAcceptReleasesItsPermitOnce) {
     net.run(100s);
     expect_all_permits_free("an answer " + std::to_string(static_cast<int>(reaction)));
   }
-  connect_and_hold(2 * kLimit);
+  connect_without_answer(2 * kLimit);
   net.lose("RTU", -1);
   net.lose("MRA", -1);
   accept_all();
@@ -387,7 +388,7 @@ TEST_F(SendThrottleTest, EveryEndOfAnAcceptReleasesItsPermitOnce) {
 
 // The first interval must end the permit if there are no repeats.
 TEST_F(SendThrottleTest, RepWithoutRepeatsReleasesItsPermitSoon) {
-  net.p.on_req = net.a.on_rep = Host::Reaction::kHold;
+  net.p.on_req = net.a.on_rep = Host::Reaction::kNoAnswer;
   for (const std::uint8_t repeats : {std::uint8_t{0}, std::uint8_t{1}}) {
     net.p.endpoints.clear();
     for (std::uint32_t i = 0; i < kLimit + 1; ++i) {

@@ -12,8 +12,8 @@ using wire::cm::SidrStatus;
 
 namespace {
 
-// The timeout of a resolution ends the repeats of its SIDR_REQ, so their number needs no limit:
-// this value is never reached.
+// The repeats of a SIDR_REQ never reach this number, because the timeout of the resolution ends
+// them before.
 constexpr std::uint32_t kRepeatsMax = 0xffff;
 
 }  // namespace
@@ -120,7 +120,7 @@ void Sidr::receive(const mad::Delivered& mad, const SidrReq& req,
       Resolution{.cookie = *listener, .address = mad.from, .active = false, .key = key}));
   if (!handle) {
     ++counters_.resolutions_refused;
-    return void(++counters_.of(Ignored::kNoRoom));
+    return void(++counters_.of(Ignored::kLimitReached));
   }
   passive_.emplace(key, *handle);
   outbox_.report(
@@ -155,14 +155,14 @@ void Sidr::on_timer(Time now) {
   while (deadline() <= now) {
     const ResolutionHandle handle = deadlines_.begin()->second;
     Resolution& resolution = *slots_.find(handle);
-    switch (resolution.retry.due(now, random_)) {
-      case Retry::Due::kNotYet: arm(handle, resolution); break;
-      case Retry::Due::kRepeat:
+    switch (resolution.retry.next_action(now, random_)) {
+      case Retry::Action::kWait: arm(handle, resolution); break;
+      case Retry::Action::kRepeat:
         outbox_.send(resolution.address, AttributeId::kSidrReq, resolution.request,
                      Outbox::Kind::kRepeat);
         arm(handle, resolution);
         break;
-      case Retry::Due::kGiveUp:
+      case Retry::Action::kGiveUp:
         ++counters_.unreachable;
         outbox_.report(SidrUnreachable{.resolution = handle,
                                        .cookie = resolution.cookie,

@@ -65,8 +65,8 @@ class Resolution {
 //
 // There is nothing to establish and nothing to disconnect: the answer ends a resolution, and its
 // handle is stale from then on.  The answer is stored for kAnswerLifetime: if it gets lost, the
-// peer repeats its request and gets it again.  A repeated request that the consumer has not
-// answered yet gets no reply, because SIDR has no MRA.
+// peer repeats its request and gets the same answer again.  A repeated request that the consumer
+// has not answered yet gets no reply, because SIDR has no MRA.
 class Sidr {
  public:
   // Stored answers expire after this time.  Peers repeat a SIDR_REQ after about 4 s; the message

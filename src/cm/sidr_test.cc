@@ -203,7 +203,7 @@ TEST_F(SmallSidrTest, RequestsOverTheLimitAreCounted) {
   EXPECT_FALSE(receive(other).has_value());
   EXPECT_EQ(events.size(), 1u);
   EXPECT_EQ(cm.counters().resolutions_refused, 2u);
-  EXPECT_EQ(cm.counters().of(Ignored::kNoRoom), 1u);
+  EXPECT_EQ(cm.counters().of(Ignored::kLimitReached), 1u);
   ASSERT_TRUE(cm.sidr().destroy(active, now).has_value());
   receive(other);
   EXPECT_EQ(events.size(), 2u);

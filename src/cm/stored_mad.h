@@ -10,7 +10,7 @@
 namespace verbena::cm {
 
 // Stores a message that was sent, so that it can be repeated.  It leaves out the zeros at the end,
-// because a host stores one message for each connection, and most of a MAD is unused room for
+// because a host stores one message for each connection, and most of a MAD is unused space for
 // private data.
 class StoredMad {
  public:

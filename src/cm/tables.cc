@@ -39,51 +39,54 @@ void Tables::add(Endpoint& endpoint) {
 }
 
 void Tables::update(Endpoint& endpoint) {
-  auto& places = endpoint.places;
-  if (places.deadline != endpoint.deadline()) {
-    if (places.deadline != kNever) deadlines_.erase({places.deadline, endpoint.local_id()});
-    places.deadline = endpoint.deadline();
-    if (places.deadline != kNever) deadlines_.emplace(places.deadline, endpoint.local_id());
+  auto& bookkeeping = endpoint.bookkeeping;
+  if (bookkeeping.deadline != endpoint.deadline()) {
+    if (bookkeeping.deadline != kNever)
+      deadlines_.erase({bookkeeping.deadline, endpoint.local_id()});
+    bookkeeping.deadline = endpoint.deadline();
+    if (bookkeeping.deadline != kNever)
+      deadlines_.emplace(bookkeeping.deadline, endpoint.local_id());
   }
-  if (places.local_qpn != endpoint.local_qpn()) {
-    if (places.local_qpn) local_qpns_.erase({*places.local_qpn, endpoint.local_id()});
-    places.local_qpn = endpoint.local_qpn();
-    local_qpns_.emplace(*places.local_qpn, endpoint.local_id());
+  if (bookkeeping.local_qpn != endpoint.local_qpn()) {
+    if (bookkeeping.local_qpn) local_qpns_.erase({*bookkeeping.local_qpn, endpoint.local_id()});
+    bookkeeping.local_qpn = endpoint.local_qpn();
+    local_qpns_.emplace(*bookkeeping.local_qpn, endpoint.local_id());
   }
-  if (!places.in_remote_qpns && uses_remote_qpn(endpoint)) {
+  if (!bookkeeping.in_remote_qpns && uses_remote_qpn(endpoint)) {
     remote_qpns_.emplace(endpoint.remote_qpn(), endpoint.remote_guid(), endpoint.local_id());
-    places.in_remote_qpns = true;
+    bookkeeping.in_remote_qpns = true;
   }
   const auto key = endpoint.peer_to_peer_key();
-  if (places.peer_to_peer_key && key != *places.peer_to_peer_key) {
-    peer_to_peer_.erase({*places.peer_to_peer_key, endpoint.local_id()});
-    places.peer_to_peer_key.reset();
+  if (bookkeeping.peer_to_peer_key && key != *bookkeeping.peer_to_peer_key) {
+    peer_to_peer_.erase({*bookkeeping.peer_to_peer_key, endpoint.local_id()});
+    bookkeeping.peer_to_peer_key.reset();
   }
-  if (key && !places.peer_to_peer_key) {
-    places.peer_to_peer_key = std::make_unique<PeerToPeerKey>(*key);
+  if (key && !bookkeeping.peer_to_peer_key) {
+    bookkeeping.peer_to_peer_key = std::make_unique<PeerToPeerKey>(*key);
     peer_to_peer_.emplace(*key, endpoint.local_id());
   }
-  const bool crossed = endpoint.peer_to_peer() && endpoint.remote_id() != CommId{};
-  if (!places.in_requests && (!endpoint.active() || crossed)) {
-    places.in_requests =
+  const bool peer_answered = endpoint.is_peer_to_peer() && endpoint.remote_id() != CommId{};
+  if (!bookkeeping.in_requests && (!endpoint.is_active() || peer_answered)) {
+    bookkeeping.in_requests =
         requests_.try_emplace({endpoint.remote_id(), endpoint.remote_guid()}, &endpoint).second;
   }
 }
 
 void Tables::remove(Endpoint& endpoint) {
-  auto& places = endpoint.places;
-  if (places.deadline != kNever) deadlines_.erase({places.deadline, endpoint.local_id()});
-  if (places.local_qpn) local_qpns_.erase({*places.local_qpn, endpoint.local_id()});
-  if (places.in_remote_qpns) {
+  auto& bookkeeping = endpoint.bookkeeping;
+  if (bookkeeping.deadline != kNever) deadlines_.erase({bookkeeping.deadline, endpoint.local_id()});
+  if (bookkeeping.local_qpn) local_qpns_.erase({*bookkeeping.local_qpn, endpoint.local_id()});
+  if (bookkeeping.in_remote_qpns) {
     remote_qpns_.erase({endpoint.remote_qpn(), endpoint.remote_guid(), endpoint.local_id()});
   }
-  if (places.in_requests) requests_.erase({endpoint.remote_id(), endpoint.remote_guid()});
-  if (places.peer_to_peer_key) peer_to_peer_.erase({*places.peer_to_peer_key, endpoint.local_id()});
+  if (bookkeeping.in_requests) requests_.erase({endpoint.remote_id(), endpoint.remote_guid()});
+  if (bookkeeping.peer_to_peer_key)
+    peer_to_peer_.erase({*bookkeeping.peer_to_peer_key, endpoint.local_id()});
   local_ids_.erase(endpoint.local_id());
-  places = {.state_since = places.state_since,
-            .state = places.state,
-            .inherited = places.inherited,
-            .orphan = places.orphan};
+  bookkeeping = {.state_since = bookkeeping.state_since,
+                 .state = bookkeeping.state,
+                 .inherited = bookkeeping.inherited,
+                 .orphan = bookkeeping.orphan};
 }
 
 Endpoint* Tables::by_local_id(CommId id) const { return look_up(local_ids_, id); }

@@ -14,10 +14,10 @@
 
 namespace verbena::cm {
 
-// Finds endpoints by anything that a message, a QP or a timer may name.
+// Finds endpoints by the ids and QP numbers in messages, by our QP numbers, and by their deadlines.
 //
 // Invariants: an endpoint is in local_ids_ from add() to remove().  Its state decides which other
-// tables it is in; update() must be called after each of its inputs.
+// tables it is in, so update() must be called after each input to the endpoint.
 //
 // The tables are B-trees: tens of thousands of endpoints may be in timewait, and each level of a
 // binary tree is a cache miss.
@@ -52,8 +52,7 @@ class Tables {
     }
   }
 
-  // Calls f(Endpoint&) for the endpoints with this QP until it returns true.  Returns false if it
-  // never did.
+  // Calls f(Endpoint&) for the endpoints with this QP until f returns true.  Returns true if f did.
   bool any_with_local_qpn(Qpn qpn, auto&& f) const {
     for (auto at = local_qpns_.lower_bound({qpn, CommId{0}});
          at != local_qpns_.end() && at->first == qpn; ++at) {

@@ -17,7 +17,7 @@
 
 // Compares the tables with a model: a vector that is searched linearly.
 //
-// The endpoints are real ones without a Manager.  They connect, are accepted, rejected, reset and
+// The endpoints are real, but have no Manager.  They connect, are accepted, rejected, reset and
 // removed at random.  There are so few ids, QPNs, hosts and services that many endpoints share
 // them.  After each step every possible look-up is compared.
 namespace verbena::cm {
@@ -28,8 +28,8 @@ using wire::cm::MraSubject;
 using wire::cm::RejReason;
 
 constexpr std::size_t kEntriesMax = 14;
-// Numbers begin with 1.  Endpoints have 0 for a number that they do not know.  The test looks up 0
-// as well.
+// Numbers begin with 1.  An endpoint uses 0 for a number that it does not know yet.  The test looks
+// up 0 as well.
 constexpr std::uint32_t kIds = 20;
 constexpr std::uint32_t kPeerIds = 4;
 constexpr std::uint32_t kGuids = 2;
@@ -44,18 +44,23 @@ struct Peer {
   Qpn qpn{};
 };
 
-// Several endpoints may have the same REQ.  A look-up finds the first one until it is removed.
-// Then it finds none, until one of the others is updated.  Nothing promises this order, but the
-// model has to follow it.
-enum class Place : std::uint8_t { kNone, kTaken, kFound };
+// Tells whether by_request() finds an endpoint.  Several endpoints may have the same REQ.
+// by_request() finds the first of them until that endpoint is removed.  Then it finds none until
+// another one of them is updated.  Tables does not promise this order, but the model has to follow
+// it.
+enum class Place : std::uint8_t {
+  kNone,   // the endpoint knows no REQ yet
+  kTaken,  // by_request() finds another endpoint with this REQ, or none
+  kFound,
+};
 
 // Models an endpoint by the inputs that it got, because its own queries are under test.
 struct Entry {
   std::unique_ptr<Endpoint> endpoint;
   CommId id{};
   Qpn qpn{};
-  std::optional<PeerToPeerKey> key{};  // peer to peer
-  std::optional<Peer> peer{};          // known once its REQ or REP has come
+  std::optional<PeerToPeerKey> key{};  // set if the endpoint connects peer to peer
+  std::optional<Peer> peer{};          // set once a REQ or REP of the peer has arrived
   bool passive = false;
   Place by_request = Place::kNone;
 
@@ -72,9 +77,9 @@ struct Entry {
 // Counts rare cases, to see that the test covers them.
 struct CaseCounts {
   int taken_requests = 0;  // the REQ already belonged to another endpoint
-  int next_requests = 0;   // the REQ passed to the next endpoint
+  int next_requests = 0;   // the REQ became that of the next endpoint
   int shared_qpns = 0;
-  int crossed = 0;  // peer to peer, and this side stayed active
+  int stayed_active = 0;  // peer to peer, and this side stayed active
   int turned_passive = 0;
   int stale = 0;
   int due_together = 0;
@@ -88,12 +93,12 @@ class TablesRun {
 
   void step() {
     if (entries_.empty() || (entries_.size() < kEntriesMax && random_.chance({1, 4})))
-      return begin();
+      return add_entry();
     Entry& entry = entries_[random_.below(entries_.size())];
     if (random_.chance({1, 30})) return remove(entry);
-    if (random_.chance({1, 15})) return pass_time();
-    input(entry);
-    settle(entry);
+    if (random_.chance({1, 15})) return advance_time();
+    apply_random_input(entry);
+    update_or_remove(entry);
   }
 
   void compare() {
@@ -128,13 +133,16 @@ class TablesRun {
   std::uint32_t random_below(std::uint32_t count) {
     return static_cast<std::uint32_t>(random_.below(count));
   }
-  std::uint32_t one_to(std::uint32_t count) { return 1 + random_below(count); }
-  Peer any_peer() { return {{one_to(kPeerIds)}, {one_to(kGuids)}, {one_to(kPeerQpns)}}; }
+  // Returns a number from 1 to `count`.
+  std::uint32_t random_up_to(std::uint32_t count) { return 1 + random_below(count); }
+  Peer random_peer() {
+    return {{random_up_to(kPeerIds)}, {random_up_to(kGuids)}, {random_up_to(kPeerQpns)}};
+  }
   static mad::Address address(std::uint32_t hosts) {
     return {.path = {.source = wire::ipv4_gid(0x0a000000 + hosts % kHosts),
                      .destination = wire::ipv4_gid(0x0a000000 + hosts / kHosts)}};
   }
-  mad::Address any_address() { return address(random_below(kHosts * kHosts)); }
+  mad::Address random_address() { return address(random_below(kHosts * kHosts)); }
   static mad::Delivered delivered(const mad::Address& from) {
     static constexpr mad::Mad kMad{};
     return {.mgmt_class = wire::MgmtClass::kCommunication, .from = from, .header = {}, .mad = kMad};
@@ -147,34 +155,34 @@ class TablesRun {
             .primary_path = {.local_ack_timeout = static_cast<std::uint8_t>(12 + random_below(6))}};
   }
 
-  void begin() {
+  void add_entry() {
     Entry entry;
     do {
-      entry.id.value = one_to(kIds);
+      entry.id.value = random_up_to(kIds);
     } while (find_only([&](const Entry& other) { return other.id == entry.id; }) != nullptr);
     switch (random_below(8)) {
       case 0: {  // The CA GUID of an inherited connection's peer is not known.
-        entry.peer = Peer{{one_to(kPeerIds)}, {}, {one_to(kPeerQpns)}};
-        entry.qpn.value = one_to(kQpns);
-        const Inherited inherited{.address = any_address(),
-                                  .local_id = entry.id,
-                                  .remote_id = entry.peer->id,
-                                  .local_qpn = entry.qpn,
-                                  .remote_qpn = entry.peer->qpn,
-                                  .packet_life = 14};
+        entry.peer = Peer{{random_up_to(kPeerIds)}, {}, {random_up_to(kPeerQpns)}};
+        entry.qpn.value = random_up_to(kQpns);
+        const InheritedConnection inherited{.address = random_address(),
+                                            .local_id = entry.id,
+                                            .remote_id = entry.peer->id,
+                                            .local_qpn = entry.qpn,
+                                            .remote_qpn = entry.peer->qpn,
+                                            .packet_life = 14};
         entry.endpoint = std::make_unique<Endpoint>(services_, inherited, 0);
         break;
       }
       case 1:
       case 2:
-        entry.peer = any_peer();
+        entry.peer = random_peer();
         entry.passive = true;
-        entry.endpoint = std::make_unique<Endpoint>(services_, delivered(any_address()),
+        entry.endpoint = std::make_unique<Endpoint>(services_, delivered(random_address()),
                                                     req_of(*entry.peer), entry.id, 0);
         break;
       default: {
-        entry.qpn.value = one_to(kQpns);
-        const ConnectRequest request{.address = any_address(),
+        entry.qpn.value = random_up_to(kQpns);
+        const ConnectRequest request{.address = random_address(),
                                      .service_id = {random_below(kServices)},
                                      .qpn = entry.qpn,
                                      .packet_life = static_cast<std::uint8_t>(12 + random_below(6)),
@@ -191,7 +199,7 @@ class TablesRun {
     update_model(entries_.emplace_back(std::move(entry)));
   }
 
-  void input(Entry& entry) {
+  void apply_random_input(Entry& entry) {
     Endpoint& endpoint = *entry.endpoint;
     const State state = endpoint.state();
     switch (random_below(20)) {
@@ -203,9 +211,9 @@ class TablesRun {
         return;
       case 2:
       case 3:
-      case 4: return answer(entry);
+      case 4: return receive_rep(entry);
       case 5:
-      case 6: return lose_peer_to_peer(entry);
+      case 6: return receive_winning_req(entry);
       case 7:
         return endpoint.on_mra(
             {.message_mraed = entry.passive ? MraSubject::kRep : MraSubject::kReq,
@@ -220,7 +228,7 @@ class TablesRun {
         return;
       case 11:
       case 12: {
-        const Qpn qpn{one_to(kQpns)};
+        const Qpn qpn{random_up_to(kQpns)};
         if (!endpoint.accept({.qpn = qpn, .give_up_after = 2s}, now_)) return;
         entry.qpn = qpn;
         return endpoint.send_request(now_);
@@ -235,20 +243,20 @@ class TablesRun {
     }
   }
   // Gives the endpoint a REP.
-  void answer(Entry& entry) {
+  void receive_rep(Entry& entry) {
     if (!entry.waits_for_rep()) return;
-    const Peer peer = any_peer();
+    const Peer peer = random_peer();
     entry.endpoint->on_rep(
-        delivered(any_address()),
+        delivered(random_address()),
         {.local_comm_id = peer.id, .local_qpn = peer.qpn, .local_ca_guid = peer.guid}, now_);
     entry.peer = peer;
-    if (entry.key) ++counts_.crossed;
+    if (entry.key) ++counts_.stayed_active;
   }
-  // Gives the endpoint a REQ that it loses against.
-  void lose_peer_to_peer(Entry& entry) {
+  // Gives a peer-to-peer endpoint a REQ that makes it the passive side.
+  void receive_winning_req(Entry& entry) {
     if (!entry.key || !entry.waits_for_rep()) return;
-    const Peer peer = any_peer();
-    entry.endpoint->become_passive(delivered(any_address()), req_of(peer));
+    const Peer peer = random_peer();
+    entry.endpoint->become_passive(delivered(random_address()), req_of(peer));
     entry.peer = peer;
     entry.passive = true;
     ++counts_.turned_passive;
@@ -264,18 +272,18 @@ class TablesRun {
     update_model(entries_.emplace_back(std::move(removed)));
   }
 
-  void pass_time() {
+  void advance_time() {
     now_ += Duration(static_cast<std::int64_t>(random_.below(500'000'000)));
     while (Endpoint* endpoint = tables_.due(now_)) {
       ASSERT_EQ(endpoint, due(now_));
       const auto at = std::ranges::find_if(
           entries_, [&](const Entry& entry) { return entry.endpoint.get() == endpoint; });
       endpoint->on_timer(now_);
-      settle(*at);
+      update_or_remove(*at);
     }
   }
 
-  void settle(Entry& entry) {
+  void update_or_remove(Entry& entry) {
     while (outbox_.poll()) {
     }
     if (entry.endpoint->state() == State::kClosed) {
@@ -430,7 +438,7 @@ TEST(TablesModel, EveryLookUpAgreesWithALinearSearch) {
   EXPECT_GT(counts.shared_qpns, 0);
   EXPECT_GT(counts.taken_requests, 0);
   EXPECT_GT(counts.next_requests, 0);
-  EXPECT_GT(counts.crossed, 0);
+  EXPECT_GT(counts.stayed_active, 0);
   EXPECT_GT(counts.turned_passive, 0);
   EXPECT_GT(counts.stale, 0);
   EXPECT_GT(counts.due_together, 0);

@@ -29,12 +29,12 @@ struct Config {
   std::uint32_t endpoints_max = 262144;
   std::uint32_t listeners_max = 65536;
   std::uint32_t resolutions_max = 16384;  // SIDR requests without an answer yet, both directions
-  std::uint32_t inherited_max = 16384;    // connections of dead managers that are still ending
-  // Loopback connections (both CA GUIDs are the same) have this packet life, a timeout code (8:
-  // 1 ms).  Their timewait lasts twice as long, whatever packet life and ack delay their messages
-  // name.
-  std::uint8_t local_packet_life{8};
-  bool trace = false;  // report StateChanged
+  std::uint32_t inherited_max = 16384;    // connections that inherit() is still ending
+  // Loopback connections (both CA GUIDs are the same) have this packet life, which is a timeout
+  // code.  Their timewait lasts twice this time, and ignores the packet life and ack delay in the
+  // messages.
+  std::uint8_t local_packet_life{8};  // 1 ms
+  bool trace = false;                 // report StateChanged
 
   friend bool operator==(const Config&, const Config&) = default;
 };
@@ -78,8 +78,9 @@ struct ConnectRequest {
   // to.  The two requests become one connection (vol1 12.10.4).  The side that calls connect()
   // first waits for the other side.
   bool peer_to_peer{};
-  // Repeats begin after about four round trips, as measured, and back off until give_up_after.
-  // `round_trip` is an estimate for a new peer; 0: not known.  The REQ carries max_cm_retries.
+  // The first repeat comes after about four measured round trips.  The intervals grow, and the
+  // repeats end after give_up_after.  `round_trip` is the estimate for a peer without a
+  // measurement; 0: not known.  The REQ carries max_cm_retries.
   Duration give_up_after = std::chrono::seconds(30);
   Duration round_trip{};
   std::uint8_t max_cm_retries{15};
@@ -114,7 +115,7 @@ struct ResolveRequest {
 
 // Answers a ResolveRequest (vol1 12.11.2).
 struct ResolveAnswer {
-  wire::cm::SidrStatus status{};  // qpn and qkey count only with kValid
+  wire::cm::SidrStatus status{};  // qpn and qkey are used only if this is kValid
   Qpn qpn{};
   Qkey qkey{};
   Ece ece{};
@@ -136,7 +137,7 @@ struct RejectParameters {
 
 // Describes a connection whose manager has died.  inherit() needs these values for the DREQ to the
 // peer.
-struct Inherited {
+struct InheritedConnection {
   mad::Address address{};
   CommId local_id{};
   CommId remote_id{};
@@ -147,17 +148,17 @@ struct Inherited {
 
 // A connection has one of these states; endpoint.h draws the transitions.
 enum class State : std::uint8_t {
-  kReqSent,         // active: no answer yet
+  kReqSent,         // active: the peer has not answered the REQ
   kMraReqReceived,  // active: the peer asked for time
-  kRepReceived,     // active: our consumer decides
-  kReqReceived,     // passive: our consumer decides
-  kMraReqSent,      // passive: we asked for time
-  kRepSent,         // passive: no RTU and no data yet
+  kRepReceived,     // active: our consumer has not answered the REP
+  kReqReceived,     // passive: our consumer has not answered the REQ
+  kMraReqSent,      // passive: as kReqReceived, and we asked the peer for time
+  kRepSent,         // passive: neither the RTU nor data has arrived
   kMraRepReceived,  // passive: the peer asked for time
   kEstablished,
   kDreqSent,
   kTimewait,
-  kClosed,  // over; exists only until the consumer releases its handle
+  kClosed,  // the connection is over, but the consumer still has its handle
 };
 
 // Returns a name for `verbena ps` and messages; never null.
@@ -166,10 +167,10 @@ const char* to_string(State state);
 // ---- Events
 
 // Each event names its endpoint and the cookie that the consumer gave it.  Each kind comes at most
-// once for an endpoint, except those of alternate paths.  TimewaitExit is the last one.
+// once for an endpoint, except the events of alternate paths.  TimewaitExit is the last one.
 
 // Passive: a REQ arrived.  The endpoint is new, and `cookie` is the listener's until set_cookie().
-// With peer to peer the endpoint may be one of connect() instead, which has become the passive
+// For peer to peer, the endpoint may be one that connect() made, and that has become the passive
 // side.  Answer with accept(), reject(), drop() or destroy().
 struct ReqReceived {
   EndpointHandle endpoint{};
@@ -219,7 +220,7 @@ struct Disconnected {
     kPeer,     // the peer sent a DREQ
     kLocal,    // our DREQ was answered
     kSilence,  // our DREQ was never answered
-    kReset,    // the peer said that it has no such connection (REJ, or a new REQ of its QP)
+    kReset,    // the peer lost the connection: it sent a REJ, or its QP connected again
   };
   EndpointHandle endpoint{};
   std::uint64_t cookie{};
@@ -306,7 +307,7 @@ struct View {
   CommId remote_comm_id{};
   Qpn local_qpn{};
   Qpn remote_qpn{};
-  std::uint32_t tries{};  // sends of the message that waits for an answer
+  std::uint32_t tries{};  // how often the pending message was sent
 };
 
 }  // namespace verbena::cm

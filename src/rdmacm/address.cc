@@ -29,8 +29,9 @@ Result<SocketAddress> normalize(SocketAddress address) {
   return address;
 }
 
-// Returns the entry of this id in Ports, or the entry that it would have.
-Ports::Holder holder_of(const Id& id, const SocketAddress& address, bool listening) {
+// Returns the reservation of this id in Ports, or the reservation that it would have with this
+// address.
+Ports::Reservation reservation_of(const Id& id, const SocketAddress& address, bool listening) {
   return {.address = address,
           .reuse = id.reuse_addr,
           .af_only = id.af_only && !address.by_gid,
@@ -62,10 +63,10 @@ void Manager::on_interfaces(std::vector<Interface> interfaces, Time) {
 Result<const Interface*> Manager::local_interface(const SocketAddress& address) const {
   for (const Interface& interface : interfaces_) {
     if (!interface.up) continue;
-    const bool here =
+    const bool is_local =
         (address.by_gid ? interface.gid : interface.address) == address.ip ||
         (wire::is_loopback_ipv4(interface.address) && wire::is_loopback_ipv4(address.ip));
-    if (here && (address.scope == 0 || address.scope == interface.index)) return &interface;
+    if (is_local && (address.scope == 0 || address.scope == interface.index)) return &interface;
   }
   return fail(Errc::kAddressNotFound, "not an address of this host");
 }
@@ -75,7 +76,7 @@ Result<void> Manager::bind(Owner owner, IdHandle handle, const SocketAddress& ad
   if (id->state != IdState::kIdle) return fail(Errc::kBadState, "bound already");
   const SocketAddress at = VB_TRY(normalize(address));
   VB_TRY_VOID(bind_id(handle, *id, at));
-  if (id->holds_port) {
+  if (id->has_reserved_port) {
     cm_.expect(service_id(id->port_space, id->source.port), now, now + kListenGrace);
   }
   return {};
@@ -92,14 +93,14 @@ Result<void> Manager::bind_id(IdHandle handle, Id& id, SocketAddress address) {
   const Interface* interface = nullptr;
   if (!names_no_device(address)) interface = VB_TRY(local_interface(address));
   if (space != kPortSpaceNone) {
-    const Ports::Holder holder = holder_of(id, address, false);
+    const Ports::Reservation reservation = reservation_of(id, address, false);
     if (address.port != 0) {
-      VB_TRY_VOID(ports_.bind(space, handle, holder));
+      VB_TRY_VOID(ports_.bind(space, handle, reservation));
     } else {
-      address.port = VB_TRY(ports_.bind_ephemeral(space, handle, holder, random_));
+      address.port = VB_TRY(ports_.bind_ephemeral(space, handle, reservation, random_));
     }
     if (address.by_gid) address.service = service_id(space, address.port);
-    id.holds_port = true;
+    id.has_reserved_port = true;
   }
   id.port_space = space;
   id.source = address;
@@ -108,8 +109,8 @@ Result<void> Manager::bind_id(IdHandle handle, Id& id, SocketAddress address) {
     id.bound_to_device = true;
     id.is_loopback = interface->is_loopback;
     id.path.address.link_layer = interface->link_layer;
-    // On Ethernet the source is the bound address: it may be any of 127/8, of which the interface
-    // lists only one.
+    // On Ethernet the source is the bound address, because that may be any address of 127/8, and
+    // the interface lists only one of them.
     id.path.address.source = id.path.address.is_infiniband() ? interface->gid : address.ip;
     id.path.address.interface = interface->index;
     id.path.address.port = interface->port;
@@ -127,8 +128,8 @@ std::optional<Row> Manager::find_conflict(Owner owner, IdHandle handle,
   const Result<SocketAddress> wanted =
       address == nullptr ? Result<SocketAddress>((*id)->source) : normalize(*address);
   if (!wanted) return std::nullopt;
-  const auto other =
-      ports_.find_conflict((*id)->port_space, handle, holder_of(**id, *wanted, address == nullptr));
+  const auto other = ports_.find_conflict((*id)->port_space, handle,
+                                          reservation_of(**id, *wanted, address == nullptr));
   const Id* const other_id = other ? ids_.find(*other) : nullptr;
   return other_id == nullptr ? std::nullopt : std::optional(row(*other, *other_id));
 }
@@ -255,7 +256,7 @@ Result<void> Manager::listen(Owner owner, IdHandle handle, std::uint32_t backlog
   if (id.port_space == kPortSpaceNone) return listen_for(owner, handle, {}, backlog);
   if (id.state == IdState::kIdle) VB_TRY_VOID(bind_id(handle, id, wildcard(4)));
   if (id.state != IdState::kBound) return fail(Errc::kBadState, "not bound");
-  auto listening = make_listening(backlog);  // comes first, because it may run out of memory
+  auto listening = make_listening(backlog);  // allocates before anything changes
   if (VB_TRY(ports_.listen(id.port_space, id.source.port, handle))) {
     const ServiceId service = service_id(id.port_space, id.source.port);
     if (const auto listened = cm_.listen({.id = service}, kByPort); !listened) {
@@ -268,8 +269,8 @@ Result<void> Manager::listen(Owner owner, IdHandle handle, std::uint32_t backlog
 }
 
 std::unique_ptr<Id::Listening> Manager::make_listening(std::uint32_t backlog) {
-  const std::uint32_t room = backlog == 0 ? kBacklogDefault : std::min(backlog, kBacklogMax);
-  return std::make_unique<Id::Listening>(room);
+  const std::uint32_t limit = backlog == 0 ? kBacklogDefault : std::min(backlog, kBacklogMax);
+  return std::make_unique<Id::Listening>(limit);
 }
 
 void Manager::start_listening(Id& id, std::unique_ptr<Id::Listening> listening) {

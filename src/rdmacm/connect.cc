@@ -19,9 +19,9 @@ constexpr Duration kRoundTripLoopback = std::chrono::milliseconds(1);
 constexpr Duration kRoundTripNetwork = std::chrono::milliseconds(25);
 
 Result<void> check_numbers(const ConnParam& param) {
-  const bool sane = param.qpn <= kMask24 && (param.psn <= kMask24 || param.psn == kChoosePsn);
-  return sane ? Result<void>{}
-              : fail(Errc::kInvalidArgument, "a QP number or PSN has at most 24 bits");
+  const bool in_range = param.qpn <= kMask24 && (param.psn <= kMask24 || param.psn == kChoosePsn);
+  return in_range ? Result<void>{}
+                  : fail(Errc::kInvalidArgument, "a QP number or PSN has at most 24 bits");
 }
 
 }  // namespace
@@ -241,7 +241,7 @@ PendingDisconnect Manager::pending_disconnect_of(const Id& id) const {
           .packet_life_time = id.path.packet_life_time};
 }
 
-// Frees the place of a child in the backlog of its listener.
+// Removes an unanswered child from the backlog of its listener.
 void Manager::leave_backlog(Id& child) {
   if (child.state != IdState::kRequested) return;
   if (Id* listener = ids_.find(child.listener)) --listener->listening->children;

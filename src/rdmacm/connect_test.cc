@@ -184,7 +184,7 @@ TEST_F(ConnectTest, EventsCarryAllThatAQpNeeds) {
   EXPECT_EQ(ours.initiator_depth, 3);
   EXPECT_EQ(theirs.responder_resources, 3);
   EXPECT_EQ(ours.responder_resources, 3);  // the smaller of 4 and the 3 that P asked for
-  EXPECT_EQ(theirs.initiator_depth, 4);    // as offered; P's accept goes down to 3
+  EXPECT_EQ(theirs.initiator_depth, 4);    // the offer of A; accept() of P lowers it to 3
   EXPECT_EQ(ours.rnr_retry_count, 6);
   EXPECT_EQ(ours.min_rnr_timer, min_rnr_timer(ours.peer_rnr_retries));
   EXPECT_EQ(ours.path.address.flow_label, theirs.path.address.flow_label);
@@ -244,7 +244,7 @@ TEST_F(ConnectTest, RequestBeforeListenIsReportedAfterwards) {
   hosts.a.connect(address(hosts.p.ip4(), kPort));
   hosts.run(300ms);
   EXPECT_EQ(hosts.a.count(EventKind::kRejected), 0u);
-  EXPECT_GE(hosts.p.cm.cm_counters().of(cm::Ignored::kNotYet), 2u);
+  EXPECT_GE(hosts.p.cm.cm_counters().of(cm::Ignored::kNotListeningYet), 2u);
   EXPECT_TRUE(hosts.p.cm.listen(kProgram, id, 0).has_value());
   hosts.run(1s);
   EXPECT_EQ(hosts.p.count(EventKind::kEstablished), 1u);

@@ -65,10 +65,11 @@ void Manager::on(const cm::SidrReqReceived& request, Time now) {
                                 .address = request.address,
                                 .qp_type = kQpTypeUd});
   if (!made) {
-    // There may be room when the peer repeats its SIDR_REQ.
-    if (made.error() == NoChild::kNoRoom) return (void)cm_.sidr().drop(request.resolution);
-    const auto status = made.error() == NoChild::kNotForUs ? SidrStatus::kRejected
-                                                           : SidrStatus::kServiceIdNotSupported;
+    // The backlog may have space when the peer repeats its SIDR_REQ.
+    if (made.error() == ChildError::kLimitReached) return (void)cm_.sidr().drop(request.resolution);
+    const auto status = made.error() == ChildError::kNotForThisHost
+                            ? SidrStatus::kRejected
+                            : SidrStatus::kServiceIdNotSupported;
     return (void)cm_.sidr().answer(request.resolution, {.status = status}, now);
   }
   Id& id = *ids_.find(*made);

@@ -30,9 +30,9 @@ void Manager::drain_cm(Time now) {
   }
 }
 
-// Finds the listener of a request: by its service id (then cm has found the listener already), by
-// its GID, or by the address in its header.
-std::expected<Manager::ListenerMatch, Manager::NoChild> Manager::find_listener(
+// Finds the listener of a request: by the service id (then cm has found the listener already), by
+// the GID, or by the address in the header.
+std::expected<Manager::ListenerMatch, Manager::ChildError> Manager::find_listener(
     const IncomingRequest& request) const {
   const auto space = static_cast<std::uint16_t>(request.service_id.value >> 16);
   const auto port = static_cast<std::uint16_t>(request.service_id.value);
@@ -56,11 +56,11 @@ std::expected<Manager::ListenerMatch, Manager::NoChild> Manager::find_listener(
   };
   if (request.listener) {
     const Id* const id = ids_.find(request.listener);
-    const bool here =
+    const bool is_match =
         id != nullptr && (is_wildcard(id->source) ||
                           (id->source.ip == address.local() &&
                            (id->source.scope == 0 || id->source.scope == address.path.interface)));
-    if (!here) return std::unexpected(NoChild::kNoListener);
+    if (!is_match) return std::unexpected(ChildError::kNoListener);
     return found_by_gid(request.listener);
   }
   if (const auto by_gid = listener(address.local()); by_gid && !ids_.find(*by_gid)->has_header()) {
@@ -69,18 +69,18 @@ std::expected<Manager::ListenerMatch, Manager::NoChild> Manager::find_listener(
   const auto header = wire::decode_exact<wire::RdmaIpCmHeader>(
       request.private_data.first<wire::kRdmaIpCmHeaderBytes>());
   const auto ips = wire::addresses(header);
-  if (!ips) return std::unexpected(NoChild::kNotForUs);
+  if (!ips) return std::unexpected(ChildError::kNotForThisHost);
   // On Ethernet the addresses in the header must be those of the packet; otherwise the sender
-  // speaks for another host.  On InfiniBand the packet has GIDs instead of these addresses.
+  // pretends to be another host.  On InfiniBand the packet has GIDs instead of these addresses.
   if (!address.path.is_infiniband() &&
       (ips->destination != address.local() || ips->source != address.remote())) {
-    return std::unexpected(NoChild::kNotForUs);
+    return std::unexpected(ChildError::kNotForThisHost);
   }
   if (address.path.is_infiniband() && !is_at_port(ips->destination, address.path.port)) {
-    return std::unexpected(NoChild::kNotForUs);
+    return std::unexpected(ChildError::kNotForThisHost);
   }
   const auto found = listener(ips->destination);
-  if (!found || !ids_.find(*found)->has_header()) return std::unexpected(NoChild::kNoListener);
+  if (!found || !ids_.find(*found)->has_header()) return std::unexpected(ChildError::kNoListener);
   const std::uint8_t family = family_of(ips->destination);
   return ListenerMatch{
       .listener = *found,
@@ -88,24 +88,24 @@ std::expected<Manager::ListenerMatch, Manager::NoChild> Manager::find_listener(
       .destination = {.ip = ips->source, .port = header.source_port, .family = family}};
 }
 
-// Returns true if the port has the IP address.  A host's own requests may name its loopback
-// address.
+// Returns true if the port has the IP address.  Requests of the host to itself may have its
+// loopback address.
 bool Manager::is_at_port(const Gid& ip, PortId port) const {
   return wire::is_loopback(ip) || std::ranges::any_of(interfaces_, [&](const Interface& interface) {
            return interface.port == port && interface.address == ip;
          });
 }
 
-std::expected<IdHandle, Manager::NoChild> Manager::make_child(const IncomingRequest& request) {
+std::expected<IdHandle, Manager::ChildError> Manager::make_child(const IncomingRequest& request) {
   const auto match = find_listener(request);
   if (!match) return std::unexpected(match.error());
   Id& listener = *ids_.find(match->listener);
-  if (listener.qp_type != request.qp_type) return std::unexpected(NoChild::kNoListener);
+  if (listener.qp_type != request.qp_type) return std::unexpected(ChildError::kNoListener);
   Id::Listening* const listening = listener.listening.get();
   if (listening == nullptr || listening->children >= listening->backlog)
-    return std::unexpected(NoChild::kNoRoom);
+    return std::unexpected(ChildError::kLimitReached);
   const auto added = add_id(listener.owner, listener.port_space, listener.qp_type);
-  if (!added) return std::unexpected(NoChild::kNoRoom);
+  if (!added) return std::unexpected(ChildError::kLimitReached);
 
   Id& id = *ids_.find(*added);
   id.state = IdState::kRequested;
@@ -140,10 +140,10 @@ void Manager::on(const cm::ReqReceived& request, Time now) {
                                 .address = address,
                                 .qp_type = kQpTypeRc});
   if (!made) {
-    // There may be room when the peer repeats its REQ.  cm counts the drop.
-    if (made.error() == NoChild::kNoRoom) return (void)cm_.drop(request.endpoint);
-    const auto reason =
-        made.error() == NoChild::kNotForUs ? RejReason::kConsumer : RejReason::kInvalidServiceId;
+    // The backlog may have space when the peer repeats its REQ.  cm counts the drop.
+    if (made.error() == ChildError::kLimitReached) return (void)cm_.drop(request.endpoint);
+    const auto reason = made.error() == ChildError::kNotForThisHost ? RejReason::kConsumer
+                                                                    : RejReason::kInvalidServiceId;
     (void)cm_.reject(request.endpoint, {.reason = reason}, now);
     return (void)cm_.destroy(request.endpoint, now);
   }
@@ -183,8 +183,8 @@ void Manager::report_request(IdHandle handle, const Id& id, IdHandle listener,
   emit(connect);
 }
 
-// Returns the GID index of the local address.  The address of a packet names the interface only if
-// it is link-local.
+// Returns the GID index of the local address.  A packet's address names the interface only if the
+// address is link-local.
 std::uint32_t Manager::sgid_index(const mad::Address& address) const {
   const auto found = std::ranges::find_if(interfaces_, [&](const Interface& interface) {
     return interface.port == address.path.port && interface.gid == address.local() &&

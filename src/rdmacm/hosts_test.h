@@ -19,8 +19,8 @@
 #include "wire/ip.h"
 
 // Provides two hosts for tests, A and P, with one program each.  Unless auto_continue is false, the
-// programs answer each event with the next step of a connection.  Hosts::text() has everything that
-// has happened.
+// programs answer each event with the next step of a connection.  Hosts::text() lists all messages
+// and events.
 namespace verbena::rdmacm {
 
 inline constexpr Owner kProgram = 7;
@@ -125,7 +125,7 @@ class Host {
   Hosts& hosts_;
   std::string name_;
   std::uint8_t number_;
-  Time armed_ = kNever;
+  Time timer_at_ = kNever;
 };
 
 class Hosts {
@@ -155,18 +155,18 @@ inline Host::Host(Hosts& hosts, std::string name, std::uint8_t number)
       name_(std::move(name)),
       number_(number) {
   route = [this](const RouteQuery& query) -> Result<Route> {
-    const bool six = query.destination.family == 6;
+    const bool is_ipv6 = query.destination.family == 6;
     if (query.destination.ip == wire::ipv4_gid(kLocalhost)) {
       return Route{.source = wire::ipv4_gid(kLocalhost),
                    .address = {.source = wire::ipv4_gid(kLocalhost), .interface = 1},
                    .mtu = 5,
                    .is_loopback = true};
     }
-    const bool any = query.source.family == 0;
-    const Gid source = !any ? query.source.ip : six ? ip6() : ip4();
+    const bool has_source = query.source.family != 0;
+    const Gid source = has_source ? query.source.ip : is_ipv6 ? ip6() : ip4();
     return Route{.source = source,
                  .address = {.source = source, .interface = 2},
-                 .sgid_index = any ? 1u : 0u,
+                 .sgid_index = has_source ? 0u : 1u,
                  .mtu = 3};
   };
   std::vector<Interface> interfaces{
@@ -222,10 +222,10 @@ inline void Host::drain() {
     }
   }
   const Time due = cm.deadline();
-  if (due == armed_ || due == kNever) return;
-  armed_ = due;
+  if (due == timer_at_ || due == kNever) return;
+  timer_at_ = due;
   hosts_.world.at(due, [this, due] {
-    if (armed_ == due) armed_ = kNever;
+    if (timer_at_ == due) timer_at_ = kNever;
     call([&](Manager& m) { m.on_timer(now()); });
   });
 }

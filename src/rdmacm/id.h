@@ -21,7 +21,7 @@ enum class IdState : std::uint8_t {
   kResolving,
   kResolved,
   kConnecting,  // REQ or SIDR_REQ was sent
-  kResponded,   // REP was received; the program moves its QP
+  kResponded,   // REP was received; the program changes the state of its QP
   kRequested,   // a child: REQ or SIDR_REQ was received
   kAccepting,   // REP was sent
   kConnected,
@@ -50,7 +50,7 @@ class Id {
 
   SocketAddress source{};
   SocketAddress destination{};
-  bool holds_port = false;  // has an entry in Ports; children share the entry of their listener
+  bool has_reserved_port = false;  // false for children: they use the port of their listener
   bool bound_to_device = false;
   bool is_loopback = false;
   bool is_peer_to_peer = false;
@@ -60,14 +60,14 @@ class Id {
 
   struct Listening {
     std::uint32_t backlog = 0;
-    std::uint32_t children = 0;            // only those in kRequested
+    std::uint32_t children = 0;  // the children in kRequested, which the program has not answered
     std::optional<cm::Service> service{};  // set if the id has no port space
   };
   std::unique_ptr<Listening> listening{};  // set in kListening
   IdHandle listener{};                     // the listener of a child in kRequested
 
   cm::EndpointHandle endpoint{};
-  cm::ResolutionHandle resolution{};  // datagrams: replaces `endpoint` until the answer
+  cm::ResolutionHandle resolution{};  // replaces `endpoint` for datagrams, until the answer
   // Stores parameters of connect() that later steps need.
   struct ConnectOptions {
     std::uint8_t responder_resources{};

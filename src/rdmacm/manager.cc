@@ -68,7 +68,7 @@ void Manager::client_gone(Owner owner, Time now) {
 void Manager::remove_id(IdHandle handle, Id& id, Time now) {
   cancel_query(id);
   leave_backlog(id);
-  // The endpoint disconnects without its id, and reports nothing more.
+  // The endpoint disconnects even though its id is removed, and reports nothing from now on.
   if (id.endpoint) (void)cm_.destroy(id.endpoint, now);
   if (id.resolution)
     (void)cm_.sidr().destroy(id.resolution, now);  // fails if the request was answered already
@@ -81,14 +81,14 @@ void Manager::release_port(IdHandle handle, Id& id) {
   if (id.listening && id.listening->service) {
     VB_CHECK(cm_.unlisten(*id.listening->service).has_value());
   }
-  if (!id.holds_port) return;
-  id.holds_port = false;
+  if (!id.has_reserved_port) return;
+  id.has_reserved_port = false;
   const ServiceId service = service_id(id.port_space, id.source.port);
   if (ports_.release(id.port_space, id.source.port, handle)) {
     VB_CHECK(cm_.unlisten({.id = service}).has_value());
   }
   // Another id that is bound to this port may still be about to listen.
-  if (!ports_.is_held(id.port_space, id.source.port)) cm_.stop_expecting(service);
+  if (!ports_.is_reserved(id.port_space, id.source.port)) cm_.stop_expecting(service);
 }
 
 Result<void> Manager::set_option(Owner owner, IdHandle handle, Option option, std::uint32_t value) {
@@ -99,11 +99,11 @@ Result<void> Manager::set_option(Owner owner, IdHandle handle, Option option, st
       id->tos = static_cast<std::uint8_t>(value);
       return {};
     case Option::kReuseAddr:
-      if (id->holds_port) return fail(Errc::kBadState, "bound already");
+      if (id->has_reserved_port) return fail(Errc::kBadState, "bound already");
       id->reuse_addr = value != 0;
       return {};
     case Option::kAfOnly:
-      if (id->holds_port) return fail(Errc::kBadState, "bound already");
+      if (id->has_reserved_port) return fail(Errc::kBadState, "bound already");
       id->af_only = value != 0;
       return {};
     case Option::kAckTimeout:

@@ -34,7 +34,7 @@ constexpr ServiceId service_id(std::uint16_t port_space, std::uint16_t port) {
 struct Config {
   cm::Config cm{};
   std::uint32_t ids_max = 65536;
-  std::uint32_t ids_per_owner_max = kIdsPerOwnerMax;  // keeps one program from taking all ids
+  std::uint32_t ids_per_owner_max = kIdsPerOwnerMax;  // so one program cannot take all ids
   std::uint32_t ids_per_user_max = kIdsPerOwnerMax;   // for users that set_user() names
   std::uint8_t loopback_packet_life{8};               // timeout code: 1 ms
   std::uint8_t network_packet_life{14};               // timeout code: 67 ms
@@ -42,7 +42,8 @@ struct Config {
   // survives 15 s without network or with a stopped peer.  A lost packet costs less time, because
   // the requester probes much earlier.
   std::uint8_t ack_timeout_min{19};
-  std::uint8_t depth_max{16};  // outstanding READs and atomics of a QP, in either direction
+  // Limits the outstanding READs and atomics of a QP, in each direction.
+  std::uint8_t depth_max{16};
   Duration connect_timeout = std::chrono::seconds(30);
 };
 
@@ -91,8 +92,8 @@ class Manager {
   // Destroys an id without waiting.  The peer gets REJ or DREQ.  The owner has to destroy children
   // whose events it has not read yet, as with librdmacm.
   Result<void> destroy_id(Owner owner, IdHandle id, Time now);
-  // Binds an id to an address; port 0 takes a free one of 32768 .. 60999.  kAddressNotFound: the
-  // address is not one of this host.  kAddressInUse: the port is taken, maybe by a wildcard.
+  // Binds an id to an address; port 0 selects a free port from 32768 to 60999.  kAddressNotFound:
+  // the address is not one of this host.  kAddressInUse: the port is taken, maybe by a wildcard.
   // For kListenGrace after this call, requests are neither answered nor rejected, because a program
   // may tell its peers the port before it listens (qperf does).
   Result<void> bind(Owner owner, IdHandle id, const SocketAddress& address, Time now);
@@ -124,8 +125,8 @@ class Manager {
   Result<void> answer_path(Owner owner, IdHandle id, const PathAnswer& answer, Time now);
   Result<void> set_option(Owner owner, IdHandle id, Option option, std::uint32_t value);
   Result<IdInfo> info(Owner owner, IdHandle id) const;
-  // Returns the id because of which bind() to the address would fail with kAddressInUse.  If the
-  // address is null, returns the id because of which listen() would fail.
+  // Returns the id that conflicts with the address: because of it, bind() would fail with
+  // kAddressInUse.  If the address is null, returns the id because of which listen() would fail.
   std::optional<Row> find_conflict(Owner owner, IdHandle id, const SocketAddress* address) const;
   // Returns 0 if the id has no name, or if there is no such id.
   std::uint64_t name(IdHandle id) const;
@@ -137,7 +138,7 @@ class Manager {
   // Names the user of a program, so that the program's ids count towards the user's
   // ids_per_user_max.  Call this before the program has ids.
   void set_user(Owner owner, std::uint32_t user) { counts_.set_user(owner, user); }
-  // Destroys all ids of a program that is gone.
+  // Destroys all ids of a program that has ended.
   void client_gone(Owner owner, Time now);
 
   // Disconnects a connection whose agent has died.  kAddressNotFound: its source is not an address
@@ -211,7 +212,7 @@ class Manager {
   void release_port(IdHandle handle, Id& id);
   PendingDisconnect pending_disconnect_of(const Id& id) const;
 
-  // The cookie of a listener of cm::Manager is the handle of its id.  With kByPort instead, the
+  // The cookie of a listener of cm::Manager is the handle of its id.  If the cookie is kByPort, the
   // port of the request selects the id in ports_.
   static constexpr std::uint64_t kByPort = 0;
 
@@ -232,8 +233,8 @@ class Manager {
   void on(const cm::SidrRepReceived& event, Time now);
   void on(const cm::SidrUnreachable& event, Time now);
   void on(const cm::StateChanged& event, Time) { outputs_.emplace_back(event); }
-  // Tells why a request gets no new id.
-  enum class NoChild : std::uint8_t { kNotForUs, kNoListener, kNoRoom };
+  // Tells why make_child() made no id for a request.
+  enum class ChildError : std::uint8_t { kNotForThisHost, kNoListener, kLimitReached };
   struct IncomingRequest {
     // Set if the listener has no port space; otherwise the port in service_id selects the listener.
     IdHandle listener{};
@@ -248,9 +249,9 @@ class Manager {
     SocketAddress destination{};
   };
   bool is_at_port(const Gid& ip, PortId port) const;
-  std::expected<ListenerMatch, NoChild> find_listener(const IncomingRequest& request) const;
+  std::expected<ListenerMatch, ChildError> find_listener(const IncomingRequest& request) const;
   // Creates the id for a request, as a child of the listener that find_listener() finds.
-  std::expected<IdHandle, NoChild> make_child(const IncomingRequest& request);
+  std::expected<IdHandle, ChildError> make_child(const IncomingRequest& request);
   std::uint32_t sgid_index(const mad::Address& address) const;
   void apply_request(Id& id, const cm::ReqReceived& request);
   void report_request(IdHandle handle, const Id& id, IdHandle listener,

@@ -23,21 +23,21 @@ Gid loopback(std::uint8_t family);
 // Returns true for a wildcard or a loopback IP address.  Binding to it selects no device, and a
 // listener there accepts requests for all addresses of its family.  Linux does the same
 // (cma_any_addr()), and programs rely on it: libfabric offers its peers every address that names a
-// device, and no peer could reach 127.0.0.1.
+// device.  It must not offer 127.0.0.1, which no peer can reach.
 bool names_no_device(const SocketAddress& address);
 
-// Records which id holds which port of which address, in each port space.
+// Records which ids have reserved which ports of which addresses, in each port space.
 //
-// Two ids may hold the same port in two cases:
+// Two ids may reserve the same port in two cases:
 //  * Their addresses do not overlap.  Addresses of one family overlap if they are equal or if one
 //    is a wildcard (loopback addresses count as wildcards).  An IPv6 wildcard also overlaps with
 //    IPv4, unless its id is family-only.
-//  * Both have set REUSEADDR, and not both listen on the same address.
+//  * Both ids have set REUSEADDR, and they do not both listen on the same address.
 //
 // listener() prefers a specific address to a wildcard.
 class Ports {
  public:
-  struct Holder {
+  struct Reservation {
     SocketAddress address{};
     bool reuse = false;
     bool af_only = false;
@@ -45,40 +45,41 @@ class Ports {
   };
 
   // Reserves a port for an id.  kAddressInUse: another id conflicts.  REQUIRES: port != 0.
-  Result<void> bind(std::uint16_t space, IdHandle id, const Holder& holder);
-  // Reserves a free port of the ephemeral range and returns it.  The search begins at random.
-  Result<std::uint16_t> bind_ephemeral(std::uint16_t space, IdHandle id, Holder holder,
+  Result<void> bind(std::uint16_t space, IdHandle id, const Reservation& reservation);
+  // Reserves a free port of the ephemeral range and returns it.  The search begins at a random
+  // port.
+  Result<std::uint16_t> bind_ephemeral(std::uint16_t space, IdHandle id, Reservation reservation,
                                        Random& random);
-  // Makes a holder listen.  Returns true if it is the first listener on this port.
+  // Marks the id as a listener.  Returns true if it is the first listener on this port.
   // kAddressInUse: another id conflicts.
   Result<bool> listen(std::uint16_t space, std::uint16_t port, IdHandle id);
   void unlisten(std::uint16_t space, std::uint16_t port, IdHandle id);
   // Frees the port.  Returns true if the id was the last listener of this port.
   bool release(std::uint16_t space, std::uint16_t port, IdHandle id);
-  // Returns true if an id holds the port.
-  bool is_held(std::uint16_t space, std::uint16_t port) const;
+  // Returns true if an id has reserved the port.
+  bool is_reserved(std::uint16_t space, std::uint16_t port) const;
 
   // Returns the listener for a request to this port and address, or nullopt if there is none.
   std::optional<IdHandle> listener(std::uint16_t space, std::uint16_t port, const Gid& ip,
                                    std::uint32_t interface) const;
 
-  // Returns the id because of which bind() or listen() would fail with kAddressInUse; nullopt
-  // if there is no such id.
+  // Returns the id that conflicts with this reservation: because of it, bind() or listen() would
+  // fail with kAddressInUse.  Returns nullopt if there is no such id.
   std::optional<IdHandle> find_conflict(std::uint16_t space, IdHandle id,
-                                        const Holder& holder) const;
+                                        const Reservation& reservation) const;
 
-  std::size_t size() const { return holders_.size(); }
+  std::size_t size() const { return reservations_.size(); }
 
  private:
   using Key = std::pair<std::uint16_t, std::uint16_t>;  // space, port
-  struct HolderKey {
+  struct ReservationKey {
     Key key{};
     IdHandle id{};
-    friend auto operator<=>(const HolderKey&, const HolderKey&) = default;
+    friend auto operator<=>(const ReservationKey&, const ReservationKey&) = default;
   };
-  bool anyone_listens(Key key) const;
+  bool has_listener(Key key) const;
 
-  std::map<HolderKey, Holder> holders_;
+  std::map<ReservationKey, Reservation> reservations_;
 };
 
 }  // namespace verbena::rdmacm

@@ -11,13 +11,14 @@
 
 namespace verbena::rdmacm {
 
-// Copies the private data of a message.  ConnParam always has room for it.
+// Copies the private data of a message.  ConnParam is large enough for every message.
 inline void set_private_data(ConnParam& param, std::span<const std::byte> bytes) {
   std::ranges::copy(bytes, param.private_data.begin());
   param.private_data_bytes = static_cast<std::uint8_t>(bytes.size());
 }
 
-// Returns the private data of a program, if a message with room for `bytes_max` can hold it.
+// Returns the private data of a program.  kInvalidArgument: it is larger than `bytes_max`, the
+// space in the message.
 inline Result<std::span<const std::byte>> private_data(const ConnParam& param,
                                                        std::size_t bytes_max) {
   VB_TRY_VOID(check_private_data(param.private_data_bytes, bytes_max));

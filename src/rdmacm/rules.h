@@ -19,7 +19,8 @@ constexpr bool has_header(const SocketAddress& source) { return !source.by_gid; 
 // Checks the kind of an id.  kNotSupported: there is no such port space, or it has no such QPs.
 Result<void> check_kind(std::uint32_t port_space, std::uint32_t qp_type);
 
-// Returns the Q_Key of a datagram id; 0: the id gets the Q_Key of IPoIB from a join of a group.
+// Returns the Q_Key of a datagram id; 0: the id gets the Q_Key of IPoIB when it joins a multicast
+// group.
 constexpr Qkey default_qkey(std::uint32_t port_space) {
   return {port_space == kPortSpaceIpoib ? 0 : kDatagramQkey};
 }
@@ -35,15 +36,15 @@ constexpr std::size_t connect_private_bytes(std::uint32_t qp_type, const SocketA
   return has_header(source) ? kConnectPrivateBytes : kConnectByGidPrivateBytes;
 }
 
-// Checks the size of private data, for a message with room for `bytes_max`.  kInvalidArgument: it
-// is too large.
+// Checks the size of private data, for a message that carries up to `bytes_max`.  kInvalidArgument:
+// the size is larger.
 inline Result<void> check_private_data(std::size_t bytes, std::size_t bytes_max) {
   if (bytes <= bytes_max) return {};
   return fail(Errc::kInvalidArgument, "more private data than the message holds");
 }
 
-// Lowers the resources that the peer has asked for to those that the program accepts.  0xff accepts
-// all of them (rdma_accept(3)).
+// Lowers the resources that the peer has asked for to the number that the program accepts.  0xff
+// accepts all of them (rdma_accept(3)).
 inline void accept_resources(QpTransition& qp, const ConnParam& param) {
   qp.responder_resources = std::min(qp.responder_resources, param.responder_resources);
   qp.initiator_depth = std::min(qp.initiator_depth, param.initiator_depth);

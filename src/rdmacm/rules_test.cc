@@ -33,7 +33,7 @@ TEST(Rules, OnlyIdsWithoutAPortSpaceUseTheReasonsOfTheSpecification) {
   }
 }
 
-TEST(Rules, TheHeaderTakesRoomFromThePrivateData) {
+TEST(Rules, HeaderReducesTheSpaceForPrivateData) {
   const SocketAddress ip{}, gid{.by_gid = true};
   EXPECT_EQ(connect_private_bytes(kQpTypeRc, ip), 56u);
   EXPECT_EQ(connect_private_bytes(kQpTypeRc, gid), 92u);

@@ -86,20 +86,20 @@ TEST_F(ServiceTest, EachMessageCarriesPrivateData) {
   ASSERT_EQ(hosts.p.count(EventKind::kEstablished), 1u) << hosts.text();
   EXPECT_EQ(text_of(hosts.p.last(EventKind::kEstablished)->param), "ready");
   hosts.a.call(
-      [&](Manager& m) { EXPECT_TRUE(m.disconnect(kProgram, active, now(), bytes("enough"))); });
+      [&](Manager& m) { EXPECT_TRUE(m.disconnect(kProgram, active, now(), bytes("bye"))); });
   hosts.run(100ms);
-  EXPECT_EQ(text_of(hosts.p.last(EventKind::kDisconnected)->param), "enough");
+  EXPECT_EQ(text_of(hosts.p.last(EventKind::kDisconnected)->param), "bye");
 }
 
 TEST_F(ServiceTest, MasksAndDataSelectTheListener) {
-  const Filter family{.mask = {~std::uint64_t{0xff}},
-                      .data = bytes("red"),
-                      .data_mask = std::vector(3, std::byte{0xff})};
-  const Filter other{.mask = {~std::uint64_t{0xff}},
-                     .data = bytes("blu"),
-                     .data_mask = std::vector(3, std::byte{0xff})};
-  const IdHandle red = create_listener(family);
-  const IdHandle blue = create_listener(other);
+  const Filter red_filter{.mask = {~std::uint64_t{0xff}},
+                          .data = bytes("red"),
+                          .data_mask = std::vector(3, std::byte{0xff})};
+  const Filter blue_filter{.mask = {~std::uint64_t{0xff}},
+                           .data = bytes("blu"),
+                           .data_mask = std::vector(3, std::byte{0xff})};
+  const IdHandle red = create_listener(red_filter);
+  const IdHandle blue = create_listener(blue_filter);
   connect("blue", {kService.value + 1});
   EXPECT_EQ(hosts.p.last(EventKind::kConnectRequest)->listen_id, blue) << hosts.text();
   EXPECT_EQ(hosts.p.last(EventKind::kConnectRequest)->source.service.value, kService.value + 1);
@@ -110,19 +110,20 @@ TEST_F(ServiceTest, MasksAndDataSelectTheListener) {
   connect("red", {kService.value + 0x100});
   EXPECT_EQ(hosts.a.count(EventKind::kRejected), 2u);
 
-  const IdHandle greedy = bound_id(hosts.p);
-  EXPECT_EQ(hosts.p.cm.listen_for(kProgram, greedy, {}, 0).error().code, Errc::kAddressInUse);
+  const IdHandle unfiltered = bound_id(hosts.p);
+  EXPECT_EQ(hosts.p.cm.listen_for(kProgram, unfiltered, {}, 0).error().code, Errc::kAddressInUse);
   EXPECT_TRUE(hosts.p.cm.destroy_id(kProgram, red, now()));
   EXPECT_TRUE(hosts.p.cm.destroy_id(kProgram, blue, now()));
-  EXPECT_TRUE(hosts.p.cm.listen_for(kProgram, greedy, {}, 0));
+  EXPECT_TRUE(hosts.p.cm.listen_for(kProgram, unfiltered, {}, 0));
 }
 
 // Ports are service ids, so a listener that overlaps with a port is refused.
 TEST_F(ServiceTest, PortsConflictWithServiceIds) {
   ASSERT_TRUE(hosts.p.create_listener(any4(kPort)));
   const IdHandle all_ports = bound_id(hosts.p, service_at({}, service_id(kPortSpaceTcp, 0)));
-  for (const std::uint64_t free : {std::uint64_t{0xffff}, ~std::uint64_t{0}, std::uint64_t{2}}) {
-    EXPECT_EQ(hosts.p.cm.listen_for(kProgram, all_ports, {.mask = {~free}}, 0).error().code,
+  for (const std::uint64_t ignored_bits :
+       {std::uint64_t{0xffff}, ~std::uint64_t{0}, std::uint64_t{2}}) {
+    EXPECT_EQ(hosts.p.cm.listen_for(kProgram, all_ports, {.mask = {~ignored_bits}}, 0).error().code,
               Errc::kInvalidArgument);
   }
   const IdHandle one = bound_id(hosts.p, service_at({}, service_id(kPortSpaceTcp, kPort)));
@@ -153,7 +154,7 @@ TEST_F(ServiceTest, EveryRejectReasonCarriesInfoAndData) {
   for (const std::uint16_t reason : reasons) {
     connect();
     passive = hosts.p.last(EventKind::kConnectRequest)->id;
-    const auto info = bytes("another one");
+    const auto info = bytes("more info");
     const auto data = bytes("sorry");
     hosts.p.call([&](Manager& m) {
       const auto refused =
@@ -254,7 +255,7 @@ TEST_F(ServiceTest, LoadedPathIsAnsweredAndMigratedTo) {
   establish_connection();
   const PathInfo other{.address = {.source = hosts.a.ip6(), .destination = hosts.p.ip6()}};
   hosts.a.call([&](Manager& m) {
-    EXPECT_TRUE(m.load_path(kProgram, active, other, bytes("or so?"), now()));
+    EXPECT_TRUE(m.load_path(kProgram, active, other, bytes("offer"), now()));
     EXPECT_EQ(m.load_path(kProgram, active, other, {}, now()).error().code, Errc::kBusy);
   });
   hosts.p.call([&](Manager& m) {  // the passive side must not load a path
@@ -268,7 +269,7 @@ TEST_F(ServiceTest, LoadedPathIsAnsweredAndMigratedTo) {
   hosts.run(2ms);
   const Event& offered = *hosts.p.last(EventKind::kPathOffered);
   EXPECT_EQ(offered.id, passive);
-  EXPECT_EQ(text_of(offered.param), "or so?");
+  EXPECT_EQ(text_of(offered.param), "offer");
   EXPECT_EQ(offered.param.alternate.address.source, hosts.p.ip6());
   EXPECT_EQ(offered.param.alternate.address.destination, hosts.a.ip6());
   const auto info = bytes("why");

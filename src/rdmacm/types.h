@@ -15,8 +15,8 @@
 #include "cm/types.h"
 #include "mad/mad.h"
 
-// Defines the values of the RDMA CM that programs see.  ipc carries those of the first part, so
-// they are plain structs of integers, arrays and the strong numbers of base.
+// Defines the values of the RDMA CM that programs see.  The layer ipc carries the types of the
+// first part, so they are plain structs of integers, arrays and the strong numbers of base.
 namespace verbena::rdmacm {
 
 class Id;
@@ -51,7 +51,7 @@ inline constexpr std::uint16_t kPortSpaceIb = 0x013f;
 
 inline constexpr std::uint32_t kChoosePsn = 0xffffffff;
 
-// Datagram QPs of ids use this Q_Key, and so do their multicast groups, except in kPortSpaceIpoib.
+// The datagram QPs and multicast groups of ids use this Q_Key, except in kPortSpaceIpoib.
 inline constexpr std::uint32_t kDatagramQkey = 0x01234567;
 
 // These are numbers of enum ibv_qp_type.
@@ -61,8 +61,8 @@ inline constexpr std::uint8_t kQpTypeUd = 4;
 // Limits the ids of one program, including those made for incoming requests.
 inline constexpr std::uint32_t kIdsPerOwnerMax = 32768;
 
-// Limits the private data of programs: the room in the messages, less the header of annex A11.
-// Events report the whole room, padded with zeros.
+// Limits the private data of programs: the space in the messages, minus the header of annex A11.
+// Events report the whole space, padded with zeros.
 inline constexpr std::size_t kConnectPrivateBytes = 56;
 inline constexpr std::size_t kAcceptPrivateBytes = 196;
 inline constexpr std::size_t kConnectDatagramPrivateBytes = 180;
@@ -113,7 +113,7 @@ struct ConnParam {
   // The QP may migrate to this alternate path.  If its source is empty, there is no alternate path.
   // Only the member `address` is used.  CONNECT_REQUEST has the path that the peer offers.
   PathInfo alternate{};
-  bool alternate_accepted{};  // accept(): our QP has loaded it; CONNECT_RESPONSE: the peer's QP has
+  bool alternate_accepted{};  // our QP (accept()) or the peer's QP (CONNECT_RESPONSE) has loaded it
   bool peer_to_peer{};        // connect(): see cm::ConnectRequest
   Duration timeout{};         // of connect() and accept(); 0: the default of the host
 
@@ -142,8 +142,8 @@ enum class EventKind : std::uint8_t {
   kAddrInfoError = 17,
   kUser = 18,
   kInternal = 19,
-  // Only ids without a port space get these.  The peer offers an alternate path, or answered our
-  // offer, or did not answer our offer.
+  // Only ids without a port space get these events: the peer offered an alternate path, answered
+  // our offer, or did not answer our offer.
   kPathOffered = 32,
   kPathAnswered = 33,
   kPathUnanswered = 34,
@@ -159,7 +159,7 @@ struct QpTransition {
   // A message's Starting PSN is where its *receiver* begins to send (vol1 12.7.31).
   std::uint32_t sq_psn{};              // RTS: the peer's choice
   std::uint32_t rq_psn{};              // RTR: our own
-  std::uint8_t valid{};                // 0: this struct is empty
+  std::uint8_t valid{};                // 0: the values of this struct are not set
   std::uint8_t path_mtu{};             // RTR
   std::uint8_t responder_resources{};  // RTR: max_dest_rd_atomic
   std::uint8_t min_rnr_timer{};        // RTR: code, see min_rnr_timer()
@@ -186,10 +186,10 @@ struct PendingDisconnect {
   friend bool operator==(const PendingDisconnect&, const PendingDisconnect&) = default;
 };
 
-// Returns the timer code for a peer that retries this often after an RNR NAK (vol1 table 45).  For
-// a peer that retries for ever, returns the code of 0.64 ms.  Linux uses code 0, which is 655 ms
-// for each retry.  Programs need a wait of 655 ms, but not more, so here all retries together take
-// about 655 ms.
+// Returns the RNR NAK timer code (vol1 table 45) for a peer that retries this often.  Linux always
+// uses code 0, so that each retry waits 655 ms.  Programs need a wait of 655 ms in total, but not
+// more.  So here all retries together take about 655 ms.  If the peer retries for ever, each retry
+// waits 0.64 ms.
 constexpr std::uint8_t min_rnr_timer(std::uint8_t peer_retries) {
   constexpr std::array<std::uint8_t, 7> kCodes{0, 0, 30, 29, 28, 28, 27};
   return peer_retries < kCodes.size() ? kCodes[peer_retries] : std::uint8_t{12};
