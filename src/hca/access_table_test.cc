@@ -1,5 +1,5 @@
-// Tests the table that an engine publishes for peers that carry out WRITEs and READs themselves.
-// The table must never allow more than the engine's responder allows.
+// Tests the access table, which an engine publishes for peers that carry out WRITEs and READs by
+// direct access.  The table must never grant more rights than the responder of the engine.
 #include "link/access_table.h"
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ using namespace testing;
 
 constexpr std::uint32_t kQpn = 0x22;
 
-// Owns an engine with one QP, which publishes its access table.
+// Owns an engine with one QP, and the access table that the engine publishes.
 class PublishedAccess : public ::testing::Test {
  protected:
   PublishedAccess() {
@@ -36,7 +36,7 @@ class PublishedAccess : public ::testing::Test {
   }
   ~PublishedAccess() override = default;
 
-  void to(QpState state) {
+  void bring_qp_to(QpState state) {
     QpAttributes a;
     a.path_mtu = Mtu::k1024;
     a.access_flags = access::kRemoteWrite | access::kRemoteRead | access::kRemoteAtomic;
@@ -55,7 +55,7 @@ class PublishedAccess : public ::testing::Test {
   void change(const QpAttributes& attributes, std::uint32_t mask) {
     engine_.modify_qp(qp_, attributes, mask, now_).value();
   }
-  void write(std::uint32_t psn, const MrInfo& mr) {
+  void deliver_write(std::uint32_t psn, const MrInfo& mr) {
     wire::TransportPacket packet;
     packet.bth.opcode = wire::Opcode::kRcWriteOnly;
     packet.bth.psn = Psn{psn};
@@ -63,7 +63,7 @@ class PublishedAccess : public ::testing::Test {
     packet.reth = {reinterpret_cast<std::uintptr_t>(memory_.data()), mr.rkey, 8};
     engine_.receive({{.source = gid_of(1), .destination = gid_of(2)}, packet_of(packet, 8)}, now_);
   }
-  MrInfo add(std::uint32_t access_flags) {
+  MrInfo register_region(std::uint32_t access_flags) {
     const auto address = reinterpret_cast<std::uintptr_t>(memory_.data());
     return engine_.register_mr(pd_, address, memory_.size(), address, access_flags).value();
   }
@@ -85,7 +85,7 @@ class PublishedAccess : public ::testing::Test {
 constexpr std::uint32_t kWritable = access::kLocalWrite | access::kRemoteWrite;
 
 TEST_F(PublishedAccess, RegionIsPublishedUntilItIsDeregistered) {
-  const MrInfo mr = add(kWritable);
+  const MrInfo mr = register_region(kWritable);
   const auto row = table_.region(mr.rkey);
   ASSERT_TRUE(row);
   EXPECT_EQ(row->access_flags, access::kRemoteWrite);
@@ -96,12 +96,12 @@ TEST_F(PublishedAccess, RegionIsPublishedUntilItIsDeregistered) {
 }
 
 TEST_F(PublishedAccess, RegionWithoutRemoteRightsIsNotPublished) {
-  EXPECT_FALSE(table_.region(add(access::kLocalWrite).rkey));
+  EXPECT_FALSE(table_.region(register_region(access::kLocalWrite).rkey));
   EXPECT_FALSE(table_.region(engine_.register_null_mr(pd_)->rkey));
 }
 
-TEST_F(PublishedAccess, ChangedRightsOfARegionReplaceTheOldRights) {
-  const MrInfo mr = add(kWritable | access::kRemoteRead);
+TEST_F(PublishedAccess, NewRightsOfARegionReplaceTheOldRights) {
+  const MrInfo mr = register_region(kWritable | access::kRemoteRead);
   engine_
       .reregister_mr(mr.handle,
                      {.what = Engine::MrChange::kAccess, .access_flags = access::kRemoteRead})
@@ -112,23 +112,23 @@ TEST_F(PublishedAccess, ChangedRightsOfARegionReplaceTheOldRights) {
 }
 
 TEST_F(PublishedAccess, RegionAndQueuePairHaveEqualDomainIdsOnlyInTheSameDomain) {
-  to(QpState::kRtr);
+  bring_qp_to(QpState::kRtr);
   const PdHandle other = engine_.create_pd().value();
-  const MrInfo mr = add(kWritable);
+  const MrInfo mr = register_region(kWritable);
   EXPECT_EQ(table_.region(mr.rkey)->domain, row()->domain);
   engine_.reregister_mr(mr.handle, {.what = Engine::MrChange::kPd, .pd = other}).value();
   EXPECT_NE(table_.region(mr.rkey)->domain, row()->domain);
 }
 
-TEST_F(PublishedAccess, WindowIsNotPublished) {
+TEST_F(PublishedAccess, MemoryWindowIsNotPublished) {
   EXPECT_FALSE(table_.region(engine_.create_mw(pd_, WindowType::kOne)->rkey));
 }
 
 TEST_F(PublishedAccess, QueuePairIsPublishedOnlyWhileItAcceptsRequests) {
   EXPECT_FALSE(row());
-  to(QpState::kInit);
+  bring_qp_to(QpState::kInit);
   EXPECT_FALSE(row());
-  to(QpState::kRtr);
+  bring_qp_to(QpState::kRtr);
   ASSERT_TRUE(row());
   EXPECT_EQ(row()->peer_qpn, 0x11U);
   EXPECT_EQ(row()->peer, gid_of(1));
@@ -138,30 +138,30 @@ TEST_F(PublishedAccess, QueuePairIsPublishedOnlyWhileItAcceptsRequests) {
   EXPECT_FALSE(row());
 }
 
-TEST_F(PublishedAccess, QueuePairThatWasDestroyedIsNotPublished) {
-  to(QpState::kRts);
+TEST_F(PublishedAccess, DestroyingTheQueuePairRemovesItsRow) {
+  bring_qp_to(QpState::kRts);
   ASSERT_TRUE(row());
   engine_.destroy_qp(qp_).value();
   EXPECT_FALSE(row());
 }
 
-TEST_F(PublishedAccess, InvalidRequestRemovesTheQueuePair) {
-  to(QpState::kRts);
-  write(1000, {.rkey = 0x12345});
+TEST_F(PublishedAccess, InvalidRequestRemovesTheRowOfTheQueuePair) {
+  bring_qp_to(QpState::kRts);
+  deliver_write(1000, {.rkey = 0x12345});
   EXPECT_FALSE(row());
 }
 
 TEST_F(PublishedAccess, ExpectedPsnFollowsExecutedRequests) {
-  to(QpState::kRts);
-  const MrInfo mr = add(kWritable);
-  write(1000, mr);
-  write(1001, mr);
+  bring_qp_to(QpState::kRts);
+  const MrInfo mr = register_region(kWritable);
+  deliver_write(1000, mr);
+  deliver_write(1001, mr);
   ASSERT_TRUE(row());
   EXPECT_EQ(row()->expected_psn, 1002U);
 }
 
-TEST_F(PublishedAccess, AccessFlagsAreThoseOfTheQueuePair) {
-  to(QpState::kRts);
+TEST_F(PublishedAccess, RowHasTheAccessFlagsOfTheQueuePair) {
+  bring_qp_to(QpState::kRts);
   EXPECT_EQ(row()->access_flags, access::kRemoteWrite | access::kRemoteRead);
   change({.access_flags = access::kRemoteRead}, attribute::kAccessFlags);
   EXPECT_EQ(row()->access_flags, access::kRemoteRead);
@@ -170,18 +170,18 @@ TEST_F(PublishedAccess, AccessFlagsAreThoseOfTheQueuePair) {
 }
 
 TEST_F(PublishedAccess, EachConnectionOfAQueuePairHasAGenerationOfItsOwn) {
-  to(QpState::kRts);
+  bring_qp_to(QpState::kRts);
   const std::uint64_t first = row()->generation;
   change({.access_flags = 0}, attribute::kAccessFlags);
   EXPECT_EQ(row()->generation, first);
   change({.state = QpState::kReset}, attribute::kState);
   EXPECT_FALSE(row());
-  to(QpState::kRts);
+  bring_qp_to(QpState::kRts);
   EXPECT_NE(row()->generation, first);
 }
 
-TEST_F(PublishedAccess, ChangedPartitionOfThePortChangesTheQueuePair) {
-  to(QpState::kRts);
+TEST_F(PublishedAccess, NewPkeyOfThePortChangesTheRowOfTheQueuePair) {
+  bring_qp_to(QpState::kRts);
   const std::array keys{Pkey{0x8001}};
   engine_.set_pkeys(keys).value();
   EXPECT_EQ(row()->pkey, 0x8001);

@@ -28,8 +28,8 @@ void AtomicResults::add(Psn psn, std::uint64_t original) {
 }
 
 std::optional<std::uint64_t> AtomicResults::find(Psn psn) const {
-  for (std::size_t back = 1; back <= count_; ++back) {
-    const StoredResult& stored = results_[(next_ + results_.size() - back) % results_.size()];
+  for (std::size_t age = 1; age <= count_; ++age) {
+    const StoredResult& stored = results_[(next_ + results_.size() - age) % results_.size()];
     if (stored.psn == psn) return stored.original;
   }
   return std::nullopt;

@@ -17,22 +17,23 @@ namespace verbena::hca {
 // Atomics need a naturally aligned remote address.
 constexpr bool is_atomic_address(std::uint64_t address) { return address % kAtomicBytes == 0; }
 
-// Reads the number in `target`, replaces it by the result of the operation, and returns the old
-// number, which is the response.  One instruction of this machine does all that.  So the operation
-// is atomic against all other accesses: by other QPs and adapters, and by the program's own
-// std::atomic.  Numbers have this machine's byte order.  REQUIRES: `target` is 8 aligned bytes.
+// Executes an atomic operation on the number in `target`, and returns the old number for the
+// response.  The operation is a single machine instruction.  So it is atomic with respect to all
+// other accesses: by other QPs and adapters, and by the std::atomic objects of the program.
+// Numbers have the byte order of this machine.  REQUIRES: `target` is 8 aligned bytes.
 std::uint64_t execute_atomic(wire::Opcode opcode, const wire::AtomicEth& operands,
                              std::span<std::byte> target);
 
 // Stores the results of the latest atomics.  A duplicate request gets the result of the first
-// execution, because a second execution would be wrong (vol1 9.7.5.1).  A requester has at most the
-// agreed number of atomics outstanding, so it never repeats an older atomic.
+// execution, because a second execution would be wrong (vol1 9.7.5.1).  A requester has at most
+// max_dest_rd_atomic atomics outstanding, so it never repeats an older atomic.
 class AtomicResults {
  public:
   // Reserves memory for this number of outstanding atomics.
   void reserve(std::size_t atomics) {
     if (results_.size() >= atomics) return;
-    if (!results_.empty()) {  // moves the oldest result to the front, to make room after the newest
+    if (!results_.empty()) {  // moves the oldest result to the front, so that the new space follows
+                              // the newest
       const std::size_t oldest = (next_ + results_.size() - count_) % results_.size();
       std::ranges::rotate(results_, results_.begin() + static_cast<std::ptrdiff_t>(oldest));
     }
@@ -51,8 +52,8 @@ class AtomicResults {
     std::uint64_t original = 0;  // the number before the operation
   };
   std::vector<StoredResult> results_;  // a ring
-  std::size_t next_ = 0;
-  std::size_t count_ = 0;
+  std::size_t next_ = 0;               // the index for the next result
+  std::size_t count_ = 0;              // the number of stored results
 };
 
 }  // namespace verbena::hca

@@ -1,4 +1,4 @@
-// Tests atomics end to end: what programs may rely on, and which requests of a peer are refused.
+// Tests atomics from end to end: their results, and the refusal of invalid requests.
 
 #include "hca/atomics.h"
 
@@ -71,7 +71,7 @@ TEST(Atomics, CompareSwapSwapsOnlyAnEqualNumber) {
   EXPECT_EQ(number_at(p.b, kTarget), 200u);
 }
 
-TEST(Atomics, TheResultMayGoToSeveralElements) {
+TEST(Atomics, AResultMayFillSeveralElements) {
   AtomicPair p;
   number_at(p.b, kTarget) = 0x0102030405060708;
   const Sge sges[] = {p.a.sge(2000, 3), p.a.sge(3000, 0), p.a.sge(4001, 20)};
@@ -95,13 +95,13 @@ TEST(Atomics, AdditionsAreAtomicWithTheProgramsOwnThreads) {
   constexpr std::uint64_t kTimes = 20'000;
   Host host{7};
   alignas(8) std::uint64_t number = 0;
-  std::atomic<bool> go = false;
+  std::atomic<bool> started = false;
   std::thread program([&] {
-    while (!go.load()) {
+    while (!started.load()) {
     }
     for (std::uint64_t i = 0; i < kTimes; ++i) std::atomic_ref(number).fetch_add(1);
   });
-  go = true;
+  started = true;
   const std::span<std::byte> at(reinterpret_cast<std::byte*>(&number), 8);
   for (std::uint64_t i = 0; i < kTimes; ++i) {
     execute_atomic(Opcode::kRcFetchAdd, {.swap_or_add = 1}, at);
@@ -184,12 +184,12 @@ TEST(Atomics, IgnoresAResponseOfAnotherKind) {
   s.respond_atomic(1001, 1);
   EXPECT_EQ(text(s.host.poll()), "");
   EXPECT_EQ(s.host.engine.counters()[Counter::kDropUnexpectedResponse], 2u);
-  s.respond_atomic(1000, 1);  // the response comes twice
+  s.respond_atomic(1000, 1);  // the response is a duplicate
   EXPECT_EQ(s.host.engine.counters()[Counter::kDropUnexpectedResponse], 3u);
   EXPECT_EQ(s.state(), QpState::kRts);
 }
 
-TEST(Atomics, AnInvalidRequestFailsInItsCompletion) {
+TEST(Atomics, AnInvalidAtomicCompletesWithAnError) {
   struct Case {
     Sge sge;
     std::uint8_t rd_atomic;
@@ -211,7 +211,7 @@ TEST(Atomics, AnInvalidRequestFailsInItsCompletion) {
   }
 }
 
-TEST(Atomics, AResultNeedsLocalWriteAndCannotBeInline) {
+TEST(Atomics, AResultElementNeedsLocalWriteAndCannotBeInline) {
   RequestingHost s;
   const MrInfo readable =
       s.host.engine.register_mr(s.host.pd, s.host.address(0), 64, s.host.address(0), 0).value();
@@ -242,7 +242,8 @@ struct RespondingHost : HostUnderTest {
   wire::AtomicEth at(std::size_t offset, std::uint64_t add = 1) {
     return {.virtual_address = host.address(offset), .r_key = host.mr.rkey, .swap_or_add = add};
   }
-  // Returns the packets that the host sends now, with the number in each atomic response.
+  // Returns the packets that the host sends now, as text.  The text of an atomic response ends with
+  // the number in it.
   Lines out() {
     Lines lines;
     for (bool more = true; more;) {
@@ -285,10 +286,10 @@ TEST(Atomics, ResponsesKeepTheOrderOfTheRequests) {
 }
 
 TEST(Atomics, ADuplicateWithoutAStoredResultGetsNoResponse) {
-  constexpr std::uint8_t kDepth = 4;
-  RespondingHost b({.mtu = Mtu::k256, .rd_atomic = kDepth});
-  constexpr std::uint32_t kMany = kDepth + 1;
-  for (std::uint32_t i = 0; i < kMany; ++i) {
+  constexpr std::uint8_t kRdAtomic = 4;
+  RespondingHost b({.mtu = Mtu::k256, .rd_atomic = kRdAtomic});
+  constexpr std::uint32_t kAtomics = kRdAtomic + 1;
+  for (std::uint32_t i = 0; i < kAtomics; ++i) {
     b.request_atomic(Opcode::kRcFetchAdd, 2000 + i, b.at(0));
     EXPECT_EQ(b.out().size(), 1u);
   }
@@ -298,7 +299,7 @@ TEST(Atomics, ADuplicateWithoutAStoredResultGetsNoResponse) {
   EXPECT_EQ(b.out(), Lines{"ATOMIC_ACK 2001 1"});
   b.request_atomic(Opcode::kRcFetchAdd, 1990, b.at(0));  // this atomic was never executed
   EXPECT_EQ(b.out(), Lines{});
-  EXPECT_EQ(number_at(b.host, 0), kMany);
+  EXPECT_EQ(number_at(b.host, 0), kAtomics);
 }
 
 // max_dest_rd_atomic may grow in SQD while duplicates arrive.
@@ -345,7 +346,7 @@ TEST(Atomics, RefusesInvalidAtomicsWithoutTouchingMemory) {
     kNoRightOfRegion,
     kNoRightOfQp,
     kInTheMiddleOfAMessage,
-    kNoDepth
+    kZeroDepth
   };
   using enum Flaw;
   struct Case {
@@ -359,10 +360,10 @@ TEST(Atomics, RefusesInvalidAtomicsWithoutTouchingMemory) {
         Case{kBadKey, "NAK2 2000", kAccess}, Case{kOutside, "NAK2 2000", kAccess},
         Case{kNoRightOfRegion, "NAK2 2000", kAccess}, Case{kNoRightOfQp, "NAK1 2000", kRequest},
         Case{kInTheMiddleOfAMessage, "NAK1 2001", kRequest},
-        Case{kNoDepth, "NAK1 2000", kRequest}}) {
+        Case{kZeroDepth, "NAK1 2000", kRequest}}) {
     SCOPED_TRACE(static_cast<int>(c.flaw));
     RespondingHost b(
-        {.mtu = Mtu::k256, .rd_atomic = static_cast<std::uint8_t>(c.flaw != kNoDepth)});
+        {.mtu = Mtu::k256, .rd_atomic = static_cast<std::uint8_t>(c.flaw != kZeroDepth)});
     Engine& engine = b.host.engine;
     b.host.fill(0, 256, 3);
     const std::vector<std::byte> before(b.host.memory.begin(), b.host.memory.begin() + 256);
@@ -404,7 +405,7 @@ TEST(Atomics, RefusesInvalidAtomicsWithoutTouchingMemory) {
 }
 
 // Tests the requester's side of a refused atomic.
-TEST(Atomics, ARefusedAtomicCompletesWithTheNaksStatus) {
+TEST(Atomics, ARefusedAtomicCompletesWithTheStatusOfTheNak) {
   AtomicPair p;
   ASSERT_TRUE(p.post(WrOpcode::kFetchAdd, 1, 1, 0, kTarget + 1));
   p.wire.run();
@@ -413,8 +414,9 @@ TEST(Atomics, ARefusedAtomicCompletesWithTheNaksStatus) {
   EXPECT_EQ(p.state_b(), QpState::kError);
 }
 
-// Loses each packet of a series of additions in turn.  Each addition must still be executed once.
-TEST(Atomics, EachLossIsRepairedAndNothingIsAddedTwice) {
+// Repeats a series of additions.  Each run loses another packet, and each addition must still be
+// executed once.
+TEST(Atomics, EachAdditionIsExecutedOnceDespiteALoss) {
   constexpr std::uint64_t kAdditions = 6;
   for (std::uint64_t lost = 0; lost < 2 * kAdditions; ++lost) {
     SCOPED_TRACE(lost);

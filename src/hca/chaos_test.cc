@@ -1,9 +1,9 @@
-// Runs random work over a random wire, and compares completions and every byte of memory with a
-// model.  One seed decides a run.  While the wire is faulty, nothing may go wrong.  When the wire
-// becomes good, everything must complete in bounded time.  A second test injects errors, to show
-// that these tests detect them.
+// Runs random requests over a random wire, and compares completions and every byte of memory with a
+// model.  The seed determines the whole run.  While the wire loses packets, no request may fail.
+// When the wire loses none, every request must complete within a bounded time.  A second test
+// injects errors, to show that the checks detect them.
 //
-// VB_SEED=17 runs only that seed; VB_SEEDS=1000 runs this number of seeds.
+// VB_SEED=17 runs only the seed 17.  VB_SEEDS=1000 runs 1000 seeds.
 
 #include <gtest/gtest-spi.h>
 #include <gtest/gtest.h>
@@ -29,10 +29,10 @@ constexpr std::size_t kSources = 0, kTargets = kQps * kArea, kReceives = 2 * kQp
 // The results of READs and atomics begin here.
 constexpr std::size_t kResults = 3 * kQps * kArea;
 // The targets of atomics begin here: one number for each end.
-constexpr std::size_t kNumbers = 4 * kQps * kArea;
-constexpr std::size_t kMemory = kNumbers + 2 * kQps * 8;
+constexpr std::size_t kAtomicTargets = 4 * kQps * kArea;
+constexpr std::size_t kMemory = kAtomicTargets + 2 * kQps * 8;
 
-// Holds one end of a connection, and what it has posted and seen.
+// Stores the state of one end of a connection: its posts and its completions.
 struct End {
   Host& host;
   Host& peer;
@@ -46,7 +46,7 @@ struct End {
   std::vector<std::uint32_t> sizes{};
   // The requests of this end that need a receive of the peer.
   std::vector<std::size_t> requests_with_receive{};
-  std::uint64_t number = 0;                // the target number after all posted atomics
+  std::uint64_t atomic_value = 0;          // the target number after all posted atomics
   std::vector<std::uint64_t> originals{};  // the target number before each atomic
   std::vector<std::uint32_t> keys{};       // keys of windows that requests bind or invalidate
   // The keys of bound windows that this end may invalidate: its own windows, and those of the peer.
@@ -58,11 +58,11 @@ struct End {
 enum class InjectedError : std::uint8_t {
   kNothing,
   kPayload,      // changes a byte of packets that carry data
-  kStray,        // changes a byte of memory that no request names
+  kStrayWrite,   // changes a byte of memory that no request names
   kAtomicTwice,  // changes the target of atomics
   kLost,         // loses a completion
   kDuplicated,   // returns a completion twice
-  kSwapped,      // swaps the ids of two completions
+  kSwapped,      // exchanges the ids of two completions
   kStatus,       // makes a completion fail
   kLength,       // changes the length in the completion of a receive
 };
@@ -81,44 +81,45 @@ class Trial {
     if (error_ == InjectedError::kPayload) {
       wire_.tamper = [this](std::span<std::byte> bytes) {
         const auto packet = wire::parse_transport(bytes);
-        // All later packets are changed, because a single packet might be a duplicate.
+        // Changes all packets from the 20th on, because a single packet may be a duplicate.
         if (!packet || packet->payload.empty() || ++opportunities_ < 20) return;
         bytes[bytes.size() - packet->bth.pad_count - 1] ^= std::byte{1};
       };
     }
     const Ratio loss{static_cast<std::uint32_t>(random_.below(8)), 100};
-    const Ratio duplication{static_cast<std::uint32_t>(random_.below(6)), 100};
-    const Ratio lateness{static_cast<std::uint32_t>(random_.below(10)), 100};
-    wire_.faults = [this, loss, duplication, lateness](auto, auto) {
+    const Ratio duplicates{static_cast<std::uint32_t>(random_.below(6)), 100};
+    const Ratio delays{static_cast<std::uint32_t>(random_.below(10)), 100};
+    wire_.faults = [this, loss, duplicates, delays](auto, auto) {
       if (random_.chance(loss)) return Fate{.copies = 0};
       Fate fate;
-      if (random_.chance(duplication)) fate.copies = 2;
-      if (random_.chance(lateness)) fate.delay = Duration(random_.below(60'000));
+      if (random_.chance(duplicates)) fate.copies = 2;
+      if (random_.chance(delays)) fate.delay = Duration(random_.below(60'000));
       return fate;
     };
   }
 
-  void run_faulty_wire() {
+  void run_with_faults() {
     for (int step = 0; step < 60; ++step) {
-      for (End& end : ends_) work(end);
+      for (End& end : ends_) post_some(end);
       wire_.run(Duration(random_.below(300'000)));
       poll();
     }
   }
-  void run_good_wire() {
+  void run_without_faults() {
     wire_.faults = nullptr;
     for (int step = 0; step < 200 && !all_done(); ++step) {
-      for (End& end : ends_) work(end);
+      for (End& end : ends_) post_some(end);
       wire_.run(std::chrono::milliseconds(5));
       poll();
     }
   }
   void check() {
-    if (error_ == InjectedError::kStray) a_.memory[kReceives + kArea - 1] ^= std::byte{1};
-    if (error_ == InjectedError::kAtomicTwice) b_.memory[number_of(ends_[0])] ^= std::byte{1};
+    if (error_ == InjectedError::kStrayWrite) a_.memory[kReceives + kArea - 1] ^= std::byte{1};
+    if (error_ == InjectedError::kAtomicTwice)
+      b_.memory[atomic_target_offset(ends_[0])] ^= std::byte{1};
     for (End& end : ends_) {
       EXPECT_EQ(end.completed, kRequests);
-      EXPECT_EQ(word(end.peer, number_of(end)), end.number);
+      EXPECT_EQ(word(end.peer, atomic_target_offset(end)), end.atomic_value);
       EXPECT_EQ(end.received, other(end).requests_with_receive.size());
       for (std::size_t i = 0; i < kRequests; ++i) check_data(end, i);
       apply_to_model(end);
@@ -148,7 +149,7 @@ class Trial {
   End& other(const End& end) { return ends_[static_cast<std::size_t>(&end - ends_.data()) ^ 1]; }
 
   // Posts a few requests and a few receives.
-  void work(End& end) {
+  void post_some(End& end) {
     for (auto count = random_.below(3); count > 0 && end.next < kRequests; --count) post(end);
     for (auto count = random_.below(3); count > 0 && end.receives_posted < kRequests; --count) {
       const std::size_t i = end.receives_posted++;
@@ -160,7 +161,7 @@ class Trial {
     const std::size_t i = end.next++;
     const WrOpcode opcode = next_opcode(end);
     end.opcodes.push_back(opcode);
-    end.originals.push_back(end.number);
+    end.originals.push_back(end.atomic_value);
     end.keys.push_back(0);
     if (is_atomic(opcode)) {
       post_atomic(end, i, opcode);
@@ -197,7 +198,7 @@ class Trial {
         kRead,       kFetchAdd,   kCompareSwap,     kAtomicWrite,
         kBindWindow, kBindWindow, kLocalInvalidate, kSendInvalidate};
     const WrOpcode opcode = kKinds[random_.below(std::size(kKinds))];
-    // There may be nothing to invalidate.
+    // There may be no window to invalidate.
     if (opcode == kLocalInvalidate && end.own_window_keys.empty()) return kSend;
     if (opcode == kSendInvalidate && end.peer_window_keys.empty()) return kSend;
     return opcode;
@@ -208,7 +209,8 @@ class Trial {
     keys.pop_back();
     return key;
   }
-  // Each type 2 window is bound once; then either the peer or this end may invalidate it once.
+  // Binds a new type 2 window, or invalidates one.  Each window is bound once, and invalidated at
+  // most once, by this end or by the peer.
   void post_local(End& end, std::size_t i, WrOpcode opcode) {
     Engine& engine = end.host.engine;
     end.sizes.push_back(0);
@@ -227,22 +229,22 @@ class Trial {
   void post_atomic(End& end, std::size_t i, WrOpcode opcode) {
     const bool equal = random_.chance({3, 4});
     const std::uint64_t operand = random_.next(), swap = random_.next();
-    const std::uint64_t compare = equal ? end.number : operand;
+    const std::uint64_t compare = equal ? end.atomic_value : operand;
     const Sge sge = end.host.sge(kResults + end.base + i * kSlot, 8);
     end.sizes.push_back(8);
     ASSERT_TRUE(end.host.engine.post_send(
         end.qp, {.wr_id = id(end, i),
                  .opcode = opcode,
                  .sges = {&sge, 1},
-                 .remote_address = end.peer.address(number_of(end)),
+                 .remote_address = end.peer.address(atomic_target_offset(end)),
                  .r_key = end.peer.mr.rkey,
                  .compare_add = opcode == WrOpcode::kFetchAdd ? operand : compare,
                  .swap = swap}));
-    if (opcode == WrOpcode::kFetchAdd) end.number += operand;
-    if (opcode == WrOpcode::kCompareSwap && equal) end.number = swap;
+    if (opcode == WrOpcode::kFetchAdd) end.atomic_value += operand;
+    if (opcode == WrOpcode::kCompareSwap && equal) end.atomic_value = swap;
   }
-  std::size_t number_of(const End& end) const {
-    return kNumbers + 8 * static_cast<std::size_t>(&end - ends_.data());
+  std::size_t atomic_target_offset(const End& end) const {
+    return kAtomicTargets + 8 * static_cast<std::size_t>(&end - ends_.data());
   }
   static std::uint64_t word(const Host& host, std::size_t offset) {
     std::uint64_t value = 0;
@@ -280,7 +282,7 @@ class Trial {
       }
       receive += needs_receive(opcode) ? 1 : 0;
     }
-    write(end.peer, number_of(end), end.number);
+    write(end.peer, atomic_target_offset(end), end.atomic_value);
   }
   std::vector<std::byte>& model(const Host& host) { return models_[&host == &a_ ? 0 : 1]; }
 
@@ -304,7 +306,7 @@ class Trial {
     }
   }
 
-  // Checks that each request completes once and in order.
+  // Polls both hosts, and checks that each request completes once and in order.
   void poll() {
     for (Host* host : {&a_, &b_}) {
       auto done = host->poll();
@@ -368,7 +370,7 @@ class Trial {
 
   Random random_;
   InjectedError error_;
-  unsigned opportunities_ = 0;
+  unsigned opportunities_ = 0;  // the packets or completions that could have had the error so far
   Wire wire_;
   Host a_{1, kMemory}, b_{2, kMemory};
   std::vector<std::vector<std::byte>> models_;  // models of a's and b's memory
@@ -379,16 +381,16 @@ TEST(Chaos, EveryRequestCompletesOnceInOrderWithItsBytes) {
   for (const std::uint64_t seed : sim::seeds(200)) {
     SCOPED_TRACE(::testing::Message() << "VB_SEED=" << seed);
     Trial run(seed);
-    run.run_faulty_wire();
-    if (!::testing::Test::HasFailure()) run.run_good_wire();
+    run.run_with_faults();
+    if (!::testing::Test::HasFailure()) run.run_without_faults();
     if (!::testing::Test::HasFailure()) run.check();
     ASSERT_FALSE(::testing::Test::HasFailure());
   }
 }
 
-TEST(Chaos, DetectsEachInjectedError) {
+TEST(Chaos, ChecksDetectEachInjectedError) {
   for (const InjectedError error :
-       {InjectedError::kPayload, InjectedError::kStray, InjectedError::kAtomicTwice,
+       {InjectedError::kPayload, InjectedError::kStrayWrite, InjectedError::kAtomicTwice,
         InjectedError::kLost, InjectedError::kDuplicated, InjectedError::kSwapped,
         InjectedError::kStatus, InjectedError::kLength}) {
     for (std::uint64_t seed = 1; seed <= (sim::kSanitized ? 2 : 5); ++seed) {
@@ -396,8 +398,8 @@ TEST(Chaos, DetectsEachInjectedError) {
       {
         const ::testing::ScopedFakeTestPartResultReporter reporter(&found);
         Trial run(seed, error);
-        run.run_faulty_wire();
-        run.run_good_wire();
+        run.run_with_faults();
+        run.run_without_faults();
         run.check();
       }
       EXPECT_GT(found.size(), 0) << "error " << static_cast<int>(error) << ", seed " << seed;

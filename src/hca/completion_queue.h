@@ -11,8 +11,8 @@
 
 namespace verbena::hca {
 
-// Identifies the slot of a request in its work queue.  Polling the request's completion stores
-// `free_value` in `*word`, which frees the slot.
+// Identifies the slot of a request in its work queue.  When the completion of the request is
+// polled, the CQ stores `free_value` in `*word`.  That frees the slot.
 struct WqeSlot {
   std::atomic<std::uint32_t>* word = nullptr;
   std::uint32_t free_value = 0;
@@ -22,16 +22,18 @@ struct WqeSlot {
 //
 //   driver --push()--> [ | | | ] --poll()--> consumers, one at a time under the CQ's mutex
 //
-// A pushed completion can be polled after publish(), which tells whether to notify the consumer.
+// A pushed completion can be polled after the next publish().  The result of publish() says if the
+// consumer must be notified.
 //
 // Arming (vol1 11.4.2.2).  The consumer arms the CQ and then polls.  The driver adds a completion
 // and then checks whether the CQ is armed.  Both sides do their two steps in sequentially
 // consistent order.  So at least one side sees the other's first step, and no completion is missed.
 //
-// Empty polls.  The driver can find out whether a poll has left the queue empty since a certain
-// moment, because the program then waits for something new.  The driver numbers these moments.  A
-// poll stores the number only if the number is new.  So a program that polls an empty queue again
-// and again writes no memory.
+// Empty polls.  A program that finds the queue empty probably waits for a new completion.  The
+// driver can ask if a poll has left the queue empty since a certain call of start_epoch().  Each
+// call starts an epoch with a new number.  A poll that leaves the queue empty stores the number
+// only if the number has changed.  So a program that polls an empty queue repeatedly writes no
+// memory.
 //
 // Invariants: head_ <= tail_ <= push_position_ <= head_ + capacity (free-running numbers); entries
 // in [head_, tail_) belong to consumers, all others to the driver.
@@ -55,15 +57,15 @@ class CompletionQueue {
   // Makes the pushed completions visible.  Returns true if the consumer must be notified, because
   // it has armed the CQ for one of these completions.
   bool publish();
-  // Returns a new number, which stands for this moment in was_emptied_since().
-  std::uint32_t new_moment() {
-    const std::uint32_t moment = moment_.load(std::memory_order_relaxed) + 1;
-    moment_.store(moment, std::memory_order_relaxed);
-    return moment;
+  // Starts a new epoch, and returns its number for was_emptied_since().
+  std::uint32_t start_epoch() {
+    const std::uint32_t epoch = epoch_.load(std::memory_order_relaxed) + 1;
+    epoch_.store(epoch, std::memory_order_relaxed);
+    return epoch;
   }
-  // Returns true if a poll has left the queue empty since this moment.
-  bool was_emptied_since(std::uint32_t moment) const {
-    return static_cast<std::int32_t>(last_empty_moment_.load(std::memory_order_relaxed) - moment) >=
+  // Returns true if a poll has left the queue empty in this epoch or in a later one.
+  bool was_emptied_since(std::uint32_t epoch) const {
+    return static_cast<std::int32_t>(last_emptied_epoch_.load(std::memory_order_relaxed) - epoch) >=
            0;
   }
   // Removes the completions of a QP that is destroyed or reset.
@@ -72,7 +74,7 @@ class CompletionQueue {
   // nothing, if the CQ contains more than `entries` completions.
   bool resize(std::uint32_t entries);
 
-  // The driver keeps its bookkeeping here.
+  // The next members store the driver's state of this queue.
   std::uint32_t queue_pairs = 0;
   CqHandle handle{};
   bool notify_pending = false;
@@ -90,9 +92,9 @@ class CompletionQueue {
 
   static std::uint32_t mask_for(std::uint32_t entries);
   void note_emptied() {
-    const std::uint32_t moment = moment_.load(std::memory_order_relaxed);
-    if (last_empty_moment_.load(std::memory_order_relaxed) != moment) {
-      last_empty_moment_.store(moment, std::memory_order_relaxed);
+    const std::uint32_t epoch = epoch_.load(std::memory_order_relaxed);
+    if (last_emptied_epoch_.load(std::memory_order_relaxed) != epoch) {
+      last_emptied_epoch_.store(epoch, std::memory_order_relaxed);
     }
   }
 
@@ -105,9 +107,9 @@ class CompletionQueue {
   bool unpublished_solicited_ = false;  // a completion in [tail_, push_position_) is solicited
   std::mutex consumers_mutex_;
   alignas(64) std::atomic<std::uint32_t> head_ = 0;
-  std::atomic<std::uint32_t> last_empty_moment_ = 0;  // set by the last poll that left the CQ empty
+  std::atomic<std::uint32_t> last_emptied_epoch_ = 0;  // of the last poll that left the CQ empty
   alignas(64) std::atomic<std::uint32_t> tail_ = 0;
-  std::atomic<std::uint32_t> moment_ = 0;  // counts the calls of new_moment()
+  std::atomic<std::uint32_t> epoch_ = 0;  // the current epoch
   std::atomic<std::uint8_t> armed_ = kNotArmed;
 };
 

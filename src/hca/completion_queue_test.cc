@@ -10,18 +10,20 @@
 namespace verbena::hca {
 namespace {
 
+// first: the completion was added.  second: the consumer must be notified.
+using AddResult = std::pair<bool, bool>;
+constexpr AddResult kAdded{true, false}, kAddedAndMustNotify{true, true};
+
 struct Cq : CompletionQueue {
   using CompletionQueue::CompletionQueue;
-  // Returns whether the completion was added, and whether the consumer must be notified.
-  std::pair<bool, bool> add(std::uint64_t id, bool solicited = false) {
+  // Adds a completion, and publishes it.
+  AddResult add(std::uint64_t id, bool solicited = false) {
     const bool added = push({.wr_id = id}, {}, solicited);
     return {added, publish()};
   }
 };
 
-using Outcome = std::pair<bool, bool>;
-
-TEST(CompletionQueue, IsFirstInFirstOutAndHoldsItsCapacity) {
+TEST(CompletionQueue, IsFirstInFirstOutAndHoldsAsManyAsItsCapacity) {
   Cq cq(3, 0);
   ASSERT_EQ(cq.capacity(), 4u);
   std::uint64_t in = 0, out = 0;
@@ -34,7 +36,7 @@ TEST(CompletionQueue, IsFirstInFirstOutAndHoldsItsCapacity) {
   }
 }
 
-TEST(CompletionQueue, UnpublishedCompletionsAreHiddenAndTakeRoom) {
+TEST(CompletionQueue, UnpublishedCompletionsAreInvisibleAndOccupyEntries) {
   Cq cq(4, 0);
   cq.arm(true);
   std::array<WorkCompletion, 4> got;
@@ -55,31 +57,31 @@ TEST(CompletionQueue, UnpublishedCompletionsAreHiddenAndTakeRoom) {
   EXPECT_EQ(got[0].wr_id, 2u);
 }
 
-TEST(CompletionQueue, ShowsIfAPollHasLeftTheQueueEmptySinceAMoment) {
+TEST(CompletionQueue, TellsIfAPollHasEmptiedTheQueueInOrAfterAnEpoch) {
   Cq cq(4, 0);
   std::array<WorkCompletion, 1> got;
-  const std::uint32_t first = cq.new_moment();
+  const std::uint32_t first = cq.start_epoch();
   EXPECT_FALSE(cq.was_emptied_since(first));
   cq.add(1);
   cq.add(2);
   ASSERT_EQ(cq.poll(got), 1u);
-  EXPECT_FALSE(cq.was_emptied_since(first)) << "one completion is left";
+  EXPECT_FALSE(cq.was_emptied_since(first)) << "one completion remains";
   ASSERT_EQ(cq.poll(got), 1u);
   EXPECT_TRUE(cq.was_emptied_since(first));
-  const std::uint32_t second = cq.new_moment();
+  const std::uint32_t second = cq.start_epoch();
   EXPECT_TRUE(cq.was_emptied_since(first));
   EXPECT_FALSE(cq.was_emptied_since(second));
   ASSERT_EQ(cq.poll(got), 0u);
   EXPECT_TRUE(cq.was_emptied_since(second));
 }
 
-TEST(CompletionQueue, DiscardedCompletionsDoNotNotify) {
+TEST(CompletionQueue, RemovedCompletionsDoNotNotify) {
   Cq cq(4, 0);
   EXPECT_TRUE(cq.push({.qpn = {1}}, {}, true));
   cq.remove_completions(Qpn{1});
   EXPECT_FALSE(cq.publish());
   cq.arm(true);
-  EXPECT_EQ(cq.add(2), Outcome(true, false));
+  EXPECT_EQ(cq.add(2), kAdded);
 }
 
 TEST(CompletionQueue, GrowsAndShrinksWithCompletionsInIt) {
@@ -111,30 +113,30 @@ TEST(CompletionQueue, GrowsAndShrinksWithCompletionsInIt) {
 
 TEST(CompletionQueue, NotifiesTheFirstCompletionAfterArming) {
   Cq cq(8, 0);
-  EXPECT_EQ(cq.add(1), Outcome(true, false));
+  EXPECT_EQ(cq.add(1), kAdded);
   cq.arm(false);
-  EXPECT_EQ(cq.add(2), Outcome(true, true));
-  EXPECT_EQ(cq.add(3), Outcome(true, false));
+  EXPECT_EQ(cq.add(2), kAddedAndMustNotify);
+  EXPECT_EQ(cq.add(3), kAdded);
 }
 
 TEST(CompletionQueue, ArmedForSolicitedIgnoresOtherCompletions) {
   Cq cq(8, 0);
   cq.arm(true);
-  EXPECT_EQ(cq.add(1, false), Outcome(true, false));
-  EXPECT_EQ(cq.add(2, true), Outcome(true, true));
+  EXPECT_EQ(cq.add(1, false), kAdded);
+  EXPECT_EQ(cq.add(2, true), kAddedAndMustNotify);
   cq.arm(false);
   cq.arm(true);  // this call does not narrow the earlier request
-  EXPECT_EQ(cq.add(3, false), Outcome(true, true));
+  EXPECT_EQ(cq.add(3, false), kAddedAndMustNotify);
 }
 
-struct Sleeper {
-  HeapPlace place{};
+struct TimedObject {
+  HeapPosition position{};
 };
 
-TEST(DeadlineHeap, ReturnsTheEarliestFirstAfterAnyRemovals) {
-  DeadlineHeap<Sleeper, &Sleeper::place> heap;
+TEST(DeadlineHeap, PopsTheEarliestDeadlineFirstDespiteRemovals) {
+  DeadlineHeap<TimedObject, &TimedObject::position> heap;
   heap.reserve(100);
-  std::array<Sleeper, 100> all;
+  std::array<TimedObject, 100> all;
   Random random(3);
   const auto at = [](std::uint64_t ns) { return Time(Duration(ns)); };
   for (int round = 0; round < 50; ++round) {
@@ -146,15 +148,15 @@ TEST(DeadlineHeap, ReturnsTheEarliestFirstAfterAnyRemovals) {
       const Time top = heap.top_deadline();
       EXPECT_GE(top, last);
       last = top;
-      Sleeper& one = heap.pop();
-      EXPECT_EQ(one.place.deadline, kNever);
+      TimedObject& one = heap.pop();
+      EXPECT_EQ(one.position.deadline, kNever);
     }
   }
 }
 
 TEST(DeadlineHeap, IgnoresADeadlineThatIsLaterThanTheStoredOne) {
-  DeadlineHeap<Sleeper, &Sleeper::place> heap;
-  Sleeper one;
+  DeadlineHeap<TimedObject, &TimedObject::position> heap;
+  TimedObject one;
   heap.schedule(one, Time(Duration(5)));
   heap.schedule(one, Time(Duration(9)));
   heap.schedule(one, kNever);

@@ -12,7 +12,7 @@ namespace verbena::hca {
 
 enum class Counter : std::uint8_t {
   kPacketsIn,
-  kBytesIn,  // bytes from the BTH to the pad, as kBytesOut
+  kBytesIn,  // the bytes from the BTH to the padding; kBytesOut counts the same bytes
   kPacketsOut,
   kBytesOut,
   // These count dropped packets by reason.  Counters::malformed counts the packets that wire/
@@ -22,20 +22,20 @@ enum class Counter : std::uint8_t {
   kDropBadState,        // the QP is not ready to receive
   kDropBadPkey,
   kDropBadQkey,
-  kDropWrongSource,  // not from the address of the QP's peer
-  kDropNoReceive,    // UD or UC: no receive is posted
-  kDropTooLong,      // UD or UC: the message is longer than the posted receive
-  kDropGap,          // UC: an earlier packet of the message is missing
-  kDropRefused,      // UC: a reliable connection would send a NAK
-  kDropNoMember,     // the packet is for a multicast group that no QP is attached to
-  kDropBadGroup,     // group address with a QP's number, or QPN 0xffffff without a group address
+  kDropWrongSource,         // not from the address of the QP's peer
+  kDropNoReceive,           // UD or UC: no receive is posted
+  kDropTooLong,             // UD or UC: the message is longer than the posted receive
+  kDropGap,                 // UC: an earlier packet of the message is missing
+  kDropRefused,             // UC: a reliable connection would send a NAK
+  kDropNoMember,            // the packet is for a multicast group that no QP is attached to
+  kDropBadGroup,            // a group address with another QPN than 0xffffff, or the reverse
   kDropUnexpectedResponse,  // a response to no outstanding request
-  kDropExecuted,            // a record of a direct access that does not fit the QP's requests
+  kDropExecuted,            // a record of a direct access that does not match the QP's state
   // Counts packets that were passed to a QP, once for each member of a group.  This includes
   // packets that the QP itself drops: bad Q_Key, missing or short receive, gap, refused, unexpected
   // response.
   kPacketsToQps,
-  // These count losses and their repair.
+  // These count losses and retransmissions.
   kRetransmissions,
   kTimeouts,
   kProbes,  // retransmissions of the oldest packets before the QP's timeout
@@ -58,7 +58,7 @@ enum class Counter : std::uint8_t {
   kDirectWrites,
   kDirectReads,
   kDirectBytes,
-  kDirectRefused,  // requests that could not be direct accesses, and went as packets
+  kDirectRefused,  // requests that could not be direct accesses, and were sent as packets
   // These count failed objects.
   kQpErrors,  // QPs that went to the error state because of a failure
   kCqOverflows,

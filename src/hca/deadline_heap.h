@@ -11,34 +11,34 @@
 namespace verbena::hca {
 
 // Stores the position of an object in a heap of deadlines.
-struct HeapPlace {
+struct HeapPosition {
   static constexpr std::size_t kNone = ~std::size_t{0};
   std::size_t index = kNone;
   Time deadline = kNever;
 };
 
-// Orders objects by deadline, the earliest on top.  The deadline of an entry may be earlier than
-// that of its object.  When the entry is due, the owner asks the object for its deadline again.  So
-// an event that postpones a timer, which is frequent, costs only one comparison.  Only reserve()
-// allocates.  The heap does not own the objects.
-template <class T, HeapPlace T::*Place>
+// Orders objects by deadline, the earliest on top.  An entry may be due before the deadline of its
+// object.  When the entry is due, the owner reads the deadline of the object, and schedules the
+// object again.  So postponing a timer, which happens often, costs only one comparison.  Only
+// reserve() allocates.  The heap does not own the objects.
+template <class T, HeapPosition T::*Position>
 class DeadlineHeap {
  public:
   void reserve(std::size_t objects) {
     if (objects > heap_.capacity()) heap_.reserve(2 * objects);
   }
-  Time top_deadline() const { return heap_.empty() ? kNever : (heap_.front()->*Place).deadline; }
+  Time top_deadline() const { return heap_.empty() ? kNever : (heap_.front()->*Position).deadline; }
 
   // Makes sure that the entry of the object is due at `deadline` at the latest.
   void schedule(T& object, Time deadline) {
-    HeapPlace& place = object.*Place;
-    if (deadline >= place.deadline) return;
-    place.deadline = deadline;
-    if (place.index == HeapPlace::kNone) {
-      place.index = heap_.size();
+    HeapPosition& position = object.*Position;
+    if (deadline >= position.deadline) return;
+    position.deadline = deadline;
+    if (position.index == HeapPosition::kNone) {
+      position.index = heap_.size();
       heap_.push_back(&object);
     }
-    sift_up(place.index);
+    sift_up(position.index);
   }
   // Removes and returns the object on top.
   T& pop() {
@@ -48,22 +48,22 @@ class DeadlineHeap {
     return object;
   }
   void remove(T& object) {
-    const std::size_t index = (object.*Place).index;
-    if (index == HeapPlace::kNone) return;
-    object.*Place = {};
+    const std::size_t index = (object.*Position).index;
+    if (index == HeapPosition::kNone) return;
+    object.*Position = {};
     T* const moved = heap_.back();
     heap_.pop_back();
     if (moved == &object) return;
     set(index, moved);
     sift_up(index);
-    sift_down((moved->*Place).index);
+    sift_down((moved->*Position).index);
   }
 
  private:
-  Time deadline(std::size_t index) const { return (heap_[index]->*Place).deadline; }
+  Time deadline(std::size_t index) const { return (heap_[index]->*Position).deadline; }
   void set(std::size_t index, T* object) {
     heap_[index] = object;
-    (object->*Place).index = index;
+    (object->*Position).index = index;
   }
   void exchange(std::size_t a, std::size_t b) {
     T* const object = heap_[a];

@@ -68,7 +68,7 @@ bool DirectAccess::find_parts(const SendWqe& wqe, std::uint32_t bytes, Parts& pa
 link::AccessRequest DirectAccess::make_request(const SendWqe& wqe, Psn first,
                                                std::uint32_t psns) const {
   const QpAttributes& a = core_.attributes;
-  const bool reads = wqe.opcode == WrOpcode::kRead;
+  const bool is_read = wqe.opcode == WrOpcode::kRead;
   return {.target = a.destination_qpn,
           .initiator = core_.qpn,
           .initiator_address = a.path.address.source,
@@ -77,7 +77,7 @@ link::AccessRequest DirectAccess::make_request(const SendWqe& wqe, Psn first,
           .generation = generation_,
           .first_psn = first,
           .psns = psns,
-          .access_flags = reads ? access::kRemoteRead : access::kRemoteWrite,
+          .access_flags = is_read ? access::kRemoteRead : access::kRemoteWrite,
           .r_key = wqe.r_key,
           .remote_address = wqe.remote.address,
           .length = wqe.length};
@@ -86,7 +86,7 @@ link::AccessRequest DirectAccess::make_request(const SendWqe& wqe, Psn first,
 void DirectAccess::note_started(const SendWqe& wqe) {
   if (!is_short_write(wqe)) return;
   short_writes_.add(program_has_emptied_cq());
-  last_short_write_ = core_.send_cq.new_moment();
+  last_short_write_ = core_.send_cq.start_epoch();
 }
 
 DirectAccess::Outcome DirectAccess::refuse() {
@@ -98,15 +98,15 @@ DirectAccess::Outcome DirectAccess::refuse() {
 
 DirectAccess::Outcome DirectAccess::carry_out(const SendWqe& wqe, Psn first, std::uint32_t psns) {
   link::Lane& lane = *core_.lane;
-  // Checks for room for the record before anything is copied.
-  if (!lane.prepare_executed()) return lane.ended() ? refuse() : Outcome::kNoRoom;
+  // Checks that the lane has space for the record before any byte is copied.
+  if (!lane.prepare_executed()) return lane.ended() ? refuse() : Outcome::kLaneFull;
   const bool has_immediate = wqe.opcode == WrOpcode::kWriteImm;
   const std::uint32_t total = has_immediate ? psns * core_.mtu() : wqe.length;
   const std::uint32_t bytes = std::min(total - copied_bytes_, kBytesMax);
   Parts parts;
   if (!find_parts(wqe, bytes, parts)) return refuse();
 
-  const bool reads = wqe.opcode == WrOpcode::kRead;
+  const bool is_read = wqe.opcode == WrOpcode::kRead;
   link::PeerMemory& memory = *lane.peer_memory();
   lane.enter();
   const auto granted = lane.may_access()
@@ -115,7 +115,7 @@ DirectAccess::Outcome DirectAccess::carry_out(const SendWqe& wqe, Psn first, std
   bool copied = false;
   if (granted) {
     const std::uint64_t address = granted->address + copied_bytes_;
-    copied = reads ? memory.read(address, parts.used()) : memory.write(address, parts.used());
+    copied = is_read ? memory.read(address, parts.used()) : memory.write(address, parts.used());
   }
   lane.leave();
   core_.shared.copied_bytes += bytes;
@@ -133,14 +133,14 @@ DirectAccess::Outcome DirectAccess::carry_out(const SendWqe& wqe, Psn first, std
                                    .first_psn = first.value,
                                    .psns = psns,
                                    .bytes = total,
-                                   .kind = reads           ? Kind::kRead
+                                   .kind = is_read         ? Kind::kRead
                                            : has_immediate ? Kind::kWriteBeforeImmediate
                                                            : Kind::kWrite,
                                    .r_key = wqe.r_key,
                                    .message_bytes = wqe.length,
                                    .remote_address = wqe.remote.address});
   note_started(wqe);
-  core_.count_direct(reads, reads ? DataFlow::kIn : DataFlow::kOut, psns, total);
+  core_.count_direct(is_read, is_read ? DataFlow::kIn : DataFlow::kOut, psns, total);
   return Outcome::kDone;
 }
 

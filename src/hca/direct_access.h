@@ -11,7 +11,7 @@
 namespace verbena::hca {
 
 // Carries out WRITEs and READs of one RC QP directly, in the memory of the process at the other end
-// of a lane (link/peer_memory.h), so that the target need not run.
+// of a lane (link/peer_memory.h), so that the target process need not run.
 //
 // The owner, the requester, calls carry_out() only while all earlier requests of the QP are
 // complete.  A long request takes several calls.  Each call checks the QP's rights again, so that a
@@ -20,32 +20,33 @@ namespace verbena::hca {
 // A WRITE with immediate data is copied here except for its last packet, which the target needs to
 // consume a receive request.
 //
-// A request that cannot be carried out here goes as packets, even if a part of it was copied
-// already.  The packets have the effect of a retransmission, and the responder reports the errors.
+// A request that cannot be carried out here is sent as packets, even if a part of it was copied
+// already.  The packets then copy this part again, as a retransmission would, and the responder
+// reports the errors.
 class DirectAccess {
  public:
   enum class Outcome : std::uint8_t {
     kDone,
-    kMore,     // a part is done; call again for the rest
-    kNoRoom,   // the lane is full
-    kRefused,  // send packets
+    kMore,      // a part is done; call again for the rest
+    kLaneFull,  // the lane is full
+    kRefused,   // the caller must send packets
   };
   // Limits the bytes of one call.
   static constexpr std::uint32_t kBytesMax = 256 * 1024;
   // A request of at least this length waits until the requests before it are complete.  For a
   // shorter request, waiting would cost more than sending packets.
   static constexpr std::uint32_t kBytesWorthWaiting = 32 * 1024;
-  // A WRITE with immediate data that is shorter than this goes as packets, because the target has
-  // to run anyway.
+  // A WRITE with immediate data that is shorter than this is sent as packets, because the target
+  // has to run anyway.
   static constexpr std::uint32_t kImmediateBytesMin = 16 * 1024;
-  // A stream of WRITEs that are shorter than this is faster as packets (short_writes.h).
+  // A stream of WRITEs is faster as packets if the WRITEs are shorter than this (short_writes.h).
   // ib_write_bw measured WRITEs of 4 KiB at 6.1 GB/s as packets and at 3.8 GB/s as direct accesses.
   // WRITEs of 8 KiB reached 7.4 and 7.0 GB/s.
   static constexpr std::uint32_t kShortWriteBytes = 8192;
 
   explicit DirectAccess(QpCore& core) : core_(core) {}
 
-  // Forgets the state of the old connection, because a new connection begins.
+  // Resets the state for a new connection.
   void start();
   // Returns true if the request is of a kind that can be carried out here, and the peer allows
   // accesses.
@@ -66,7 +67,7 @@ class DirectAccess {
   // `psns` counts all packets of the request, except for the last packet of a WRITE with immediate
   // data.  REQUIRES: can_carry_out(wqe).
   Outcome carry_out(const SendWqe& wqe, Psn first, std::uint32_t psns);
-  // Notes that a request goes as packets, perhaps after a part of it was copied.
+  // Notes that a request is sent as packets, perhaps after a part of it was copied.
   void note_sent_as_packets(const SendWqe& wqe) {
     copied_bytes_ = 0;
     if (!has_peer()) return;
@@ -91,7 +92,7 @@ class DirectAccess {
   std::uint64_t generation_ = 0;    // the generation of the last AccessGrant; 0: unknown
   std::uint32_t copied_bytes_ = 0;  // bytes of the current request that are copied
   ShortWrites short_writes_{};
-  std::uint32_t last_short_write_ = 0;  // CompletionQueue::new_moment() of the last short WRITE
+  std::uint32_t last_short_write_ = 0;  // the epoch that the last short WRITE has started
   // After a refusal, this number of requests does not wait for a direct access, because later
   // requests are often refused as well.
   std::uint32_t requests_not_to_wait_ = 0;

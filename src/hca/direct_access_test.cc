@@ -1,5 +1,5 @@
-// Runs WRITEs and READs that the initiator carries out itself, in the memory of a target that need
-// not run.
+// Tests direct accesses: the initiator itself carries out WRITEs and READs in the memory of the
+// target.  The target need not run for that.
 #include "hca/direct_access.h"
 
 #include <gmock/gmock.h>
@@ -29,8 +29,8 @@ TEST(DirectAccess, WriteCompletesWhileTheTargetSleeps) {
   pair.wire.run(kSecond);
   EXPECT_EQ(text(pair.a.poll()), "1");
   EXPECT_TRUE(pair.same(0, kRemoteOffset, 100'000));
-  EXPECT_EQ(pair.at_a(Counter::kDirectWrites), 1U);
-  EXPECT_EQ(pair.at_a(Counter::kDirectBytes), 100'000U);
+  EXPECT_EQ(pair.count_at_a(Counter::kDirectWrites), 1U);
+  EXPECT_EQ(pair.count_at_a(Counter::kDirectBytes), 100'000U);
 }
 
 TEST(DirectAccess, ReadCompletesWhileTheTargetSleeps) {
@@ -41,10 +41,10 @@ TEST(DirectAccess, ReadCompletesWhileTheTargetSleeps) {
   pair.wire.run(kSecond);
   EXPECT_EQ(text(pair.a.poll()), "1");
   EXPECT_TRUE(pair.same(0, kRemoteOffset, 100'000));
-  EXPECT_EQ(pair.at_a(Counter::kDirectReads), 1U);
+  EXPECT_EQ(pair.count_at_a(Counter::kDirectReads), 1U);
 }
 
-TEST(DirectAccess, FirstRequestOfAConnectionGoesAsPackets) {
+TEST(DirectAccess, FirstRequestOfAConnectionIsSentAsPackets) {
   LanePair pair;
   pair.attach(true);
   pair.rdma(WrOpcode::kWrite, 1, 0, kRemoteOffset, 8).value();
@@ -67,9 +67,9 @@ TEST(DirectAccess, TargetCountsTheRequestAndAcceptsLaterPackets) {
   EXPECT_EQ(text(pair.a.poll()), "1 2");
   EXPECT_EQ(text(pair.b.poll()), "9");
   EXPECT_TRUE(pair.same(0, 1'000'000, 5000));
-  EXPECT_EQ(pair.at_b(Counter::kDirectWrites), 1U);
-  EXPECT_EQ(pair.at_b(Counter::kDirectBytes), 5000U);
-  EXPECT_EQ(pair.at_a(Counter::kRetransmissions), 0U);
+  EXPECT_EQ(pair.count_at_b(Counter::kDirectWrites), 1U);
+  EXPECT_EQ(pair.count_at_b(Counter::kDirectBytes), 5000U);
+  EXPECT_EQ(pair.count_at_a(Counter::kRetransmissions), 0U);
   const Psn sent = pair.a.engine.query_qp(pair.qa).value().attributes.sq_psn;
   EXPECT_EQ(pair.b.engine.query_qp(pair.qb).value().attributes.rq_psn, sent);
 }
@@ -98,7 +98,7 @@ TEST(DirectAccess, OneCallOfTransmitCopiesALimitedNumberOfBytes) {
   EXPECT_EQ(pair.a.poll().size(), 10U);
 }
 
-TEST(DirectAccess, ShortRequestsBehindOthersGoAsPackets) {
+TEST(DirectAccess, ShortRequestsAfterUnfinishedRequestsAreSentAsPackets) {
   DirectPair pair;
   for (std::uint64_t i = 0; i < 10; ++i) {
     pair.receive(i, 1'000'000, 100).value();
@@ -107,25 +107,25 @@ TEST(DirectAccess, ShortRequestsBehindOthersGoAsPackets) {
   }
   pair.wire.run();
   EXPECT_EQ(pair.a.poll().size(), 20U);
-  EXPECT_EQ(pair.at_a(Counter::kDirectWrites), 0U);
+  EXPECT_EQ(pair.count_at_a(Counter::kDirectWrites), 0U);
 }
 
-// Posts short WRITEs and polls no completions.  Each WRITE is posted when the WRITE before it is
-// complete.  Returns the number of WRITEs that were carried out directly.
+// Posts short WRITEs without polling.  Posts each WRITE when the WRITE before it is complete.
+// Returns the number of WRITEs that were carried out directly.
 std::uint64_t write_one_by_one(DirectPair& pair, std::uint64_t count) {
-  const std::uint64_t before = pair.at_a(Counter::kDirectWrites);
+  const std::uint64_t before = pair.count_at_a(Counter::kDirectWrites);
   for (std::uint64_t i = 0; i < count; ++i) {
     pair.rdma(WrOpcode::kWrite, i, 0, kRemoteOffset, 8).value();
     pair.wire.run();
   }
-  return pair.at_a(Counter::kDirectWrites) - before;
+  return pair.count_at_a(Counter::kDirectWrites) - before;
 }
 
-TEST(DirectAccess, StreamOfShortWritesGoesAsPackets) {
+TEST(DirectAccess, StreamOfShortWritesIsSentAsPackets) {
   DirectPair pair;
   constexpr std::uint64_t kSeries = ShortWrites::kSeriesMax;
   pair.a.poll();  // ends the series of the first request
-  EXPECT_EQ(write_one_by_one(pair, 4 * kSeries), kSeries) << "a stream is not detected yet";
+  EXPECT_EQ(write_one_by_one(pair, 4 * kSeries), kSeries) << "the first WRITEs are no stream yet";
   std::array<WorkCompletion, 1> one;
   EXPECT_EQ(pair.a.engine.poll_cq(pair.a.cq, one).value(), 1U);
   EXPECT_EQ(write_one_by_one(pair, 1), 0U);
@@ -138,7 +138,7 @@ TEST(DirectAccess, SingleShortWritesAreDirectAgainSoonAfterAStream) {
   DirectPair pair;
   write_one_by_one(pair, 4 * ShortWrites::kSeriesMax);
   pair.a.poll();
-  for (std::uint32_t i = 1; i < ShortWrites::kShortSeries; ++i) {
+  for (std::uint32_t i = 1; i < ShortWrites::kShortSeriesToEndStream; ++i) {
     EXPECT_EQ(write_one_by_one(pair, 2), 0U);
     EXPECT_EQ(pair.a.poll().size(), 2U);
   }
@@ -156,8 +156,8 @@ TEST(DirectAccess, ReadsAndLongerWritesAreDirectEvenInAStream) {
     pair.rdma(WrOpcode::kWrite, i, 0, kRemoteOffset, DirectAccess::kShortWriteBytes).value();
     pair.wire.run();
   }
-  EXPECT_EQ(pair.at_a(Counter::kDirectReads), 20U);
-  EXPECT_EQ(pair.at_a(Counter::kDirectWrites), 20U);
+  EXPECT_EQ(pair.count_at_a(Counter::kDirectReads), 20U);
+  EXPECT_EQ(pair.count_at_a(Counter::kDirectWrites), 20U);
 }
 
 TEST(DirectAccess, LongRequestsWaitForEarlierRequests) {
@@ -170,11 +170,11 @@ TEST(DirectAccess, LongRequestsWaitForEarlierRequests) {
   }
   pair.wire.run();
   EXPECT_EQ(pair.a.poll().size(), 20U);
-  EXPECT_EQ(pair.at_a(Counter::kDirectWrites), 10U);
+  EXPECT_EQ(pair.count_at_a(Counter::kDirectWrites), 10U);
   EXPECT_TRUE(pair.same(0, kRemoteOffset, 100'000));
 }
 
-TEST(DirectAccess, RequestsOfManyElementsAndInlineRequestsAreCarriedOut) {
+TEST(DirectAccess, RequestsWithManyElementsAndInlineRequestsAreCarriedOut) {
   DirectPair pair;
   pair.a.fill(0, 200'000, 7);
   const std::array sges{pair.a.sge(0, 1), pair.a.sge(1, 0), pair.a.sge(1, 149'998),
@@ -200,10 +200,10 @@ TEST(DirectAccess, RequestsOfManyElementsAndInlineRequestsAreCarriedOut) {
   pair.wire.run();
   EXPECT_TRUE(std::equal(posted.begin(), posted.end(), pair.b.memory.begin() + kRemoteOffset));
   EXPECT_EQ(text(pair.a.poll()), "1 2");
-  EXPECT_EQ(pair.at_a(Counter::kDirectWrites), 2U);
+  EXPECT_EQ(pair.count_at_a(Counter::kDirectWrites), 2U);
 }
 
-TEST(DirectAccess, ReadsIntoANullRegionGoAsPackets) {
+TEST(DirectAccess, ReadsIntoANullRegionAreSentAsPackets) {
   DirectPair pair;
   const MrInfo null = pair.a.engine.register_null_mr(pair.a.pd).value();
   const std::array sges{Sge{0, 100, null.lkey}, pair.a.sge(0, 100)};
@@ -219,7 +219,7 @@ TEST(DirectAccess, ReadsIntoANullRegionGoAsPackets) {
   pair.wire.run();
   EXPECT_EQ(text(pair.a.poll()), "1");
   EXPECT_TRUE(pair.same(0, kRemoteOffset + 100, 100));
-  EXPECT_EQ(pair.at_a(Counter::kDirectReads), 0U);
+  EXPECT_EQ(pair.count_at_a(Counter::kDirectReads), 0U);
 }
 
 TEST(DirectAccess, UnsignaledRequestsHaveNoCompletionAndFreeTheirSlots) {
@@ -230,11 +230,11 @@ TEST(DirectAccess, UnsignaledRequestsHaveNoCompletionAndFreeTheirSlots) {
     pair.wire.run();
     ASSERT_EQ(text(pair.a.poll()), i % 32 == 31 ? "1" : "");
   }
-  EXPECT_EQ(pair.at_a(Counter::kDirectWrites), 300U);
+  EXPECT_EQ(pair.count_at_a(Counter::kDirectWrites), 300U);
 }
 
 TEST(DirectAccess, FullLaneDelaysRequestsAndLosesNone) {
-  constexpr std::uint64_t kRequests = 5000;  // more than the ring has room for
+  constexpr std::uint64_t kRequests = 5000;  // more than fit into the ring
   DirectPair pair;
   pair.stopped_b = true;
   std::uint64_t done = 0;
@@ -251,8 +251,8 @@ TEST(DirectAccess, FullLaneDelaysRequestsAndLosesNone) {
   pair.a.poll();
   pair.rdma(WrOpcode::kWrite, 1, 0, kRemoteOffset, 8).value();
   pair.wire.run();
-  EXPECT_EQ(pair.at_b(Counter::kDropExecuted), 0U);
-  EXPECT_EQ(pair.at_b(Counter::kDirectWrites), pair.at_a(Counter::kDirectWrites));
+  EXPECT_EQ(pair.count_at_b(Counter::kDropExecuted), 0U);
+  EXPECT_EQ(pair.count_at_b(Counter::kDirectWrites), pair.count_at_a(Counter::kDirectWrites));
   EXPECT_EQ(pair.state_a(), QpState::kRts);
 }
 
@@ -265,7 +265,7 @@ TEST(DirectAccess, ResponderReportsMemoryThatTheTargetHasUnmapped) {
   pair.wire.run();
   EXPECT_EQ(text(pair.a.poll()), "1:remote access error");
   EXPECT_EQ(pair.state_b(), QpState::kError);
-  EXPECT_EQ(pair.at_a(Counter::kDirectRefused), 1U);
+  EXPECT_EQ(pair.count_at_a(Counter::kDirectRefused), 1U);
 }
 
 TEST(DirectAccess, DeregisteringTheRegionEndsARequestUnderWay) {
@@ -287,7 +287,7 @@ TEST(DirectAccess, DeregisteringTheRegionEndsARequestUnderWay) {
       .value();
   pair.wire.run();
   EXPECT_EQ(text(pair.a.poll()), "1:remote access error");
-  EXPECT_EQ(pair.memory_of_b.copies, 3U) << "only the copy that had begun goes on";
+  EXPECT_EQ(pair.memory_of_b.copies, 3U) << "only the copy that has begun is finished";
 }
 
 TEST(DirectAccess, AccessOutsideTheNewRangeOfAReregisteredRegionIsRefused) {
@@ -308,16 +308,16 @@ TEST(DirectAccess, AccessOutsideTheNewRangeOfAReregisteredRegionIsRefused) {
                       .r_key = region.rkey};
   pair.a.engine.post_send(pair.qa, request).value();
   pair.wire.run();
-  EXPECT_EQ(pair.at_a(Counter::kDirectWrites), 1U);
+  EXPECT_EQ(pair.count_at_a(Counter::kDirectWrites), 1U);
   request.wr_id = 2;
   request.remote_address += 1;
   pair.a.engine.post_send(pair.qa, request).value();
   pair.wire.run();
   EXPECT_EQ(text(pair.a.poll()), "1 2:remote access error");
-  EXPECT_EQ(pair.at_a(Counter::kDirectWrites), 1U);
+  EXPECT_EQ(pair.count_at_a(Counter::kDirectWrites), 1U);
 }
 
-TEST(DirectAccess, TargetInTheErrorStateIsNotAccessed) {
+TEST(DirectAccess, MemoryOfATargetInTheErrorStateIsNotAccessed) {
   DirectPair pair({.timeout = 1, .retry_count = 1});
   QpAttributes error;
   error.state = QpState::kError;
@@ -335,7 +335,7 @@ TEST(DirectAccess, OldConnectionCannotUseTheRightsOfANewConnection) {
   DirectPair pair({.timeout = 1, .retry_count = 1});
   pair.rdma(WrOpcode::kWrite, 1, 0, kRemoteOffset, 8).value();
   pair.wire.run();
-  EXPECT_EQ(pair.at_a(Counter::kDirectWrites), 1U);
+  EXPECT_EQ(pair.count_at_a(Counter::kDirectWrites), 1U);
   QpAttributes reset;
   reset.state = QpState::kReset;
   pair.b.engine.modify_qp(pair.qb, reset, attribute::kState, pair.wire.now).value();
@@ -345,11 +345,11 @@ TEST(DirectAccess, OldConnectionCannotUseTheRightsOfANewConnection) {
   pair.b.fill(kRemoteOffset, 8, 9);
   pair.rdma(WrOpcode::kWrite, 2, 0, kRemoteOffset, 8).value();
   pair.wire.run();
-  EXPECT_EQ(pair.at_a(Counter::kDirectWrites), 1U);
+  EXPECT_EQ(pair.count_at_a(Counter::kDirectWrites), 1U);
   EXPECT_FALSE(pair.same(0, kRemoteOffset, 8));
 }
 
-TEST(DirectAccess, RecordsThatDoNotFitTheConnectionAreDropped) {
+TEST(DirectAccess, RecordsThatDoNotMatchTheConnectionAreDropped) {
   DirectPair pair;
   pair.rdma(WrOpcode::kWrite, 1, 0, kRemoteOffset, 8).value();
   pair.wire.run();
@@ -361,17 +361,17 @@ TEST(DirectAccess, RecordsThatDoNotFitTheConnectionAreDropped) {
                                   .first_psn = row->expected_psn,
                                   .psns = 1,
                                   .bytes = 8};
-  const auto bad = [&](auto member, auto value) {
+  const auto receive_with = [&](auto member, auto value) {
     link::ExecutedRecord record = good;
     record.*member = value;
     pair.b.engine.receive(record, pair.wire.now);
   };
-  bad(&link::ExecutedRecord::generation, row->generation + 1);
-  bad(&link::ExecutedRecord::target_qpn, 0x23u);
-  bad(&link::ExecutedRecord::initiator_qpn, 0x12u);
-  bad(&link::ExecutedRecord::first_psn, row->expected_psn + 1);
-  bad(&link::ExecutedRecord::psns, 0x800000u);
-  EXPECT_EQ(pair.at_b(Counter::kDropExecuted), 5U);
+  receive_with(&link::ExecutedRecord::generation, row->generation + 1);
+  receive_with(&link::ExecutedRecord::target_qpn, 0x23u);
+  receive_with(&link::ExecutedRecord::initiator_qpn, 0x12u);
+  receive_with(&link::ExecutedRecord::first_psn, row->expected_psn + 1);
+  receive_with(&link::ExecutedRecord::psns, 0x800000u);
+  EXPECT_EQ(pair.count_at_b(Counter::kDropExecuted), 5U);
   EXPECT_EQ(pair.table_b.table.qp(0x22)->expected_psn, row->expected_psn);
   pair.b.engine.receive(good, pair.wire.now);
   EXPECT_EQ(pair.table_b.table.qp(0x22)->expected_psn, row->expected_psn + 1);
@@ -394,10 +394,10 @@ TEST(DirectAccess, RecordInTheMiddleOfAMessageIsDropped) {
                                              .psns = 1,
                                              .bytes = 8},
                         pair.wire.now);
-  EXPECT_EQ(pair.at_b(Counter::kDropExecuted), 1U);
+  EXPECT_EQ(pair.count_at_b(Counter::kDropExecuted), 1U);
 }
 
-TEST(DirectAccess, NothingNewBeginsWhileTheSendQueueDrains) {
+TEST(DirectAccess, NoRequestStartsWhileTheSendQueueDrains) {
   DirectPair pair;
   QpAttributes drain;
   drain.state = QpState::kSqd;
@@ -405,13 +405,13 @@ TEST(DirectAccess, NothingNewBeginsWhileTheSendQueueDrains) {
   pair.rdma(WrOpcode::kWrite, 1, 0, kRemoteOffset, 8).value();
   pair.wire.run();
   EXPECT_THAT(pair.a.poll(), IsEmpty());
-  EXPECT_EQ(pair.at_a(Counter::kDirectWrites), 0U);
+  EXPECT_EQ(pair.count_at_a(Counter::kDirectWrites), 0U);
   QpAttributes ready;
   ready.state = QpState::kRts;
   pair.a.engine.modify_qp(pair.qa, ready, attribute::kState, pair.wire.now).value();
   pair.wire.run();
   EXPECT_EQ(text(pair.a.poll()), "1");
-  EXPECT_EQ(pair.at_a(Counter::kDirectWrites), 1U);
+  EXPECT_EQ(pair.count_at_a(Counter::kDirectWrites), 1U);
 }
 
 TEST(DirectAccess, PeerThatNoLongerAllowsAccessGetsPackets) {
@@ -420,18 +420,18 @@ TEST(DirectAccess, PeerThatNoLongerAllowsAccessGetsPackets) {
   pair.rdma(WrOpcode::kWrite, 1, 0, kRemoteOffset, 8).value();
   pair.wire.run();
   EXPECT_EQ(text(pair.a.poll()), "1");
-  EXPECT_EQ(pair.at_a(Counter::kDirectWrites), 0U);
+  EXPECT_EQ(pair.count_at_a(Counter::kDirectWrites), 0U);
 }
 
-// ---- the same as packets ------------------------------------------------------------------------
+// ---- equality with packets ----------------------------------------------------------------------
 
 struct RunResult {
   std::string completions_a, completions_b;
   std::vector<std::byte> memory_a, memory_b;
-  std::uint64_t direct = 0;
+  std::uint64_t direct_bytes = 0;
 };
 
-// Makes random requests with pauses.  The seed decides everything.
+// Makes random requests with pauses.  The seed determines the whole run.
 RunResult run_random(std::uint64_t seed, bool direct) {
   Random random(seed);
   LanePair pair({.caps = {.max_send_wr = 256,
@@ -456,7 +456,7 @@ RunResult run_random(std::uint64_t seed, bool direct) {
     const bool fills = fills_elements(opcode);
     const std::size_t local_offset = (fills ? kHalf : 0) + random.next() % (kHalf / 16) * 8;
     const std::size_t remote_offset = random.next() % (kHalf / 16) * 8;
-    // A fence keeps later requests from changing what a READ returns.
+    // A fence prevents later requests from changing the result of a READ.
     const std::uint32_t flags = send_flag::kSignaled | send_flag::kFence;
     if (opcode == WrOpcode::kSend || opcode == WrOpcode::kWriteImm) {
       pair.receive(i, remote_offset, bytes).value();
@@ -474,20 +474,20 @@ RunResult run_random(std::uint64_t seed, bool direct) {
   result.completions_b = text(pair.b.poll());
   result.memory_a.assign(pair.a.memory.begin(), pair.a.memory.begin() + 2 * kHalf);
   result.memory_b.assign(pair.b.memory.begin(), pair.b.memory.begin() + 2 * kHalf);
-  result.direct = pair.a.engine.counters()[Counter::kDirectBytes];
+  result.direct_bytes = pair.a.engine.counters()[Counter::kDirectBytes];
   return result;
 }
 
-TEST(DirectAccess, RandomRequestsHaveTheResultsThatPacketsHave) {
+TEST(DirectAccess, RandomRequestsHaveTheSameResultsAsPackets) {
   std::uint64_t direct_bytes = 0;
   const auto seeds = sim::seeds(100);
   for (const std::uint64_t seed : seeds) {
     SCOPED_TRACE(seed);
     const RunResult packets = run_random(seed, false);
     const RunResult direct = run_random(seed, true);
-    direct_bytes += direct.direct;
-    EXPECT_EQ(packets.direct, 0U);
-    if (seed % 8 == 0) continue;  // the two runs differ in when the error comes
+    direct_bytes += direct.direct_bytes;
+    EXPECT_EQ(packets.direct_bytes, 0U);
+    if (seed % 8 == 0) continue;  // the error does not come at the same time in both runs
     ASSERT_EQ(direct.completions_a, packets.completions_a);
     ASSERT_EQ(direct.completions_b, packets.completions_b);
     ASSERT_TRUE(direct.memory_a == packets.memory_a);

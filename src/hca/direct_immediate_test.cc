@@ -1,5 +1,5 @@
-// Runs WRITEs with immediate data.  The initiator itself copies all bytes except for those of the
-// last packet.
+// Tests WRITEs with immediate data.  The initiator copies all bytes by direct access, except for
+// those of the last packet.
 #include <gtest/gtest.h>
 
 #include <cstddef>
@@ -25,7 +25,7 @@ TEST(DirectImmediate, AllButTheLastPacketIsCopiedWhileTheTargetSleeps) {
   const std::size_t copied = 100'000 / 1024 * 1024;
   EXPECT_TRUE(pair.same(0, kWriteOffset, copied));
   EXPECT_FALSE(pair.same(0, kWriteOffset, 100'000));
-  EXPECT_EQ(pair.at_a(Counter::kDirectBytes), copied);
+  EXPECT_EQ(pair.count_at_a(Counter::kDirectBytes), copied);
   EXPECT_EQ(text(pair.a.poll()), "") << "only the target's answer completes the request";
 
   pair.stopped_b = false;
@@ -36,27 +36,27 @@ TEST(DirectImmediate, AllButTheLastPacketIsCopiedWhileTheTargetSleeps) {
   ASSERT_EQ(received.size(), 1U);
   EXPECT_EQ(received[0].byte_len, 100'000U) << "the completion counts the whole message";
   EXPECT_EQ(received[0].opcode, WcOpcode::kReceiveWriteImm);
-  EXPECT_EQ(pair.at_b(Counter::kDirectBytes), copied);
-  EXPECT_EQ(pair.at_b(Counter::kDropExecuted), 0U);
+  EXPECT_EQ(pair.count_at_b(Counter::kDirectBytes), copied);
+  EXPECT_EQ(pair.count_at_b(Counter::kDropExecuted), 0U);
 }
 
-TEST(DirectImmediate, WriteWithoutAReceiveWaitsAndRepeatsOnlyItsLastPacket) {
+TEST(DirectImmediate, WriteWithoutAReceiveRepeatsOnlyItsLastPacket) {
   DirectPair pair;
   pair.a.fill(0, 100'000, 3);
   pair.rdma(WrOpcode::kWriteImm, 1, 0, kWriteOffset, 100'000).value();
   pair.wire.run(std::chrono::milliseconds(50));
-  EXPECT_GE(pair.at_a(Counter::kRnrNaksIn), 1U);
+  EXPECT_GE(pair.count_at_a(Counter::kRnrNaksIn), 1U);
   EXPECT_EQ(text(pair.a.poll()), "");
   pair.receive(9, 1'000'000, 0).value();
   pair.wire.run();
   EXPECT_EQ(text(pair.a.poll()), "1");
   EXPECT_EQ(text(pair.b.poll()), "9");
   EXPECT_TRUE(pair.same(0, kWriteOffset, 100'000));
-  EXPECT_EQ(pair.at_a(Counter::kDirectBytes), std::size_t{97} * 1024);
-  EXPECT_EQ(pair.at_a(Counter::kRetransmissions), pair.at_a(Counter::kRnrNaksIn));
+  EXPECT_EQ(pair.count_at_a(Counter::kDirectBytes), std::size_t{97} * 1024);
+  EXPECT_EQ(pair.count_at_a(Counter::kRetransmissions), pair.count_at_a(Counter::kRnrNaksIn));
 }
 
-TEST(DirectImmediate, RequestsAfterAWriteWithImmediateGoOn) {
+TEST(DirectImmediate, RequestsAfterAWriteWithImmediateComplete) {
   DirectPair pair;
   for (std::uint64_t i = 0; i < 3; ++i) pair.receive(i, 1'000'000, 5000).value();
   pair.a.fill(0, 300'000, 3);
@@ -71,7 +71,7 @@ TEST(DirectImmediate, RequestsAfterAWriteWithImmediateGoOn) {
   EXPECT_TRUE(pair.same(0, kWriteOffset + 70'000, 70'001));
 }
 
-TEST(DirectImmediate, RegionThatIsDeregisteredBeforeTheLastPacketIsAnError) {
+TEST(DirectImmediate, DeregistrationBeforeTheLastPacketIsAnError) {
   DirectPair pair;
   pair.receive(9, 1'000'000, 0).value();
   pair.stopped_b = true;
@@ -84,16 +84,16 @@ TEST(DirectImmediate, RegionThatIsDeregisteredBeforeTheLastPacketIsAnError) {
   EXPECT_EQ(text(pair.b.poll()), "9:local access error");
 }
 
-TEST(DirectImmediate, ShortWriteWithImmediateGoesAsPackets) {
+TEST(DirectImmediate, ShortWriteWithImmediateIsSentAsPackets) {
   DirectPair pair;
   pair.receive(9, 1'000'000, 0).value();
   pair.rdma(WrOpcode::kWriteImm, 1, 0, kWriteOffset, DirectAccess::kImmediateBytesMin - 1).value();
   pair.wire.run();
   EXPECT_EQ(text(pair.a.poll()), "1");
-  EXPECT_EQ(pair.at_a(Counter::kDirectBytes), 0U);
+  EXPECT_EQ(pair.count_at_a(Counter::kDirectBytes), 0U);
 }
 
-TEST(DirectImmediate, RecordsThatContradictThemselvesAreDropped) {
+TEST(DirectImmediate, InconsistentRecordsAreDropped) {
   DirectPair pair;
   const auto row = pair.table_b.table.qp(0x22);
   ASSERT_TRUE(row);
@@ -107,24 +107,26 @@ TEST(DirectImmediate, RecordsThatContradictThemselvesAreDropped) {
                                   .r_key = pair.b.mr.rkey,
                                   .message_bytes = 2049,
                                   .remote_address = pair.b.address(kWriteOffset)};
-  const auto bad = [&](auto member, auto value) {
+  const auto receive_with = [&](auto member, auto value) {
     link::ExecutedRecord record = good;
     record.*member = value;
     pair.b.engine.receive(record, pair.wire.now);
   };
-  bad(&link::ExecutedRecord::bytes, 2047u);
-  bad(&link::ExecutedRecord::psns, 1u);
-  bad(&link::ExecutedRecord::message_bytes, 2048u);
-  EXPECT_EQ(pair.at_b(Counter::kDropExecuted), 3U);
+  receive_with(&link::ExecutedRecord::bytes, 2047u);
+  receive_with(&link::ExecutedRecord::psns, 1u);
+  receive_with(&link::ExecutedRecord::message_bytes, 2048u);
+  EXPECT_EQ(pair.count_at_b(Counter::kDropExecuted), 3U);
   EXPECT_EQ(pair.table_b.table.qp(0x22)->expected_psn, row->expected_psn);
   pair.b.engine.receive(good, pair.wire.now);
   EXPECT_EQ(pair.table_b.table.qp(0x22)->expected_psn, row->expected_psn + 2);
   pair.b.engine.receive(good, pair.wire.now);
-  EXPECT_EQ(pair.at_b(Counter::kDropExecuted), 4U) << "the last packet of the WRITE is expected";
+  EXPECT_EQ(pair.count_at_b(Counter::kDropExecuted), 4U)
+      << "the last packet of the WRITE is expected";
 }
 
-// The target may forbid accesses when a part of a request has been copied, and allow them later.
-TEST(DirectImmediate, ARequestThatEndedAsPacketsDoesNotAffectTheNextRequest) {
+// The target forbids accesses after a part of the first request was copied, and allows them again
+// for the next request.
+TEST(DirectImmediate, ARefusedDirectAccessDoesNotAffectTheNextRequest) {
   for (const WrOpcode opcode : {WrOpcode::kWrite, WrOpcode::kWriteImm}) {
     DirectPair pair;
     constexpr std::size_t kBytes = 3 * DirectAccess::kBytesMax;

@@ -81,7 +81,7 @@ Result<MrInfo> Engine::State::add_region(PdHandle pd_handle, std::uint64_t addre
 Result<MrInfo> Engine::register_mr(PdHandle pd, std::uint64_t address, std::uint64_t length,
                                    std::uint64_t iova, std::uint32_t access_flags) {
   VB_TRY_VOID(find(state_->pds, pd, kNoPd));
-  VB_TRY_VOID(Memory::check(address, length, iova, access_flags));
+  VB_TRY_VOID(Memory::check_region(address, length, iova, access_flags));
   return state_->add_region(pd, address, length, iova, access_flags);
 }
 
@@ -109,7 +109,7 @@ Result<void> Engine::reregister_mr(MrHandle handle, const MrChange& change) {
   const bool zero_based = (flags & access::kZeroBased) != 0;
   const std::uint64_t new_iova = zero_based ? 0 : change.address;
   const std::uint64_t iova = changes_memory ? new_iova : region.iova;
-  VB_TRY_VOID(Memory::check(address, length, iova, flags));
+  VB_TRY_VOID(Memory::check_region(address, length, iova, flags));
   --region.pd.regions;
   if (!state_->shared.memory.replace(region, pd, address, length, iova, flags)) {
     ++state_->shared.counters[Counter::kLimitPublished];
@@ -353,8 +353,8 @@ Result<void> Engine::destroy_qp(QpHandle handle) {
   if (qp.groups > 0) return fail(Errc::kBusy, "the QP is attached to multicast groups");
   s.activate_ready();
   s.active.remove(qp);
-  s.in_burst.remove(qp);
-  s.full_lane.remove(qp);
+  s.waiting_for_burst.remove(qp);
+  s.waiting_for_lane.remove(qp);
   s.deadlines.remove(qp);
   s.shared.qp_events.remove(qp.core());
   s.qps_by_qpn.erase(qp.core().qpn.value);

@@ -19,7 +19,7 @@
 namespace verbena::hca {
 
 // Implements a software HCA: a whole channel adapter as a function of its inputs.  Work requests,
-// packets and time go in; packets, completions, events and one next deadline come out.  It has no
+// packets and time go in.  Packets, completions, events and the next deadline come out.  It has no
 // access to sockets, clocks or threads.
 //
 //     post_send, post_recv ----> +--------+ ----> poll_cq
@@ -36,12 +36,12 @@ namespace verbena::hca {
 // destroy an object while another thread uses it, as with all verbs objects.  No call of the data
 // path allocates memory.
 //
-// A post may leave work that only the driver can do.  The poster calls has_work() to find that out.
+// A post may leave work that only the driver can do.  The poster calls has_work() to check this.
 // After any input the driver calls transmit() until it returns false, then drains poll_event() and
 // reads deadline() again.
 //
 // Handles: a stale or forged handle gives kBadHandle.  No call blocks.  Destroying an object that
-// others use gives kBusy, and the error's context names the users.
+// other objects use gives kBusy, and the error's context names these objects.
 class Engine {
  public:
   // `random` makes the keys of memory regions.  Peers cannot guess these keys if the seed of
@@ -68,9 +68,9 @@ class Engine {
   // reads as zeros and discards writes.  Programs use such a region for parts of messages that they
   // do not need.
   Result<MrInfo> register_null_mr(PdHandle pd);
-  // Changes the domain, the memory or the access rights of a region, as `what` says
-  // (vol1 10.6.3.3.4, 11.2.8.5).  For new memory, `iova` is its address, or 0 with kZeroBased.  The
-  // keys stay the same.  On an error nothing has changed.  kBusy: windows are bound to the region.
+  // Changes the domain, the memory or the access rights of a region, as `what` says (vol1
+  // 10.6.3.3.4, 11.2.8.5).  For new memory, `iova` is its address, or 0 with kZeroBased.  The keys
+  // stay the same.  If the call fails, nothing changes.  kBusy: windows are bound to the region.
   struct MrChange {
     static constexpr std::uint32_t kTranslation = 1, kPd = 2, kAccess = 4;  // ibv_rereg_mr_flags
     std::uint32_t what = 0;
@@ -90,9 +90,9 @@ class Engine {
   void set_memory_guard(MemoryGuard guard);
 
   // Publishes the memory regions that peers may read or write, and the RC QPs that accept requests.
-  // Memory windows are not published.  Null ends the publication, and leaves the rows in the old
-  // table.  REQUIRES: the table is empty, and lives until the engine is destroyed or this function
-  // is called again.
+  // Memory windows are not published.  Null ends the publication; the rows in the old table remain.
+  // REQUIRES: the table is empty, and lives until the engine is destroyed or this function is
+  // called again.
   void set_access_table(link::AccessTable* table);
 
   // Sets the P_Key table of a port.  A QP uses the entry at its pkey_index.  The port {0, 1} exists
@@ -129,8 +129,8 @@ class Engine {
     std::uint64_t cookie = 0;
   };
   Result<SrqInfo> query_srq(SrqHandle srq) const;
-  // Requests the event SrqLimitReached, which comes once when fewer than `limit` receives wait.  A
-  // limit of 0 cancels the request.
+  // Requests the event SrqLimitReached, which is raised once when fewer than `limit` receives wait.
+  // A limit of 0 cancels the request.
   Result<void> arm_srq(SrqHandle srq, std::uint32_t limit);
   Result<void> resize_srq(SrqHandle srq, std::uint32_t max_wr);
   Result<void> destroy_srq(SrqHandle srq);  // discards its events that were not polled
@@ -158,8 +158,8 @@ class Engine {
   Result<void> attach_multicast(QpHandle qp, const Gid& group);
   // Detaches the QP from a group.  kInvalidArgument: the QP is not attached.
   Result<void> detach_multicast(QpHandle qp, const Gid& group);
-  // Tells the QP that the connection is established.  The QP then reports no kFirstPacket, because
-  // the CM needs no such event any more.
+  // Tells the QP that the connection is established.  After this call the QP reports no
+  // kFirstPacket, because the CM no longer needs that event.
   Result<void> mark_established(QpHandle qp);
   Result<QpHandle> find_qp(Qpn qpn) const;
 
@@ -177,8 +177,9 @@ class Engine {
   Result<void> post_srq_recv(SrqHandle srq, const RecvRequest& request);
   // Polls completions, and returns the number that was stored in `out`.
   Result<unsigned> poll_cq(CqHandle cq, std::span<WorkCompletion> out);
-  // Requests a CqNotify for the next completion, or only for the next completion that is solicited
-  // or failed.  Poll again after arming: completions that were added before arming cause no event.
+  // Requests a CqNotify for the next completion.  With `solicited_only`, requests it for the next
+  // completion that is solicited or failed.  The caller must poll again after arming, because
+  // completions that were added before cause no event.
   Result<void> arm_cq(CqHandle cq, bool solicited_only);
   // Returns true if a posted request waits for the driver to call transmit().
   bool has_work() const;
@@ -187,29 +188,31 @@ class Engine {
 
   // Handles a packet whose ICRC was checked; the source of its address is the peer.
   void receive(const link::Arrival& arrival, Time now);
-  // Handles the record of a WRITE or READ that a peer has carried out by itself (link/lane.h).
+  // Handles the record of a WRITE or READ that a peer has carried out by direct access
+  // (link/lane.h).
   void receive(const link::ExecutedRecord& executed, Time now);
-  // Adds packets to the burst and to lanes until the burst is full, a few hundred packets are
-  // sent, or nothing is left to send.  Returns true if the caller must send the burst and call
+  // Adds packets to the burst and to lanes until the burst is full, a few hundred packets are sent,
+  // or no packet remains to be sent.  Returns true if the caller must send the burst and call
   // again.
   bool transmit(link::Burst& burst, Time now);
   // Returns true if all new posts are small and follow packets that the peer has not answered yet.
   // Then the driver may wait for more posts, and send all of them as a batch.  Returns false when
-  // enough posts for a batch wait.
+  // the waiting posts already fill a batch.
   bool posts_can_wait() const;
   // Sends packets for processes of this host by these lanes from now on.  With null, all packets
-  // leave by the burst.  REQUIRES: the lanes live until the engine is destroyed or this function is
-  // called again.
+  // are added to bursts.  REQUIRES: the lanes live until the engine is destroyed or this function
+  // is called again.
   void set_lanes(link::Lanes* lanes);
   // Drops all pointers to lanes.  Each QP chooses its lane again with its next packet.  REQUIRES:
   // the owner calls this function before it removes a lane from link::Lanes.
   void forget_lanes();
   // Returns true if packets wait for room in a lane.  The next transmit() tries again.
   bool waits_for_lane() const;
-  // Makes completions visible to the consumer, for a driver that lets packets wait for a moment.
-  // transmit() does the same before it sends anything.
+  // Makes completions visible to the consumer (Personality::batches_completions).  A driver that
+  // delays its packets calls this function.  transmit() also makes completions visible, before it
+  // sends packets.
   void publish();
-  // Handles the deadlines that have come.  A call before deadline() is harmless.
+  // Handles the deadlines that have passed.  A call before deadline() has no effect.
   void on_timer(Time now);
   // Returns the time at which to call on_timer(), or kNever.  The time may be earlier than
   // necessary, but never later.
@@ -219,12 +222,12 @@ class Engine {
   // only the first few.
   std::optional<RequestFailure> poll_failure();
 
-  // ---- visibility (driver) --------------------------------------------------------------------
+  // ---- diagnostics (driver) -------------------------------------------------------------------
 
   std::size_t qp_count() const;
-  // Writes one row per QP, in the order of slots.  Returns the number of rows that were written.
+  // Writes one row per QP.  Returns the number of rows that were written.
   std::size_t rows(std::span<QpRow> out) const;
-  // Returns the current values, including those that posting threads count.
+  // Returns the current values.  They include the events that posting threads have counted.
   Counters counters() const;
 
  private:

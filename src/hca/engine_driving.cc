@@ -10,9 +10,10 @@ namespace verbena::hca {
 namespace {
 
 // Limits the packets of one call of transmit(), because the driver must release its lock for other
-// threads.  Without the limit, a peer that empties its lane at once could keep the driver sending.
+// threads.  Without the limit, the driver could send for ever to a peer that reads its lane fast
+// enough.
 constexpr std::uint64_t kPacketsPerTransmit = 256;
-// Towards this limit, a direct access counts as one packet for each kBytesPerPacket bytes.
+// A direct access counts towards kPacketsPerTransmit as one packet per this number of bytes.
 constexpr std::uint64_t kBytesPerPacket = 4096;
 
 }  // namespace
@@ -104,7 +105,7 @@ void Engine::receive(const link::ExecutedRecord& executed, Time now) {
 }
 
 bool Engine::posts_can_wait() const {
-  constexpr int kQpsMax = 16;  // limits the cost of each post
+  constexpr int kQpsMax = 16;  // limits the time that this function takes in each post
   int qps = 0;
   for (const Qp* qp = state_->ready.newest(); qp != nullptr; qp = qp->ready_next) {
     if (++qps > kQpsMax || !qp->posts_can_wait()) return false;
@@ -125,7 +126,7 @@ void Engine::forget_lanes() {
   });
 }
 
-bool Engine::waits_for_lane() const { return !state_->full_lane.empty(); }
+bool Engine::waits_for_lane() const { return !state_->waiting_for_lane.empty(); }
 
 void Engine::publish() { state_->shared.publish(); }
 
@@ -136,12 +137,12 @@ bool Engine::transmit(link::Burst& burst, Time now) {
     return s.shared.counters[Counter::kPacketsOut] + s.shared.copied_bytes / kBytesPerPacket;
   };
   const std::uint64_t end = sent_packets() + kPacketsPerTransmit;
-  while (!s.in_burst.empty()) {
-    Qp& qp = s.in_burst.pop_front();
+  while (!s.waiting_for_burst.empty()) {
+    Qp& qp = s.waiting_for_burst.pop_front();
     qp.on_burst_sent();
-    s.active.push_back(qp);  // the QP may have waited for the burst to be sent
+    s.active.push_back(qp);  // the end of the burst may allow the QP to send
   }
-  while (!s.full_lane.empty()) s.active.push_back(s.full_lane.pop_front());
+  while (!s.waiting_for_lane.empty()) s.active.push_back(s.waiting_for_lane.pop_front());
   s.activate_ready();
   s.shared.publish();
   while (!burst.full() && sent_packets() < end && !s.active.empty()) {
@@ -149,13 +150,14 @@ bool Engine::transmit(link::Burst& burst, Time now) {
     const bool more = qp.transmit(burst, now);
     s.deadlines.schedule(qp, qp.deadline());
     if (qp.waits_for_lane()) {
-      s.full_lane.push_back(qp);
+      s.waiting_for_lane.push_back(qp);
     } else if (more) {
       s.active.push_back(qp);
     }
-    if (qp.waits_for_burst()) s.in_burst.push_back(qp);
+    if (qp.waits_for_burst()) s.waiting_for_burst.push_back(qp);
   }
-  return !s.active.empty() || !s.in_burst.empty() || !s.shared.unpublished.empty() || has_work();
+  return !s.active.empty() || !s.waiting_for_burst.empty() || !s.shared.unpublished.empty() ||
+         has_work();
 }
 
 void Engine::on_timer(Time now) {
@@ -174,7 +176,7 @@ std::optional<Event> Engine::poll_event() { return state_->shared.poll_event(); 
 
 std::optional<RequestFailure> Engine::poll_failure() { return state_->shared.poll_failure(); }
 
-// ---- visibility ---------------------------------------------------------------------------------
+// ---- diagnostics --------------------------------------------------------------------------------
 
 std::size_t Engine::qp_count() const { return state_->qps.size(); }
 

@@ -1,4 +1,4 @@
-// Checks that an engine with QPs in every state does not crash or send endlessly for any input.
+// Checks that no input makes an engine with QPs in every state crash or send for ever.
 //
 // The input is a script of steps: raw packets, packets with valid headers and fuzzed fields (which
 // pass the first checks), timers, and draining of the output.
@@ -51,15 +51,15 @@ struct PacketCounter {
 };
 PacketCounter packet_counter;
 
-// Stores the initial state of a QP, for revive().
+// Stores the initial state of a QP.  restore() returns the QP to this state.
 struct InitialState {
   QpHandle qp;
   QpAttributes attributes;
   QpState state;
 };
 
-struct World {
-  World() {
+struct FuzzedEngine {
+  FuzzedEngine() {
     const Options o{.mtu = Mtu::k256, .rd_atomic = 2};
     const QpState states[] = {QpState::kReset, QpState::kInit, QpState::kRtr,
                               QpState::kRts,   QpState::kRts,  QpState::kRts};
@@ -109,7 +109,8 @@ struct World {
     host.engine.modify_qp(qp, a, attribute::kState, now).value();
     return qp;
   }
-  // Ignores errors: a request that is invalid ends its QP, and that is another state to test.
+  // Ignores errors, because an invalid request puts its QP into another state that is worth
+  // testing.
   void post_window(QpHandle qp, bool bind) {
     static_cast<void>(host.engine.post_send(
         qp, {.opcode = bind ? WrOpcode::kBindWindow : WrOpcode::kLocalInvalidate,
@@ -131,8 +132,9 @@ struct World {
       }
     }
   }
-  // Puts a QP back in its initial state, because most invalid packets end their QP.
-  void revive(const InitialState& initial) {
+  // Returns a QP to its initial state, because most invalid packets put their QP into the error
+  // state.
+  void restore(const InitialState& initial) {
     QpAttributes reset;
     reset.state = QpState::kReset;
     host.engine.modify_qp(initial.qp, reset, attribute::kState, now).value();
@@ -154,7 +156,7 @@ struct World {
     host.engine.receive({{.source = gid_of(from_peer ? 2 : 3), .destination = gid_of(1)}, block},
                         now);
   }
-  // Sends any opcode, length and bytes to one of the QPs.
+  // Delivers a packet to one of the QPs.  Its opcode, length and bytes come from the input.
   void deliver_addressed(std::vector<std::byte> bytes, std::uint8_t qp, std::uint8_t psn) {
     const auto write_number = [&](std::size_t at, std::uint32_t value, std::size_t count) {
       for (std::size_t i = 0; i < count && at + i < bytes.size(); ++i) {
@@ -168,26 +170,27 @@ struct World {
         9, (0xfffffeu + static_cast<std::uint32_t>(static_cast<std::int8_t>(psn))) & 0xffffff, 3);
     deliver(bytes, true);
   }
+  // Delivers a packet with valid headers, whose fields come from the input.
   void deliver_composed(Script& script) {
     wire::TransportPacket packet;
     packet.bth.opcode = static_cast<wire::Opcode>(script.byte());
     if (!wire::is_known(packet.bth.opcode)) return;
-    const std::uint8_t marks = script.byte();
+    const std::uint8_t flags = script.byte();
     packet.bth.destination_qpn = Qpn{0x10u + script.byte() % 10};
-    packet.bth.acknowledge_request = (marks & 8) != 0;
-    packet.bth.solicited_event = (marks & 16) != 0;
+    packet.bth.acknowledge_request = (flags & 8) != 0;
+    packet.bth.solicited_event = (flags & 16) != 0;
     packet.bth.psn =
         Psn{0xfffffe} + static_cast<std::uint32_t>(static_cast<std::int8_t>(script.byte()));
     packet.aeth = {script.byte(), script.byte()};
-    packet.atomic_ack.original = marks;
-    packet.invalidate_r_key = (marks & 32) != 0 ? script.word() : window;
-    packet.reth = {host.address(script.byte()), (marks & 32) != 0 ? window : host.mr.rkey,
-                   (marks & 64) != 0 ? script.word() : script.byte() * 16u};
+    packet.atomic_ack.original = flags;
+    packet.invalidate_r_key = (flags & 32) != 0 ? script.word() : window;
+    packet.reth = {host.address(script.byte()), (flags & 32) != 0 ? window : host.mr.rkey,
+                   (flags & 64) != 0 ? script.word() : script.byte() * 16u};
     packet.atomic = {.virtual_address = packet.reth.virtual_address,
                      .r_key = packet.reth.r_key,
-                     .swap_or_add = marks,
+                     .swap_or_add = flags,
                      .compare = 0};
-    const std::size_t payload = (marks & 128) != 0 ? 256 : script.byte();
+    const std::size_t payload = (flags & 128) != 0 ? 256 : script.byte();
     deliver(packet_of(packet, wire::has_payload(packet.bth.opcode) ? payload : 0), true);
   }
 
@@ -204,7 +207,7 @@ struct World {
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace verbena::hca;
-  World world;
+  FuzzedEngine target;
   Script script(data, size);
   while (!script.empty()) {
     const std::uint8_t step = script.byte();
@@ -215,28 +218,28 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
         std::vector<std::byte> bytes = script.bytes(length % 32u);
         bytes.resize(length * 2u, std::byte{psn});
         if ((step & 8) != 0) {
-          world.deliver_addressed(std::move(bytes), qp, psn);
+          target.deliver_addressed(std::move(bytes), qp, psn);
         } else {
-          world.deliver(bytes, (step & 16) == 0);
+          target.deliver(bytes, (step & 16) == 0);
         }
         break;
       }
-      case 1: world.drain(); break;
+      case 1: target.drain(); break;
       case 2:
-        world.now = std::min(world.host.engine.deadline(), world.now + kSecond);
-        world.host.engine.on_timer(world.now);
+        target.now = std::min(target.host.engine.deadline(), target.now + kSecond);
+        target.host.engine.on_timer(target.now);
         break;
-      case 3: world.post(world.qps[script.byte() % world.qps.size()]); break;
+      case 3: target.post(target.qps[script.byte() % target.qps.size()]); break;
       case 4:
         if ((step & 16) != 0) {
-          world.revive(world.initial_states[script.byte() % world.initial_states.size()]);
+          target.restore(target.initial_states[script.byte() % target.initial_states.size()]);
         } else {
-          world.post_window(world.qps[script.byte() % world.qps.size()], (step & 8) != 0);
+          target.post_window(target.qps[script.byte() % target.qps.size()], (step & 8) != 0);
         }
         break;
-      default: world.deliver_composed(script); break;
+      default: target.deliver_composed(script); break;
     }
   }
-  world.drain();
+  target.drain();
   return 0;
 }

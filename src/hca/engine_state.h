@@ -53,15 +53,15 @@ struct Engine::State {
     }
     while (oldest != nullptr) {
       Qp& qp = *oldest;
-      oldest = qp.ready_next;  // read first: a poster may change ready_next later
-      qp.ready.exchange(false, std::memory_order_acq_rel);
+      oldest = qp.ready_next;  // after the next line, a poster may change ready_next
+      qp.in_ready_list.exchange(false, std::memory_order_acq_rel);
       active.push_back(qp);
     }
   }
   Result<MrInfo> add_region(PdHandle pd_handle, std::uint64_t address, std::uint64_t length,
                             std::uint64_t iova, std::uint32_t access_flags);
   void receive_for_group(const wire::TransportPacket& packet, const link::Arrival& arrival);
-  // Makes the driver check the packets and the deadline of the QP again after a change.
+  // Makes the driver check after a change if the QP has packets to send, and when its timer is due.
   void reschedule(Qp& qp) {
     active.push_back(qp);
     deadlines.schedule(qp, qp.deadline());
@@ -77,10 +77,13 @@ struct Engine::State {
   Slots<Qp> qps;
   KeyTable<Qp> qps_by_qpn;
   MulticastGroups groups;
-  List<Qp, &Qp::active_link> active;   // QPs that may have something to send
-  List<Qp, &Qp::burst_link> in_burst;  // QPs with sends that complete when the burst was sent
-  List<Qp, &Qp::lane_link> full_lane;  // QPs that wait for room in their lane
-  DeadlineHeap<Qp, &Qp::heap_place> deadlines;
+  // Contains the QPs that may have packets to send.
+  List<Qp, &Qp::active_link> active;
+  // Contains the QPs with sends that complete when the burst is sent.
+  List<Qp, &Qp::burst_link> waiting_for_burst;
+  // Contains the QPs whose lane is full.
+  List<Qp, &Qp::lane_link> waiting_for_lane;
+  DeadlineHeap<Qp, &Qp::heap_position> deadlines;
   ReadyList ready;
 };
 

@@ -9,7 +9,7 @@ namespace {
 
 using namespace testing;
 
-constexpr std::size_t kReceiverOffset = 1 << 20;  // the data of the receiving side begin here
+constexpr std::size_t kReceiverOffset = 1 << 20;  // the offset of the data in the receiving host
 
 TEST(Engine, CompletesOnlySignaledSends) {
   Pair p;
@@ -25,7 +25,8 @@ TEST(Engine, CompletesOnlySignaledSends) {
   EXPECT_EQ(text(all.a.poll()), "1");
 }
 
-// Because of this rule a CQ that is no larger than the send queue never overflows.
+// Polling a completion frees the slot of its request.  So a CQ with the size of the send queue
+// never overflows.
 TEST(Engine, PollingACompletionFreesItsSlot) {
   Pair p;
   const auto fill = [&](std::uint32_t flags) {
@@ -41,7 +42,8 @@ TEST(Engine, PollingACompletionFreesItsSlot) {
   ASSERT_EQ(p.a.engine.poll_cq(p.a.cq, three).value(), 3u);
   EXPECT_EQ(fill(0), 3u);
   EXPECT_EQ(p.a.poll().size(), capacity - 3);
-  // The three unsignaled requests keep their slots until a later signaled one was polled.
+  // The three unsignaled requests keep their slots until the completion of a later request is
+  // polled.
   EXPECT_EQ(fill(send_flag::kSignaled), capacity - 3);
   EXPECT_EQ(p.a.poll().size(), capacity - 3);
   EXPECT_EQ(fill(send_flag::kSignaled), capacity);
@@ -60,12 +62,12 @@ TEST(Engine, DestroyingAQpRemovesItsCompletionsFromTheCq) {
     ASSERT_TRUE(p.a.engine.modify_qp(id % 2 == 0 ? other : p.qa, error, attribute::kState, {}));
   }
   ASSERT_TRUE(p.a.engine.destroy_qp(p.qa));
-  const auto left = p.a.poll();
-  ASSERT_EQ(left.size(), 3u);
-  for (std::size_t i = 0; i < 3; ++i) EXPECT_EQ(left[i].wr_id, 2 * i + 2);
+  const auto remaining = p.a.poll();
+  ASSERT_EQ(remaining.size(), 3u);
+  for (std::size_t i = 0; i < 3; ++i) EXPECT_EQ(remaining[i].wr_id, 2 * i + 2);
 }
 
-TEST(Engine, GrantsInlineBytesForTheRoomOfElements) {
+TEST(Engine, GrantsAsManyInlineBytesAsTheElementsOccupy) {
   Host host(1);
   QpInit init;
   init.pd = host.pd;
@@ -88,13 +90,13 @@ TEST(Engine, RaisesCommunicationEstablishedExactlyOnce) {
   const auto attributes_b = attributes_for(b, a, o, Qpn{0x11}, o.psn_b, o.psn_a);
   to_state(b, qb, attributes_b, QpState::kRtr);
   ASSERT_TRUE(a.engine.mark_established(qa));
-  const Sge room = b.sge(0, 10);
-  for (int i = 0; i < 3; ++i) ASSERT_TRUE(b.engine.post_recv(qb, {.sges = {&room, 1}}));
+  const Sge buffer = b.sge(0, 10);
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(b.engine.post_recv(qb, {.sges = {&buffer, 1}}));
   const Sge data = a.sge(0, 10);
   ASSERT_TRUE(a.engine.post_send(qa, {.sges = {&data, 1}}));
   wire.run();
   const std::vector<Event> expected = {QpEvent{qb, 500 + 0x22, Qpn{0x22}, QpEvent::Kind::kCommEst}};
-  EXPECT_EQ(b.events(), expected);  // the packet came in RTR
+  EXPECT_EQ(b.events(), expected);  // the packet arrived in the state RTR
   auto rts = attributes_b;
   rts.state = QpState::kRts;
   ASSERT_TRUE(b.engine.modify_qp(qb, rts, kToRts, wire.now));
@@ -103,7 +105,7 @@ TEST(Engine, RaisesCommunicationEstablishedExactlyOnce) {
   ASSERT_TRUE(a.engine.post_recv(qa, {.sges = {&back, 1}}));
   wire.run();
   EXPECT_TRUE(b.events().empty());
-  EXPECT_TRUE(a.events().empty());  // mark_established() suppresses the event
+  EXPECT_TRUE(a.events().empty());  // a packet after mark_established() raises no event
 }
 
 TEST(Engine, ReportsAFirstPacketInRtsOnlyToTheConnectionManager) {
@@ -117,8 +119,9 @@ TEST(Engine, ReportsAFirstPacketInRtsOnlyToTheConnectionManager) {
   EXPECT_TRUE(p.a.events().empty());  // responses raise no event
 }
 
-// mark_established() serves the connection manager, and is not part of the specification.
-TEST(Engine, MarkEstablishedKeepsTheEventOfTheSpecification) {
+// mark_established() is not part of the specification, so it must not suppress an event of the
+// specification.
+TEST(Engine, MarkEstablishedDoesNotSuppressCommunicationEstablished) {
   for (const QpState state : {QpState::kRtr, QpState::kRts}) {
     HostUnderTest b({}, state);
     ASSERT_TRUE(b.host.engine.mark_established(b.qp));
@@ -178,7 +181,7 @@ TEST(Engine, ACqOverflowPutsTheQpInTheErrorState) {
   EXPECT_EQ(text(a.poll()), "1 2");
 }
 
-TEST(Engine, AllQpsGetTheirTurnToSend) {
+TEST(Engine, ManyBusyQpsAllCompleteTheirRequests) {
   Options o;
   Host a(1, 64 << 20), b(2, 64 << 20);
   Wire wire;
@@ -239,17 +242,17 @@ void expect_bad_handles(Engine& e, PdHandle pd, MrHandle mr, CqHandle cq, AhHand
   EXPECT_TRUE(bad(e.poll_cq(cq, {})));
   EXPECT_TRUE(bad(e.arm_cq(cq, false)));
   EXPECT_TRUE(bad(e.destroy_ah(ah)));
-  const Qpn free{0x999};
-  EXPECT_TRUE(bad(e.create_qp({.pd = pd, .send_cq = good.cq, .recv_cq = good.cq}, free)));
-  EXPECT_TRUE(bad(e.create_qp({.pd = good.pd, .send_cq = cq, .recv_cq = good.cq}, free)));
-  EXPECT_TRUE(bad(e.create_qp({.pd = good.pd, .send_cq = good.cq, .recv_cq = cq}, free)));
+  const Qpn unused_qpn{0x999};
+  EXPECT_TRUE(bad(e.create_qp({.pd = pd, .send_cq = good.cq, .recv_cq = good.cq}, unused_qpn)));
+  EXPECT_TRUE(bad(e.create_qp({.pd = good.pd, .send_cq = cq, .recv_cq = good.cq}, unused_qpn)));
+  EXPECT_TRUE(bad(e.create_qp({.pd = good.pd, .send_cq = good.cq, .recv_cq = cq}, unused_qpn)));
   EXPECT_TRUE(bad(e.modify_qp(qp, {}, attribute::kState, {})));
   EXPECT_TRUE(bad(e.query_qp(qp)));
   EXPECT_TRUE(bad(e.destroy_qp(qp)));
   EXPECT_TRUE(bad(e.mark_established(qp)));
   EXPECT_TRUE(bad(e.post_send(qp, {})));
   EXPECT_TRUE(bad(e.post_recv(qp, {})));
-  EXPECT_TRUE(bad(e.find_qp(free)));
+  EXPECT_TRUE(bad(e.find_qp(unused_qpn)));
 }
 
 TEST(Engine, ReregisteringChangesARegionAndKeepsItsKeys) {
@@ -331,7 +334,7 @@ TEST(Engine, ANullRegionReadsAsZerosAndDiscardsWrites) {
   EXPECT_EQ(text(q.a.poll()), "4:local protection error");
 }
 
-TEST(Engine, ACompletionHasTheTimeOfTheDriver) {
+TEST(Engine, ACompletionHasTheTimeOfTheDriversCall) {
   Pair p;
   p.receive(1, 0, 64).value();
   p.send(2, 0, 16).value();
@@ -341,7 +344,7 @@ TEST(Engine, ACompletionHasTheTimeOfTheDriver) {
   EXPECT_EQ(p.a.poll().at(0).time, posted + 2 * kLatency);
 }
 
-TEST(Engine, RefusesToResizeACqBelowItsContent) {
+TEST(Engine, RefusesToResizeACqBelowItsNumberOfCompletions) {
   Pair p;
   for (std::uint64_t id = 0; id < 5; ++id) p.receive(id, 0, 64).value();
   for (std::uint64_t id = 0; id < 5; ++id) p.send(id, 0, 16, 0).value();
@@ -474,11 +477,11 @@ TEST(Engine, CountsDroppedPacketsByReason) {
   p.b.engine.receive({from_a, std::vector<std::byte>(8)}, p.wire.now);
   EXPECT_EQ(counters().malformed[std::to_underlying(wire::Drop::kTooShort)], 1u);
   EXPECT_TRUE(p.b.events().empty());  // no packet was a valid request
-  packet.bth.pkey = Pkey{0x7fff};     // a limited member may talk to a full one
+  packet.bth.pkey = Pkey{0x7fff};     // a limited member may send to a full member
   ASSERT_TRUE(p.receive(1, kReceiverOffset, 10));
   deliver(packet, from_a);
   EXPECT_EQ(text(p.b.poll()), "1");
-  // Each of the six packets was counted once.
+  // All six packets were counted, each of them once.
   EXPECT_EQ(counters()[Counter::kPacketsIn], 6u);
   EXPECT_EQ(counters()[Counter::kPacketsToQps], 1u);
   for (std::size_t i = 0; i < counters().values.size(); ++i) {

@@ -16,15 +16,16 @@ struct CqNotify {
   friend bool operator==(const CqNotify&, const CqNotify&) = default;
 };
 
-// Reports that a CQ had no room for a completion.  The completions in the CQ can still be polled.
+// Reports that a CQ was full and a completion was lost.  The completions in the CQ can still be
+// polled.
 struct CqError {
   CqHandle cq{};
   std::uint64_t cookie = 0;
   friend bool operator==(const CqError&, const CqError&) = default;
 };
 
-// Reports that an SRQ has fewer waiting receives than its limit.  The limit is 0 again (vol1
-// 11.6.3.3).
+// Reports that an SRQ has fewer waiting receives than its limit.  The event resets the limit to 0
+// (vol1 11.6.3.3).
 struct SrqLimitReached {
   SrqHandle srq{};
   std::uint64_t cookie = 0;
@@ -37,12 +38,12 @@ struct QpEvent {
     kFatal = 1,
     kRequestError = 2,
     kAccessError = 3,
-    kCommEst = 4,  // the peer's first packet came in RTR
+    kCommEst = 4,  // the first packet of the peer arrived in the state RTR
     kSqDrained = 5,
     kPathMigrated = 6,
     kPathMigrationError = 7,  // the peer migrated to a path that is not the alternate path
     kLastWqe = 16,
-    kFirstPacket = 31,  // the peer's first packet came after RTR; only the CM gets this event
+    kFirstPacket = 31,  // the first packet of the peer arrived after RTR; only for the CM
   };
   QpHandle qp{};
   std::uint64_t cookie = 0;

@@ -20,11 +20,11 @@ constexpr std::uint32_t kMessageBytes = 64 * 1024;
 
 // Models a line that carries one packet after the other, and delays each packet.
 struct Line {
-  Duration delay{};                  // 0: there is no such line
-  std::uint64_t queued_max = 10000;  // limits the packets that wait; others are lost
+  Duration delay{};                  // 0: the network has no such line
+  std::uint64_t queued_max = 10000;  // the number of packets that may wait; more packets are lost
   Time free_at{};
 
-  // Returns the time that a packet takes at 1 Gbit/s.
+  // Returns the time to send a packet at 1 Gbit/s.
   static Duration time_of(std::size_t bytes) {
     return Duration(8 * static_cast<std::int64_t>(bytes));
   }
@@ -43,7 +43,7 @@ struct Load {
   std::uint64_t inbox_bytes = 212'992;
   Duration service = std::chrono::microseconds(2);
   Ratio loss{};        // the share of packets that are lost, in both directions
-  Line line{};         // the line to the sink; the way back has the same delay
+  Line line{};         // the line to the sink; packets from the sink have the same delay
   unsigned depth = 4;  // outstanding messages per QP
   Duration time = std::chrono::milliseconds(100);
 };
@@ -63,9 +63,9 @@ IncastResult run(Load load) {
     wire.faults = [&](std::uint64_t, std::span<const std::byte> packet) {
       if (random.chance(load.loss)) return Fate{.copies = 0};
       if (load.line.delay == Duration{}) return Fate{};
-      constexpr std::size_t kAnswerMax = 64;  // bytes
-      return packet.size() <= kAnswerMax ? Fate{.delay = load.line.delay}
-                                         : load.line.carry(packet.size(), wire.now);
+      constexpr std::size_t kAcknowledgementBytesMax = 64;
+      return packet.size() <= kAcknowledgementBytesMax ? Fate{.delay = load.line.delay}
+                                                       : load.line.carry(packet.size(), wire.now);
     };
   }
   Host sink(1);
@@ -91,13 +91,14 @@ IncastResult run(Load load) {
     Host& from = *senders[s];
     wire.attach(from);
     for (unsigned q = 0; q < load.qps; ++q) {
-      const Qpn there{0x100 + s * 256 + q}, here{0x1000 + q};
-      const QpHandle to = create_rc(sink, options, there);
-      qps[s].push_back(create_rc(from, options, here));
-      to_state(sink, to, attributes_for(sink, from, options, here, options.psn_b, options.psn_a),
+      const Qpn sink_qpn{0x100 + s * 256 + q}, sender_qpn{0x1000 + q};
+      const QpHandle to = create_rc(sink, options, sink_qpn);
+      qps[s].push_back(create_rc(from, options, sender_qpn));
+      to_state(sink, to,
+               attributes_for(sink, from, options, sender_qpn, options.psn_b, options.psn_a),
                QpState::kRts);
       to_state(from, qps[s][q],
-               attributes_for(from, sink, options, there, options.psn_a, options.psn_b),
+               attributes_for(from, sink, options, sink_qpn, options.psn_a, options.psn_b),
                QpState::kRts);
       for (unsigned i = 0; i < load.depth; ++i) post(s, q);
     }
@@ -125,8 +126,8 @@ IncastResult run(Load load) {
   return outcome;
 }
 
-// The initial windows of 16 QPs are larger than a stock socket buffer, which holds 200 small
-// packets.
+// The initial windows of 16 QPs together are larger than a stock socket buffer, which holds 200
+// small packets.
 TEST(Incast, SixteenQpsShareOneBufferWithoutCollapse) {
   for (const Mtu mtu : {Mtu::k1024, Mtu::k4096}) {
     const IncastResult one = run({.mtu = mtu});
@@ -140,7 +141,7 @@ TEST(Incast, SixteenQpsShareOneBufferWithoutCollapse) {
   }
 }
 
-TEST(Incast, MoreSendersThanTheBufferHoldsStillProgress) {
+TEST(Incast, MoreSendersThanPacketsInTheBufferStillProgress) {
   const IncastResult one = run({.mtu = Mtu::k4096});
   const IncastResult all = run({.senders = 64, .mtu = Mtu::k4096});
   EXPECT_GT(all.packets_per_ms, one.packets_per_ms / 2);
@@ -158,8 +159,8 @@ TEST(Loss, ThroughputDegradesGracefully) {
   }
 }
 
-// With a round trip of 10 ms, 128 KiB in flight would be a tenth of what the line carries.
-TEST(LongLine, TheWindowGrowsToWhatTheLineCarries) {
+// With a round trip of 10 ms, 128 KiB in flight would use only a tenth of the capacity of the line.
+TEST(LongLine, TheWindowGrowsToTheCapacityOfTheLine) {
   const double line_rate =
       1e6 / static_cast<double>(Line::time_of(1100).count());  // packets per ms
   const Load load{.line = {.delay = std::chrono::milliseconds(5)},
@@ -178,7 +179,7 @@ TEST(LongLine, AShortQueueBeforeTheLineDoesNotCollapseTheThroughput) {
   EXPECT_GT(one.packets_per_ms, 0.3 * line_rate);
 }
 
-TEST(LongLine, LossesAreSharedBySixteenQps) {
+TEST(LongLine, SixteenQpsShareALossyLine) {
   const Line line{.delay = std::chrono::milliseconds(5), .queued_max = 500};
   const IncastResult all =
       run({.qps = 16, .line = line, .depth = 20, .time = std::chrono::seconds(1)});

@@ -13,73 +13,73 @@ namespace verbena::hca {
 // costs one multiplication and usually one probe; only insert() allocates.  The table does not own
 // the objects.
 //
-// Invariant: at most half of the places are used, and no place between a key's home index and its
-// place is empty.
+// Invariant: at most half of the slots are used.  All slots from the home index of a key to the
+// slot of the key are used.
 template <class T>
 class KeyTable {
  public:
   // Returns null if the key is not in the table.
   T* find(std::uint32_t key) const {
     for (std::size_t i = home_index(key);; i = (i + 1) & mask()) {
-      const Place& place = places_[i];
-      if (place.object == nullptr) return nullptr;
-      if (place.key == key) return place.object;
+      const Slot& slot = slots_[i];
+      if (slot.object == nullptr) return nullptr;
+      if (slot.key == key) return slot.object;
     }
   }
 
   // Adds an object.  REQUIRES: the key is not in the table.
   void insert(std::uint32_t key, T& object) {
-    if (2 * (size_ + 1) > places_.size()) grow();
+    if (2 * (size_ + 1) > slots_.size()) grow();
     store(key, object);
     ++size_;
   }
 
   void erase(std::uint32_t key) {
     std::size_t hole = home_index(key);
-    while (places_[hole].object != nullptr && places_[hole].key != key) hole = (hole + 1) & mask();
-    if (places_[hole].object == nullptr) return;
-    // If a look-up could not find a later entry behind the hole, moves that entry into the hole.
-    for (std::size_t i = (hole + 1) & mask(); places_[i].object != nullptr; i = (i + 1) & mask()) {
-      const std::size_t distance_from_home = (i - home_index(places_[i].key)) & mask();
+    while (slots_[hole].object != nullptr && slots_[hole].key != key) hole = (hole + 1) & mask();
+    if (slots_[hole].object == nullptr) return;
+    // Moves a later entry into the hole if its look-up would stop at the hole.
+    for (std::size_t i = (hole + 1) & mask(); slots_[i].object != nullptr; i = (i + 1) & mask()) {
+      const std::size_t distance_from_home = (i - home_index(slots_[i].key)) & mask();
       if (distance_from_home >= ((i - hole) & mask())) {
-        places_[hole] = places_[i];
+        slots_[hole] = slots_[i];
         hole = i;
       }
     }
-    places_[hole] = {};
+    slots_[hole] = {};
     --size_;
   }
 
   std::size_t size() const { return size_; }
 
  private:
-  struct Place {
+  struct Slot {
     std::uint32_t key = 0;
     T* object = nullptr;
   };
 
-  std::size_t mask() const { return places_.size() - 1; }
+  std::size_t mask() const { return slots_.size() - 1; }
   // Returns the index at which the search for a key begins.
   std::size_t home_index(std::uint32_t key) const {
     return (key * std::uint64_t{0x9e3779b97f4a7c15} >> 32) & mask();  // Fibonacci hashing
   }
   void store(std::uint32_t key, T& object) {
     std::size_t i = home_index(key);
-    while (places_[i].object != nullptr) {
-      VB_CHECK(places_[i].key != key);
+    while (slots_[i].object != nullptr) {
+      VB_CHECK(slots_[i].key != key);
       i = (i + 1) & mask();
     }
-    places_[i] = {key, &object};
+    slots_[i] = {key, &object};
   }
   void grow() {
-    std::vector<Place> old(places_.size() * 2);
-    old.swap(places_);
-    for (const Place& p : old) {
+    std::vector<Slot> old(slots_.size() * 2);
+    old.swap(slots_);
+    for (const Slot& p : old) {
       if (p.object != nullptr) store(p.key, *p.object);
     }
   }
 
-  std::vector<Place> places_ = std::vector<Place>(64);
+  std::vector<Slot> slots_ = std::vector<Slot>(64);
   std::size_t size_ = 0;
 };
 

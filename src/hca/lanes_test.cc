@@ -1,4 +1,4 @@
-// Runs queue pairs over lanes (link/lane.h), and over UDP and lanes in turn.
+// Runs queue pairs over lanes (link/lane.h), or over the wire and lanes alternately.
 #include "link/lanes.h"
 
 #include <gmock/gmock.h>
@@ -81,28 +81,28 @@ TEST(HcaLanes, RequestsWaitForAStoppedPeerLongerThanAllRetries) {
 TEST(HcaLanes, RequestsToAPeerThatIsNotReadyAreRetried) {
   LanePair pair;
   pair.attach();
-  const QpHandle late = create_rc(pair.b, pair.o, Qpn{0x33});
-  const QpHandle early = create_rc(pair.a, pair.o, Qpn{0x44});
-  to_state(pair.a, early, attributes_for(pair.a, pair.b, pair.o, Qpn{0x33}, Psn{10}, Psn{20}),
+  const QpHandle late_qp = create_rc(pair.b, pair.o, Qpn{0x33});
+  const QpHandle early_qp = create_rc(pair.a, pair.o, Qpn{0x44});
+  to_state(pair.a, early_qp, attributes_for(pair.a, pair.b, pair.o, Qpn{0x33}, Psn{10}, Psn{20}),
            QpState::kRts);
   const Sge sge = pair.a.sge(0, 64);
   pair.a.engine
-      .post_send(early, {.wr_id = 1,
-                         .opcode = WrOpcode::kWrite,
-                         .flags = send_flag::kSignaled,
-                         .sges = {&sge, 1},
-                         .remote_address = pair.b.address(0),
-                         .r_key = pair.b.mr.rkey})
+      .post_send(early_qp, {.wr_id = 1,
+                            .opcode = WrOpcode::kWrite,
+                            .flags = send_flag::kSignaled,
+                            .sges = {&sge, 1},
+                            .remote_address = pair.b.address(0),
+                            .r_key = pair.b.mr.rkey})
       .value();
   pair.wire.run(std::chrono::milliseconds(50));
   EXPECT_THAT(pair.a.poll(), IsEmpty());
-  to_state(pair.b, late, attributes_for(pair.b, pair.a, pair.o, Qpn{0x44}, Psn{20}, Psn{10}),
+  to_state(pair.b, late_qp, attributes_for(pair.b, pair.a, pair.o, Qpn{0x44}, Psn{20}, Psn{10}),
            QpState::kRts);
   pair.wire.run();
   EXPECT_EQ(pair.a.poll().size(), 1U);
 }
 
-TEST(HcaLanes, DeadPeerExhaustsTheRetriesAfterItsLaneIsRemoved) {
+TEST(HcaLanes, RequestsToADeadPeerFailAfterItsLaneIsRemoved) {
   LanePair pair({.retry_count = 1});
   pair.attach();
   pair.stopped_b = true;
@@ -129,7 +129,7 @@ TEST(HcaLanes, PeerWithoutAPostedReceiveMakesTheSenderRetry) {
   EXPECT_TRUE(pair.same(0, 1'000'000, 2000));
 }
 
-TEST(HcaLanes, ForbiddenAccessIsRefusedAsOverTheWire) {
+TEST(HcaLanes, ForbiddenAccessIsRefusedAsOnTheWire) {
   LanePair pair;
   pair.attach();
   const Sge sge = pair.a.sge(0, 64);
@@ -148,8 +148,8 @@ TEST(HcaLanes, ForbiddenAccessIsRefusedAsOverTheWire) {
   EXPECT_EQ(pair.state_b(), QpState::kError);
 }
 
-// One seed decides when the lane comes and goes, and which packets the wire loses.
-TEST(HcaLanes, StreamsChangeBetweenWireAndLaneWithoutLosingBytes) {
+// The seed determines when the lane is attached and removed, and which packets the wire loses.
+TEST(HcaLanes, StreamsSwitchBetweenWireAndLaneWithoutLosingBytes) {
   for (std::uint64_t seed = 1; seed <= 200; ++seed) {
     SCOPED_TRACE(seed);
     Random random(seed);
@@ -185,7 +185,7 @@ TEST(HcaLanes, StreamsChangeBetweenWireAndLaneWithoutLosingBytes) {
   }
 }
 
-TEST(HcaLanes, ACallOfTransmitSendsALimitedNumberOfPackets) {
+TEST(HcaLanes, OneCallOfTransmitSendsALimitedNumberOfPackets) {
   constexpr std::uint32_t kRequests = 2000;
   constexpr std::uint64_t kPacketsMax = 300;
   LanePair pair({.caps = {.max_send_wr = kRequests, .max_send_sge = 1}});
@@ -205,8 +205,8 @@ TEST(HcaLanes, ACallOfTransmitSendsALimitedNumberOfPackets) {
   EXPECT_GT(before, kPacketsMax);
 }
 
-// A program that answers a message sends the acknowledgement and its answer at the same time.  The
-// peer may poll between the two, and must not see the answer first.
+// A host sends the acknowledgement of a message together with its program's answer.  The peer may
+// poll between the two packets, and must not see the answer first.
 TEST(HcaLanes, AnAcknowledgementArrivesBeforeTheAnswerThatIsSentWithIt) {
   LanePair pair;
   pair.attach();
@@ -230,13 +230,14 @@ TEST(HcaLanes, UcKeepsTheLinkOfItsFirstPacket) {
   pair.receive(1, 1'000'000, 5000).value();
   pair.send(1, 0, 5000).value();
   pair.wire.run();
-  const std::uint64_t by_wire = pair.wire.count;
-  EXPECT_EQ(by_wire, 5U);
+  const std::uint64_t packets_on_wire = pair.wire.count;
+  EXPECT_EQ(packets_on_wire, 5U);
   pair.attach();
   pair.receive(2, 1'000'000, 5000).value();
   pair.send(2, 0, 5000).value();
   pair.wire.run();
-  EXPECT_EQ(pair.wire.count, 2 * by_wire) << "packets in the lane could overtake those on the wire";
+  EXPECT_EQ(pair.wire.count, 2 * packets_on_wire)
+      << "packets in the lane could overtake packets on the wire";
   EXPECT_EQ(pair.b.poll().size(), 2U);
 }
 

@@ -1,6 +1,6 @@
-// Tests against captures of Linux.  The engine takes the place of one of two machines, receives the
-// packets of the other machine byte for byte, and must send what Linux sent.  The captures contain
-// each behaviour of soft-RoCE that differs from ours.
+// Tests against captures of Linux.  The engine replaces one of two Linux machines.  It receives the
+// captured packets of the other machine, and must send the same packets as the replaced machine.
+// The captures contain each behaviour of soft-RoCE that differs from ours.
 
 #include <gtest/gtest.h>
 
@@ -31,8 +31,8 @@ struct CapturedPacket {
 
 class LinuxTest : public ::testing::Test {
  protected:
-  // Loads a capture; tests number its frames as tshark does.  `own` is the last byte of our
-  // address.
+  // Loads a capture.  Its frames have the numbers of tshark, from 1 on.  `own` is the last byte of
+  // our address.
   void load_capture(const char* capture, std::uint32_t own) {
     frames = wire::testing::read_pcap(wire::testing::captures() / capture);
     ASSERT_FALSE(frames.empty()) << capture;
@@ -87,14 +87,15 @@ class LinuxTest : public ::testing::Test {
     const Sge sge = host.sge(offset, bytes);
     host.engine.post_recv(qp, {.wr_id = id, .sges = {&sge, 1}}).value();
   }
-  // Receives an atomic of the capture, with the key of our region in place of Linux's key.
+  // Receives an atomic of the capture.  The key of our region replaces the key of Linux.
   void receive_atomic(std::size_t number) {
     const CapturedPacket captured = frame(number);
     wire::TransportPacket packet = captured.packet();
     packet.atomic.r_key = atomic_key;
     host.engine.receive({captured.address, packet_of(packet, 0)}, now);
   }
-  // Expects our packets to equal these frames of Linux, except for MigReq, which Linux leaves 0.
+  // Expects our packets to be equal to these frames of Linux, except for the MigReq bit, which
+  // Linux never sets.
   void expect_frames(std::span<const std::size_t> numbers) {
     std::vector<std::vector<std::byte>> ours;
     for (bool more = true; more;) {
@@ -136,7 +137,7 @@ class LinuxTest : public ::testing::Test {
   Time now{std::chrono::seconds(1)};
 };
 
-// Linux leaves MigReq 0, and both ends use one source port, which differs from ours.
+// In the capture MigReq is 0, and both ends use the same source port.  Our source port differs.
 TEST_F(LinuxTest, AnswersAPingPongAsLinuxDoes) {
   load_capture("rxe-rc-pingpong.pcap", 2);
   connect({4433273}, {16223668});
@@ -153,15 +154,17 @@ TEST_F(LinuxTest, AnswersAPingPongAsLinuxDoes) {
     receive_frames(first + 7, first + 7);
     EXPECT_EQ(text(host.poll()), std::to_string(round) + " " + std::to_string(100 + round));
   }
-  // In the capture Linux sent the last message twice; three of the four acknowledgements are extra.
+  // In the capture Linux sent the last message twice, so three of the four acknowledgements are
+  // duplicates.
   receive_frames(40, 43);
   EXPECT_EQ(text(host.poll()), "2 102");
   EXPECT_TRUE(out().empty());
   EXPECT_EQ(state(), QpState::kRts);
 }
 
-// Linux sends an RNR NAK, and a sequence NAK for the next packet.  Only the RNR NAK counts.
-TEST_F(LinuxTest, ASequenceNakAfterAnRnrNakDoesNotShortenTheWait) {
+// Linux sends an RNR NAK, and then a sequence NAK for the next packet.  The requester must ignore
+// the sequence NAK.
+TEST_F(LinuxTest, ASequenceNakAfterAnRnrNakDoesNotShortenTheDelay) {
   load_capture("rxe-rnr.pcap", 3);
   connect({714559}, {1});
   for (std::uint64_t id = 1; id <= 32; ++id) post(WrOpcode::kSend, id, 64);
@@ -184,8 +187,9 @@ TEST_F(LinuxTest, ASequenceNakAfterAnRnrNakDoesNotShortenTheWait) {
   EXPECT_EQ(text(host.poll()), "3");
 }
 
-// The middle of a response was lost.  Linux answers the repeated request with a MIDDLE packet.
-TEST_F(LinuxTest, ARepeatedReadIsAnsweredWithoutAFirstPacket) {
+// A packet in the middle of a response was lost.  Linux answers the repeated request with a MIDDLE
+// packet.
+TEST_F(LinuxTest, AcceptsAResponseToARepeatedReadWithoutAFirstPacket) {
   load_capture("rxe-rping-lossy.pcap", 2);
   connect({7917046}, {1});
   post(WrOpcode::kRead, 1, 3000, frame(165).packet().reth);
@@ -204,7 +208,7 @@ TEST_F(LinuxTest, ARepeatedReadIsAnsweredWithoutAFirstPacket) {
   EXPECT_EQ(at, 3000u);
 }
 
-// Numbers the frames in captures of ib_atomic_bw: five requests of 10.77.0.3, five responses of
+// Lists the frames in a capture of ib_atomic_bw: five requests of 10.77.0.3, and five responses of
 // 10.77.0.2.
 struct Atomics {
   const char* capture;
@@ -280,7 +284,8 @@ TEST_F(LinuxTest, RespondsToAtomicsAsLinuxDoes) {
   }
 }
 
-// ibv_uc_pingpong sends a message in each direction, and no other packets.
+// In the capture, ibv_uc_pingpong sends one message after the other in alternating directions.
+// There are no other packets.
 TEST_F(LinuxTest, RunsAUcPingPongAsLinuxDoes) {
   load_capture("rxe-uc-pingpong.pcap", 2);
   connect({1955438}, {1955438}, kQpn, 0, QpType::kUc);
@@ -302,7 +307,8 @@ TEST_F(LinuxTest, RunsAUcPingPongAsLinuxDoes) {
   }
 }
 
-// Linux sets AckReq in datagrams: they are accepted but not acknowledged.
+// Linux sets AckReq in datagrams.  The engine must accept such datagrams, and must not acknowledge
+// them.
 TEST_F(LinuxTest, DatagramsAreNotAcknowledged) {
   load_capture("rxe-rping-lossy.pcap", 2);
   qp = host.engine

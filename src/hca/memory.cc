@@ -37,7 +37,7 @@ CopyFault for_each_part(const Memory& memory, const Pd& pd, std::span<const Sge>
     if (sge.address > kAddressMax - offset) return CopyFault::kProtection;
     if (const auto found = memory.find(pd, sge.lkey, sge.address + offset, part, needed)) {
       if (!copy(*found, done)) return CopyFault::kProtection;
-    } else if (memory.is_null(pd, sge.lkey)) {
+    } else if (memory.is_null_region(pd, sge.lkey)) {
       skip(done, part);
     } else {
       return CopyFault::kProtection;
@@ -50,8 +50,8 @@ CopyFault for_each_part(const Memory& memory, const Pd& pd, std::span<const Sge>
 
 }  // namespace
 
-Result<void> Memory::check(std::uint64_t address, std::uint64_t length, std::uint64_t iova,
-                           std::uint32_t access_flags) {
+Result<void> Memory::check_region(std::uint64_t address, std::uint64_t length, std::uint64_t iova,
+                                  std::uint32_t access_flags) {
   using namespace access;
   // Bits 20 to 29 are hints that a device may ignore (IBV_ACCESS_OPTIONAL_RANGE).  kZeroBased is
   // already reflected in `iova`, and huge pages make no difference here.
@@ -80,7 +80,8 @@ std::uint32_t Memory::unused_key() {
   }
 }
 
-// Peers cannot reach null regions, nor regions without remote rights, so these are not published.
+// Does not publish regions without remote rights, such as null regions, because peers cannot access
+// them.
 bool Memory::publish(const MemoryRegion& region) const {
   constexpr std::uint32_t kRemote = access::kRemoteWrite | access::kRemoteRead;
   if (access_table_ == nullptr || (region.access_flags & kRemote) == 0) return true;
@@ -210,7 +211,7 @@ std::optional<std::span<std::byte>> Memory::find_remote(const Pd& pd, QpHandle q
   return std::span(window->memory + begin, static_cast<std::size_t>(length));
 }
 
-bool Memory::is_null(const Pd& pd, std::uint32_t key) const {
+bool Memory::is_null_region(const Pd& pd, std::uint32_t key) const {
   const MemoryRegion* const region = region_of(key);
   return region != nullptr && &region->pd == &pd &&
          (region->access_flags & MemoryRegion::kNull) != 0;
@@ -219,7 +220,7 @@ bool Memory::is_null(const Pd& pd, std::uint32_t key) const {
 bool Memory::are_valid(const Pd& pd, std::span<const Sge> sges, std::uint32_t needed) const {
   return std::ranges::all_of(sges, [&](const Sge& sge) {
     return sge.length == 0 || find(pd, sge.lkey, sge.address, sge.length, needed).has_value() ||
-           is_null(pd, sge.lkey);
+           is_null_region(pd, sge.lkey);
   });
 }
 
@@ -251,7 +252,7 @@ bool Memory::copy_for_post(const Pd& pd, std::span<const Sge> sges,
     if (sge.length == 0) continue;
     std::optional<std::span<std::byte>> part;
     {
-      // Does not copy under the lock, because a page fault may take long.
+      // The lock does not cover the copy, because a page fault may take long.
       const std::shared_lock lock(regions_mutex_);
       part = find(pd, sge.lkey, sge.address, sge.length, 0);
     }

@@ -32,7 +32,7 @@ inline link::DomainId domain_of(const Pd& pd) { return reinterpret_cast<std::uin
 
 class AddressHandle {
  public:
-  AddressHandle(Pd& owner, const Path& where) : pd(owner), path(where) {}
+  AddressHandle(Pd& owner, const Path& peer_path) : pd(owner), path(peer_path) {}
   Pd& pd;
   const Path path;
 };
@@ -58,7 +58,7 @@ class MemoryRegion {
 // Gives peers access to a part of a region, with its own access rights (vol1 10.6.7).
 class MemoryWindow {
  public:
-  MemoryWindow(Pd& owner, WindowType its_type) : pd(owner), type(its_type) {}
+  MemoryWindow(Pd& owner, WindowType window_type) : pd(owner), type(window_type) {}
 
   Pd& pd;
   const WindowType type;
@@ -78,9 +78,9 @@ enum class CopyFault : std::uint8_t {
   kTooLong,     // more bytes than the elements have
 };
 
-// Holds the memory keys of one engine.  Each copy looks up its key again for every packet.  So the
-// engine stops using a region as soon as the region is deregistered.  Only the driver may use this
-// class, but any thread may call copy_for_post() and generation().
+// Holds the memory keys of one engine.  The engine looks up the key again for every packet that it
+// copies.  So it stops using a region as soon as the region is deregistered.  Only the driver may
+// use this class, but any thread may call copy_for_post() and generation().
 //
 // The upper 24 bits of a key identify one region or window.  The lower 8 bits of a region's key
 // must match, too.  The lower 8 bits of a window's key distinguish its bindings (vol1 10.6.3).  All
@@ -91,10 +91,10 @@ class Memory {
   explicit Memory(Random random) : random_(random) {}
 
   // Checks the address range and the rights of a region.
-  static Result<void> check(std::uint64_t address, std::uint64_t length, std::uint64_t iova,
-                            std::uint32_t access_flags);
-  // Gives the region a new key.  Returns false if the access table has no row for the region, so
-  // that peers reach it only by packets.
+  static Result<void> check_region(std::uint64_t address, std::uint64_t length, std::uint64_t iova,
+                                   std::uint32_t access_flags);
+  // Gives the region a new key.  Returns false if the access table has no free row for the region.
+  // Then peers reach the region only by packets.
   bool add(MemoryRegion& region);
   void remove(MemoryRegion& region);
   // Changes everything about the region except its key.  Returns what add() returns.
@@ -112,14 +112,15 @@ class Memory {
 
   // See Engine::set_access_table().
   void set_access_table(link::AccessTable* table) { access_table_ = table; }
-  // Publishes a region if peers may reach it.  Returns false if the table has no row for it.
+  // Publishes a region in the access table if the region grants remote rights.  Returns false if
+  // the table has no free row.
   bool publish(const MemoryRegion& region) const;
 
   // See Engine::set_memory_guard().
   void set_guard(MemoryGuard guard) { guard_ = guard; }
   // Calls body(), which accesses this memory of the program.  Returns false if the memory is
-  // registered but not mapped.  body() may then be aborted halfway, so it must own nothing that
-  // needs a destructor.
+  // registered but not mapped.  Then body() was aborted, so it must own no object that needs a
+  // destructor.
   template <class Body>
   bool touch(std::span<const std::byte> memory, bool writes, Body body) const {
     if (guard_ == nullptr) {
@@ -139,15 +140,15 @@ class Memory {
   // 2^64 - 1.  REQUIRES: length > 0.
   std::optional<std::span<std::byte>> find(const Pd& pd, std::uint32_t key, std::uint64_t iova,
                                            std::uint64_t length, std::uint32_t needed) const;
-  // Finds the memory for a key from a peer of this QP, as find() does, but accepts a window's key
-  // as well.
+  // Finds the memory for a key from a peer of this QP, as find() does, but also accepts the key of
+  // a window.
   std::optional<std::span<std::byte>> find_remote(const Pd& pd, QpHandle qp, std::uint32_t r_key,
                                                   std::uint64_t iova, std::uint64_t length,
                                                   std::uint32_t needed) const;
 
-  // Returns true if the key belongs to a null region of this PD.  Only elements may name such a
-  // key: find() ignores it.
-  bool is_null(const Pd& pd, std::uint32_t key) const;
+  // Returns true if the key belongs to a null region of this PD.  find() does not find null
+  // regions.
+  bool is_null_region(const Pd& pd, std::uint32_t key) const;
 
   // Returns true if all elements with a length name memory of this PD and have the rights in
   // `needed`.
@@ -162,12 +163,12 @@ class Memory {
                     std::span<const std::byte> in) const;
 
   // Copies all bytes of the elements for a request that is being posted.  Any thread may call this
-  // function.  Returns false if a copy failed.  The driver finds and reports the reason when the
-  // request's turn comes.
+  // function.  Returns false if a copy failed.  The driver finds and reports the reason when it
+  // starts the request.
   bool copy_for_post(const Pd& pd, std::span<const Sge> sges, std::span<std::byte> out) const;
-  // Returns a number that differs after each change that may make a key of a region invalid.  Any
-  // thread may call this function.  The number wraps after 2^32 changes, but no request waits for
-  // so long.
+  // Returns a number that changes whenever a key of a region may have become invalid.  Any thread
+  // may call this function.  The number wraps after 2^32 changes, but no request waits during so
+  // many changes.
   std::uint32_t generation() const { return generation_.load(std::memory_order_acquire); }
 
  private:
@@ -186,9 +187,9 @@ class Memory {
   KeyTable<MemoryWindow> windows_;
 };
 
-// Copies so that a thread that sees the last byte (the last 8 bytes if they are aligned) sees all
-// bytes.  Programs need this because they detect a WRITE by polling its end.  REQUIRES: the sizes
-// are equal.
+// Copies the last byte last, or the last 8 bytes if they are aligned.  So a thread that sees them
+// also sees all other bytes.  Programs need this because they detect a WRITE by polling its end.
+// REQUIRES: the sizes are equal.
 void copy_in_order(std::span<std::byte> to, std::span<const std::byte> from);
 
 }  // namespace verbena::hca

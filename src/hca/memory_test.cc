@@ -9,7 +9,7 @@
 namespace verbena::hca {
 namespace {
 
-constexpr std::uint64_t kTop = ~std::uint64_t{0};
+constexpr std::uint64_t kAddressMax = ~std::uint64_t{0};
 
 struct Fixture {
   Fixture() { memory.add(region); }
@@ -30,9 +30,9 @@ TEST(Memory, FindsOnlyBytesInsideTheRegion) {
   EXPECT_FALSE(finds(1064, 1));
   EXPECT_FALSE(finds(999, 1));
   EXPECT_FALSE(finds(1000, 65));
-  EXPECT_FALSE(finds(1063, kTop));
-  EXPECT_FALSE(finds(kTop, 1));
-  EXPECT_FALSE(finds(0, kTop));
+  EXPECT_FALSE(finds(1063, kAddressMax));
+  EXPECT_FALSE(finds(kAddressMax, 1));
+  EXPECT_FALSE(finds(0, kAddressMax));
   EXPECT_EQ(f.memory.find(f.pd, f.region.key, 1010, 4, 0)->data(), f.bytes.data() + 10);
   EXPECT_FALSE(f.memory.find(f.other, f.region.key, 1000, 1, 0));
   EXPECT_FALSE(f.memory.find(f.pd, f.region.key + 1, 1000, 1, 0));
@@ -43,18 +43,18 @@ TEST(Memory, FindsOnlyBytesInsideTheRegion) {
 
 TEST(Memory, RefusesInvalidRegions) {
   using namespace access;
-  EXPECT_TRUE(Memory::check(kTop, 1, kTop, 0));
-  EXPECT_TRUE(Memory::check(1, kTop, 1, 0));
-  EXPECT_FALSE(Memory::check(kTop, 2, 0, 0));
-  EXPECT_FALSE(Memory::check(0, 2, kTop, 0));
-  EXPECT_FALSE(Memory::check(0, 0, 0, 0));
-  EXPECT_FALSE(Memory::check(0, 1, 0, kRemoteWrite));
-  EXPECT_FALSE(Memory::check(0, 1, 0, kRemoteAtomic));
-  EXPECT_TRUE(Memory::check(0, 1, 0, kRemoteWrite | kLocalWrite));
-  EXPECT_TRUE(Memory::check(0, 1, 0, kRemoteRead));
-  EXPECT_TRUE(Memory::check(0, 1, 0, 1u << 20));  // the bit for relaxed ordering is a hint
-  EXPECT_TRUE(Memory::check(0, ~std::uint64_t{0}, 0, kOnDemand));  // the whole address space
-  EXPECT_EQ(Memory::check(0, 1, 0, 1u << 9).error().code, Errc::kNotSupported);
+  EXPECT_TRUE(Memory::check_region(kAddressMax, 1, kAddressMax, 0));
+  EXPECT_TRUE(Memory::check_region(1, kAddressMax, 1, 0));
+  EXPECT_FALSE(Memory::check_region(kAddressMax, 2, 0, 0));
+  EXPECT_FALSE(Memory::check_region(0, 2, kAddressMax, 0));
+  EXPECT_FALSE(Memory::check_region(0, 0, 0, 0));
+  EXPECT_FALSE(Memory::check_region(0, 1, 0, kRemoteWrite));
+  EXPECT_FALSE(Memory::check_region(0, 1, 0, kRemoteAtomic));
+  EXPECT_TRUE(Memory::check_region(0, 1, 0, kRemoteWrite | kLocalWrite));
+  EXPECT_TRUE(Memory::check_region(0, 1, 0, kRemoteRead));
+  EXPECT_TRUE(Memory::check_region(0, 1, 0, 1u << 20));  // the bit for relaxed ordering is a hint
+  EXPECT_TRUE(Memory::check_region(0, ~std::uint64_t{0}, 0, kOnDemand));  // the whole address space
+  EXPECT_EQ(Memory::check_region(0, 1, 0, 1u << 9).error().code, Errc::kNotSupported);
 }
 
 TEST(Memory, CopiesAcrossElementsFromAnyOffset) {
@@ -75,7 +75,7 @@ TEST(Memory, CopiesAcrossElementsFromAnyOffset) {
   }
   std::array<std::byte, 10> out{};
   EXPECT_EQ(f.memory.gather(f.pd, sges, 0, out), CopyFault::kTooLong);
-  const Sge wraps{kTop, 10, key};
+  const Sge wraps{kAddressMax, 10, key};
   EXPECT_EQ(f.memory.gather(f.pd, {&wraps, 1}, 5, std::span(out).first(1)), CopyFault::kProtection);
 }
 
@@ -122,13 +122,14 @@ TEST(Memory, CopiesInOrderAtAnyAlignment) {
   }
 }
 
-TEST(KeyTable, AgreesWithASet) {
+TEST(KeyTable, FindsExactlyTheKeysInIt) {
   KeyTable<int> table;
   std::set<std::uint32_t> model;
   int object = 0;
   Random random(5);
   for (int i = 0; i < 20000; ++i) {
-    const std::uint32_t key = random.next32() % 700 * 0x10000;  // keys that collide
+    const std::uint32_t key =
+        random.next32() % 700 * 0x10000;  // many keys have the same home index
     if (model.contains(key)) {
       table.erase(key);
       model.erase(key);
@@ -141,7 +142,7 @@ TEST(KeyTable, AgreesWithASet) {
     ASSERT_EQ(table.size(), model.size());
   }
   for (const auto key : model) ASSERT_NE(table.find(key), nullptr);
-  table.erase(1);  // a missing key
+  table.erase(1);  // this key is not in the table
   EXPECT_EQ(table.size(), model.size());
 }
 

@@ -17,7 +17,7 @@ bool admit(QpCore& core, const wire::Bth& bth, const link::Address& address) {
   if (!bth.migration_request) return on_primary;
   const link::Address& alternate = a.alternate_path.address;
   if (link::is_on_path(address, alternate)) return migrate(core);
-  // The peer sent this packet before it was armed, and a later packet arrived first.  So the packet
+  // The peer sent this packet before it was armed, but a later packet arrived first.  So the packet
   // is valid, but its MigReq bit does not mean that the peer has migrated.
   if (on_primary) return true;
   core.raise(QpEvent::Kind::kPathMigrationError);

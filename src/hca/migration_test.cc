@@ -5,7 +5,7 @@
 
 #include "hca/test_pair.h"
 
-// Tests path migration: arming, and each of the three ways to the alternate path.
+// Tests path migration: arming, and each of the three causes of a migration.
 
 namespace verbena::hca {
 namespace {
@@ -82,10 +82,10 @@ class Migration : public ::testing::Test {
     std::erase(out, Kind::kFirstPacket);
     return out;
   }
-  QpAttributes a() const { return pair.a.engine.query_qp(pair.qa).value().attributes; }
-  QpAttributes b() const { return pair.b.engine.query_qp(pair.qb).value().attributes; }
-  MigrationState state_a() const { return a().migration; }
-  MigrationState state_b() const { return b().migration; }
+  QpAttributes attributes_a() const { return pair.a.engine.query_qp(pair.qa).value().attributes; }
+  QpAttributes attributes_b() const { return pair.b.engine.query_qp(pair.qb).value().attributes; }
+  MigrationState state_a() const { return attributes_a().migration; }
+  MigrationState state_b() const { return attributes_b().migration; }
 
   Pair pair;
   std::uint64_t next_id_ = 1;
@@ -95,7 +95,7 @@ TEST_F(Migration, BothSidesArmEachOther) {
   EXPECT_EQ(state_a(), MigrationState::kMigrated);
   load(pair.a, pair.b, pair.qa).value();
   exchange();
-  EXPECT_EQ(state_a(), MigrationState::kRearm);  // b's packets have MigReq set
+  EXPECT_EQ(state_a(), MigrationState::kRearm);  // the packets of b still have MigReq set
   load(pair.b, pair.a, pair.qb).value();
   exchange();
   EXPECT_EQ(state_a(), MigrationState::kArmed);
@@ -107,18 +107,18 @@ TEST_F(Migration, BothSidesArmEachOther) {
 TEST_F(Migration, BothSidesMigrateOnRequest) {
   arm();
   ASSERT_TRUE(request_state(pair.a, pair.qa, MigrationState::kMigrated).has_value());
-  EXPECT_EQ(a().path.address.source, other_gid_of(1));
-  EXPECT_EQ(a().timeout, 13);
-  EXPECT_EQ(a().alternate_path.address.source, gid_of(1));
+  EXPECT_EQ(attributes_a().path.address.source, other_gid_of(1));
+  EXPECT_EQ(attributes_a().timeout, 13);
+  EXPECT_EQ(attributes_a().alternate_path.address.source, gid_of(1));
   EXPECT_THAT(kinds(pair.a), ElementsAre(Kind::kPathMigrated));
   pair.wire.unreachable = {gid_of(1), gid_of(2)};  // the old path is no longer used
   exchange(5000);
   EXPECT_EQ(state_b(), MigrationState::kMigrated);
-  EXPECT_EQ(b().path.address.destination, other_gid_of(1));
+  EXPECT_EQ(attributes_b().path.address.destination, other_gid_of(1));
   EXPECT_THAT(kinds(pair.b), ElementsAre(Kind::kPathMigrated));
   EXPECT_EQ(pair.a.engine.counters()[Counter::kTimeouts], 0u);
 
-  // Migrates back: the old path is now the alternate path.
+  // Both QPs migrate back to the old path, which is now the alternate path.
   ASSERT_TRUE(request_state(pair.a, pair.qa, MigrationState::kRearm).has_value());
   ASSERT_TRUE(request_state(pair.b, pair.qb, MigrationState::kRearm).has_value());
   exchange();
@@ -127,7 +127,7 @@ TEST_F(Migration, BothSidesMigrateOnRequest) {
   ASSERT_TRUE(request_state(pair.b, pair.qb, MigrationState::kMigrated).has_value());
   pair.wire.unreachable = {other_gid_of(1), other_gid_of(2)};
   send(pair.b, pair.qb, pair.a, pair.qa, 100);
-  EXPECT_EQ(a().path.address.source, gid_of(1));
+  EXPECT_EQ(attributes_a().path.address.source, gid_of(1));
 }
 
 TEST_F(Migration, MigratesFromAFailedPathWithoutLoss) {
@@ -181,7 +181,7 @@ TEST_F(Migration, OutstandingRequestsCompleteOnceAndInOrder) {
   EXPECT_EQ(after, before + 1);  // the atomic was executed once
 }
 
-TEST_F(Migration, FailsAfterTheRetriesOfBothPaths) {
+TEST_F(Migration, RequestsFailAfterTheRetriesOnBothPaths) {
   arm();
   pair.wire.unreachable = {gid_of(1), gid_of(2), other_gid_of(1), other_gid_of(2)};
   ASSERT_TRUE(pair.send(1, 0, 8).has_value());
@@ -193,8 +193,8 @@ TEST_F(Migration, FailsAfterTheRetriesOfBothPaths) {
   EXPECT_EQ(pair.a.engine.counters()[Counter::kTimeouts], 16u);  // eight on each path
 }
 
-// One side has almost used up its retries on the failed path when the other side migrates first.
-TEST_F(Migration, FollowingThePeerResetsTheRetries) {
+// Host a has almost used up its retries on the failed path when host b migrates.
+TEST_F(Migration, MigratingWithThePeerResetsTheRetries) {
   arm();
   pair.wire.unreachable = {gid_of(1), gid_of(2)};
   ASSERT_TRUE(pair.receive(1, 0, 8).has_value());
@@ -203,8 +203,8 @@ TEST_F(Migration, FollowingThePeerResetsTheRetries) {
   ASSERT_EQ(state_a(), MigrationState::kArmed);
   ASSERT_TRUE(request_state(pair.b, pair.qb, MigrationState::kMigrated).has_value());
   pair.wire.faults = [](std::uint64_t, std::span<const std::byte> bytes) {
-    const bool request = wire::is_request(wire::parse_transport(bytes)->bth.opcode);
-    return Fate{.copies = request ? 1U : 0U};  // a response would reset the retries
+    const bool is_request = wire::is_request(wire::parse_transport(bytes)->bth.opcode);
+    return Fate{.copies = is_request ? 1U : 0U};  // a response would reset the retries
   };
   const Sge out = pair.b.sge(0, 8);
   const Sge in = pair.a.sge(64, 8);
@@ -220,7 +220,7 @@ TEST_F(Migration, FollowingThePeerResetsTheRetries) {
   EXPECT_EQ(pair.state_a(), QpState::kRts);
 }
 
-TEST_F(Migration, DoesNotFollowThePeerToAnUnknownPath) {
+TEST_F(Migration, DoesNotMigrateWithThePeerToAnUnknownPath) {
   arm();
   // b's alternate path differs from the path that a switches to.
   QpAttributes other;
@@ -246,7 +246,8 @@ TEST_F(Migration, ArmingNeedsAnAlternatePath) {
   EXPECT_EQ(state_a(), MigrationState::kMigrated);  // loading a path does not arm the QP
   EXPECT_TRUE(request_state(pair.a, pair.qa, MigrationState::kRearm).has_value());
   EXPECT_TRUE(request_state(pair.a, pair.qa, MigrationState::kMigrated).has_value());
-  EXPECT_EQ(a().path.address.source, gid_of(1));  // a QP that is not armed stays on its path
+  EXPECT_EQ(attributes_a().path.address.source,
+            gid_of(1));  // a QP that is not armed stays on its path
   EXPECT_THAT(kinds(pair.a), IsEmpty());
   QpAttributes bad;
   bad.alternate_port = 2;

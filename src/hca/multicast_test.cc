@@ -62,7 +62,7 @@ struct Groups : ::testing::Test {
   QpHandle qa, qb, qb2, qc;
 };
 
-TEST_F(Groups, EachMemberGetsACopyEvenTheSender) {
+TEST_F(Groups, EachMemberGetsACopyAlsoTheSender) {
   attach(a, qa);
   attach(b, qb);
   attach(b, qb2);
@@ -107,7 +107,7 @@ TEST_F(Groups, EachMemberHasItsOwnQkeyAndReceives) {
   EXPECT_EQ(b.engine.counters()[Counter::kDropNoReceive], 1u);
 }
 
-TEST_F(Groups, DropsPacketsWithOnlyOneOfGroupAddressAndGroupQpn) {
+TEST_F(Groups, DropsPacketsWhoseAddressAndQpnDisagree) {
   attach(b, qb);
   send(kGroup, Qpn{0x22});
   send(gid_of(2), kAllMembers);
@@ -144,7 +144,7 @@ TEST_F(Groups, AMemberInResetDropsThePacket) {
   EXPECT_EQ(b.engine.counters()[Counter::kDropBadState], 1u);
 }
 
-TEST(GroupLimits, AreNamedAndCounted) {
+TEST(GroupLimits, AReachedLimitIsNamedAndCounted) {
   Engine engine({.groups = 2, .group_members = 1}, Random(1));
   const PdHandle pd = engine.create_pd().value();
   const CqHandle cq = engine.create_cq(8, 0).value();

@@ -32,7 +32,8 @@ constexpr bool needs_receive(WrOpcode opcode) {
          opcode == WrOpcode::kSendInvalidate || opcode == WrOpcode::kWriteImm;
 }
 
-// Returns the operation of a packet at this position of the request's message.
+// Returns the operation of a packet.  `first` and `last` give its position in the request's
+// message.
 wire::Operation operation_of(WrOpcode opcode, bool first, bool last);
 // Returns true if a packet with this opcode is a response to such a request.
 bool is_response_to(WrOpcode request, wire::Opcode response);

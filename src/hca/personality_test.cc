@@ -3,8 +3,8 @@
 
 #include "hca/test_pair.h"
 
-// Tests the behaviour that differs between adapters: when completions become visible, and when
-// requests are flushed.
+// Tests the behaviour that differs between adapters: the times at which completions become visible
+// and requests are flushed.
 
 namespace verbena::hca {
 namespace {
@@ -25,7 +25,7 @@ struct PairWithPersonality : Pair {
   explicit PairWithPersonality(const Personality& personality)
       : Pair({.signal_all = true}, personality) {}
 
-  // Posts receives and sends, and lets b receive all packets before its turn ends.
+  // Posts receives and sends.  Host b receives all packets before its driver calls transmit().
   void exchange(std::size_t messages) {
     for (std::uint64_t id = 1; id <= messages; ++id) {
       receive(id, id * 64, 64).value();

@@ -31,8 +31,8 @@ class PkeyTable {
   }
 
   std::size_t size() const { return size_; }
-  // Returns the invalid P_Key if the table has no such entry, for example because it has become
-  // shorter.
+  // Returns the invalid P_Key if the table has no such entry.  A new table may be shorter than the
+  // old one.
   Pkey at(std::size_t index) const { return index < size_ ? entries_[index] : Pkey{}; }
   // Returns the first valid P_Key, or the invalid P_Key if there is none.
   Pkey first_valid() const {

@@ -20,7 +20,7 @@ static_assert(!wire::pkeys_match(kLimited, kLimited));
 static_assert(!wire::pkeys_match(kFull, kOtherFull));
 static_assert(!wire::pkeys_match(kInvalid, kInvalid));
 
-// Makes a pair of QPs that use index 1 of their ports' P_Key tables.
+// Returns options for a pair of QPs.  Each QP uses index 1 of the P_Key table of its port.
 Options with_pkeys(Pkey a, Pkey b) {
   Options options;
   options.pkey_index = 1;
@@ -71,7 +71,7 @@ TEST(Partitions, AChangedTableTakesEffectForTheNextPacket) {
   Pair p(with_pkeys(kFull, kFull));
   EXPECT_TRUE(arrives(p));
   const std::array table{wire::kDefaultPkey};
-  p.b.engine.set_pkeys(table).value();  // the entry of b's QP is gone
+  p.b.engine.set_pkeys(table).value();  // removes the entry of b's QP
   EXPECT_FALSE(arrives(p));
 }
 
@@ -107,8 +107,8 @@ TEST(Partitions, Qp1AdmitsEveryPkeyOfTheTable) {
   wire.attach(a);
   wire.attach(b);
   const std::array table{wire::kDefaultPkey, kFull};
-  const std::array of_a{kLimited};
-  a.engine.set_pkeys(of_a).value();
+  const std::array table_a{kLimited};
+  a.engine.set_pkeys(table_a).value();
   b.engine.set_pkeys(table).value();
   const QpHandle from = create_ud(a, Qpn{0x11});
   const QpHandle qp1 = create_ud(b, wire::kGsiQpn), other = create_ud(b, Qpn{0x22});

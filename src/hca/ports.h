@@ -10,11 +10,11 @@
 namespace verbena::hca {
 
 // Holds the P_Key table and the LMC (vol1 4.1.3) of each port of the host.  The port {0, 1} exists
-// from the beginning; any other port exists once its table is set.
+// from the beginning.  Any other port exists after set() was called for it.
 class Ports {
  public:
-  // Sets the P_Key table of a port.  kInvalidArgument: the port is past the limits of port_id.h, or
-  // PkeyTable refuses the table.
+  // Sets the P_Key table of a port.  kInvalidArgument: the port number or device number exceeds a
+  // limit of port_id.h, or PkeyTable rejects the table.
   Result<void> set(PortId port, std::span<const Pkey> pkeys) {
     if (!is_within_limits(port))
       return fail(Errc::kInvalidArgument, "a host does not have so many devices or ports");

@@ -12,35 +12,35 @@ namespace {
 
 using namespace testing;
 
-constexpr PortId kOther{0, 2}, kOfOtherDevice{1, 1};
+constexpr PortId kSecondPort{0, 2}, kPortOfSecondDevice{1, 1};
 constexpr Pkey kPrivate{0x8123};
 
-TEST(Ports, ExistOnceTheirTableIsSet) {
+TEST(Ports, APortExistsAfterItsPkeyTableIsSet) {
   Ports ports;
   EXPECT_TRUE(ports.has({}));
-  EXPECT_FALSE(ports.has(kOther));
-  ASSERT_TRUE(ports.set(kOther, std::array{kPrivate}).has_value());
-  EXPECT_TRUE(ports.has(kOther));
-  EXPECT_EQ(ports.pkeys(kOther).at(0), kPrivate);
+  EXPECT_FALSE(ports.has(kSecondPort));
+  ASSERT_TRUE(ports.set(kSecondPort, std::array{kPrivate}).has_value());
+  EXPECT_TRUE(ports.has(kSecondPort));
+  EXPECT_EQ(ports.pkeys(kSecondPort).at(0), kPrivate);
   EXPECT_EQ(ports.pkeys({}).at(0), wire::kDefaultPkey);
-  for (const PortId beyond :
+  for (const PortId invalid :
        {PortId{0, 0}, PortId{0, kPortsPerDeviceMax + 1}, PortId{kDevicesMax, 1}}) {
-    EXPECT_FALSE(ports.set(beyond, std::array{kPrivate}).has_value());
-    EXPECT_FALSE(ports.has(beyond));
+    EXPECT_FALSE(ports.set(invalid, std::array{kPrivate}).has_value());
+    EXPECT_FALSE(ports.has(invalid));
   }
 }
 
-TEST(Ports, TheLmcGivesTheNumberOfPathBits) {
+TEST(Ports, TheLmcIsTheNumberOfPathBits) {
   Ports ports;
   EXPECT_EQ(ports.path_bits({}, {0x1234 + 3}), 0);
   ports.set_lmc({}, 3);
   EXPECT_EQ(ports.path_bits({}, {0x1238 + 5}), 5);
 }
 
-struct PortsOfQp : ::testing::Test {
-  PortsOfQp() {
-    EXPECT_TRUE(host.engine.set_pkeys(std::array{wire::kDefaultPkey, kPrivate}, kOther));
-    EXPECT_TRUE(host.engine.set_pkeys(std::array{wire::kDefaultPkey}, kOfOtherDevice));
+struct QpPorts : ::testing::Test {
+  QpPorts() {
+    EXPECT_TRUE(host.engine.set_pkeys(std::array{wire::kDefaultPkey, kPrivate}, kSecondPort));
+    EXPECT_TRUE(host.engine.set_pkeys(std::array{wire::kDefaultPkey}, kPortOfSecondDevice));
   }
   QpHandle create(std::uint8_t device, Qpn qpn) {
     QpInit init{.type = QpType::kRc, .pd = host.pd, .send_cq = host.cq, .recv_cq = host.cq};
@@ -58,39 +58,39 @@ struct PortsOfQp : ::testing::Test {
   Host host{1};
 };
 
-TEST_F(PortsOfQp, BelongToItsDevice) {
+TEST_F(QpPorts, AQpUsesOnlyPortsOfItsDevice) {
   EXPECT_TRUE(modify(create(0, {0x100}), to_init(2, 0), kToInit));
   EXPECT_FALSE(modify(create(0, {0x101}), to_init(3, 0), kToInit));
   EXPECT_TRUE(modify(create(1, {0x102}), to_init(1, 0), kToInit));
   EXPECT_FALSE(modify(create(1, {0x103}), to_init(2, 0), kToInit));
 }
 
-TEST_F(PortsOfQp, HaveTheirOwnPkeyTables) {
+TEST_F(QpPorts, EachPortHasItsOwnPkeyTable) {
   EXPECT_TRUE(modify(create(0, {0x100}), to_init(2, 1), kToInit));
   EXPECT_FALSE(modify(create(0, {0x101}), to_init(1, 1), kToInit));
 }
 
-TEST_F(PortsOfQp, MustBeThePortsOfItsPaths) {
+TEST_F(QpPorts, APathMustBeginAtThePortOfTheQp) {
   QpAttributes to = attributes_for(host, host, {}, {0x200}, {1}, {2});
   to.state = QpState::kRtr;
   const QpHandle qp = create(0, {0x100});
   ASSERT_TRUE(modify(qp, to_init(2, 0), kToInit));
   EXPECT_FALSE(modify(qp, to, kToRtr)) << "the path begins at port 1";
-  to.path.address.port = kOther;
+  to.path.address.port = kSecondPort;
   EXPECT_TRUE(modify(qp, to, kToRtr));
   to.alternate_path = to.path;
   to.alternate_port = 1;
   EXPECT_FALSE(modify(qp, to, attribute::kAlternatePath));
 }
 
-TEST_F(PortsOfQp, DeviceHasToExist) {
+TEST_F(QpPorts, AQpNeedsAnExistingDevice) {
   QpInit init{.type = QpType::kRc, .pd = host.pd, .send_cq = host.cq, .recv_cq = host.cq};
   init.caps = Options{}.caps;
   init.device = 2;
   EXPECT_FALSE(host.engine.create_qp(init, {0x100}).has_value());
 }
 
-// Makes a UD QP in RTS on a port.
+// Creates a UD QP of a port, in the state RTS.
 QpHandle create_datagram_qp(Host& host, PortId port, Qpn qpn) {
   QpInit init{.type = QpType::kUd, .pd = host.pd, .send_cq = host.cq, .recv_cq = host.cq};
   init.caps = Options{}.caps;
@@ -106,9 +106,9 @@ QpHandle create_datagram_qp(Host& host, PortId port, Qpn qpn) {
   return qp;
 }
 
-TEST_F(PortsOfQp, DatagramsOfAnotherPortAreDropped) {
+TEST_F(QpPorts, DatagramsOfAnotherPortAreDropped) {
   const QpHandle sender = create_datagram_qp(host, {}, {0x100});
-  const QpHandle receiver = create_datagram_qp(host, kOther, {0x200});
+  const QpHandle receiver = create_datagram_qp(host, kSecondPort, {0x200});
   const Sge sge = host.sge(0, 100);
   ASSERT_TRUE(host.engine.post_recv(receiver, {.wr_id = 1, .sges = {&sge, 1}}));
   const AhHandle ah =
@@ -128,12 +128,12 @@ TEST_F(PortsOfQp, DatagramsOfAnotherPortAreDropped) {
   link::Arrival arrival{packet.address, burst.transport(packet)};
   host.engine.receive(arrival, {});
   EXPECT_EQ(host.engine.counters()[Counter::kDropWrongSource], 1u);
-  arrival.address.port = kOther;
+  arrival.address.port = kSecondPort;
   host.engine.receive(arrival, {});
   EXPECT_EQ(host.engine.counters()[Counter::kReceives], 1u);
 }
 
-TEST_F(PortsOfQp, AddressHandleOfAnotherDeviceIsRefused) {
+TEST_F(QpPorts, AddressHandleOfAnotherDeviceIsRefused) {
   const QpHandle qp = create_datagram_qp(host, {}, {0x100});
   const auto ah_at = [&](PortId port) {
     return host.engine
@@ -146,8 +146,8 @@ TEST_F(PortsOfQp, AddressHandleOfAnotherDeviceIsRefused) {
     return host.engine.post_send(qp, {.sges = {&out, 1}, .remote_qpn = {0x200}, .ah = ah_at(port)})
         .has_value();
   };
-  EXPECT_FALSE(post(kOfOtherDevice));
-  ASSERT_TRUE(post(kOther)) << "only transmit() compares the port with that of the QP";
+  EXPECT_FALSE(post(kPortOfSecondDevice));
+  ASSERT_TRUE(post(kSecondPort)) << "only transmit() compares the port with that of the QP";
   link::Burst burst;
   (void)host.engine.transmit(burst, {});
   EXPECT_TRUE(burst.empty());

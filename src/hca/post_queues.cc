@@ -9,7 +9,8 @@
 namespace verbena::hca {
 namespace {
 
-// Returns the room for the elements and the copy of a small request, or for inline bytes.
+// Returns the size of the space for elements in a slot.  The space also holds the copy of a small
+// request, or inline data.
 std::uint32_t send_element_bytes(const QpCaps& caps) {
   const auto elements = caps.max_send_sge * static_cast<std::uint32_t>(sizeof(Sge));
   return std::max(caps.max_inline_bytes, elements + kCopiedBytesMax);
@@ -18,7 +19,7 @@ std::uint32_t send_element_bytes(const QpCaps& caps) {
 template <class Wqe>
 std::uint64_t copy_sges(Wqe& wqe, std::span<const Sge> sges) {
   std::uint64_t length = 0;
-  Sge* const to = WorkQueue<Wqe>::sge_room(wqe);
+  Sge* const to = WorkQueue<Wqe>::sge_space(wqe);
   for (std::size_t i = 0; i < sges.size(); ++i) {
     ::new (to + i) Sge(sges[i]);
     length += sges[i].length;
@@ -27,7 +28,7 @@ std::uint64_t copy_sges(Wqe& wqe, std::span<const Sge> sges) {
   return length;
 }
 
-// Copies inline data while the user posts it.  Inline data needs no key (vol1 10.7.2).
+// Copies inline data at the post.  Inline data needs no key (vol1 10.7.2).
 void copy_inline(std::byte* to, std::span<const Sge> sges) {
   for (const Sge& sge : sges) {
     if (sge.length == 0) continue;
@@ -40,10 +41,10 @@ void copy_inline(std::byte* to, std::span<const Sge> sges) {
 
 // Returns true if the transport supports this request (vol1 9.3, table 38; 10.6.7.2 for windows).
 bool supports(QpType type, WrOpcode opcode) {
-  const bool send = opcode == WrOpcode::kSend || opcode == WrOpcode::kSendImm;
-  const bool write = opcode == WrOpcode::kWrite || opcode == WrOpcode::kWriteImm;
-  if (type == QpType::kUd) return send;
-  return type == QpType::kRc || send || write || is_local(opcode);
+  const bool is_send = opcode == WrOpcode::kSend || opcode == WrOpcode::kSendImm;
+  const bool is_write = opcode == WrOpcode::kWrite || opcode == WrOpcode::kWriteImm;
+  if (type == QpType::kUd) return is_send;
+  return type == QpType::kRc || is_send || is_write || is_local(opcode);
 }
 
 }  // namespace
@@ -102,12 +103,12 @@ Result<void> PostQueues::check_send(const SendRequest& request, const AddressHan
 }
 
 // Copies a small request's bytes at the post, because the driver may handle it much later.
-void PostQueues::copy_small(SendWqe& wqe) const {
+void PostQueues::copy_small_request(SendWqe& wqe) const {
   if (wqe.length == 0 || wqe.length > kCopiedBytesMax) return;
   if (fills_elements(wqe.opcode) || is_local(wqe.opcode)) return;
-  const std::span<std::byte> room(SendQueue::byte_room(wqe), wqe.length);
+  const std::span<std::byte> space(SendQueue::byte_space(wqe), wqe.length);
   wqe.key_generation = core_.shared.memory.generation();  // read before the look-up of the keys
-  if (core_.shared.memory.copy_for_post(core_.pd, SendQueue::sges(wqe), room)) {
+  if (core_.shared.memory.copy_for_post(core_.pd, SendQueue::sges(wqe), space)) {
     wqe.flags |= kCopiedFlag;
   }
 }
@@ -133,10 +134,10 @@ Result<bool> PostQueues::post_send(const SendRequest& request, const AddressHand
   wqe.opcode = request.opcode;
   if ((request.flags & send_flag::kInline) != 0) {
     wqe.sge_count = 0;
-    copy_inline(SendQueue::byte_room(wqe), request.sges);
+    copy_inline(SendQueue::byte_space(wqe), request.sges);
   } else {
     copy_sges(wqe, request.sges);
-    copy_small(wqe);
+    copy_small_request(wqe);
   }
   if (request.opcode == WrOpcode::kBindWindow) {
     ::new (&wqe.bind) WindowBinding(request.bind);
@@ -144,7 +145,7 @@ Result<bool> PostQueues::post_send(const SendRequest& request, const AddressHand
     ::new (&wqe.remote) SendWqe::Remote{request.remote_address, request.compare_add, request.swap};
   }
   if (core_.init.type == QpType::kUd) {
-    ::new (sends_.extra_room(wqe))
+    ::new (sends_.extra_space(wqe))
         DatagramTarget{ah->path.address, request.remote_qpn, request.remote_qkey};
   }
   sends_.publish();

@@ -11,19 +11,19 @@ namespace verbena::hca {
 // Holds the two queues of a queue pair, and checks each request that is posted to them.
 //
 // Threads: any thread may post; the driver makes all other calls.  The state changes under the
-// mutexes of both queues, so a poster, which holds one of them, sees the state that applies to its
-// request.
+// mutexes of both queues, so a poster, which has locked one of them, sees the state that applies to
+// its request.
 class PostQueues {
  public:
-  // `core.init` has the capacities that the program wants.  REQUIRES: the core outlives this
+  // `core.init` has the capacities that the program requests.  REQUIRES: the core outlives this
   // object.
   explicit PostQueues(QpCore& core);
 
   // ---- any thread ----
-  // The posts return true if the driver has something to do.
+  // post_send() and post_recv() return true if the driver must handle the post.
   Result<bool> post_send(const SendRequest& request, const AddressHandle* ah);
   Result<bool> post_recv(const RecvRequest& request);
-  std::uint32_t send_room() const { return sends_.room(); }
+  std::uint32_t send_room() const { return sends_.free_slots(); }
 
   // ---- driver ----
   SendQueue& sends() { return sends_; }
@@ -37,7 +37,7 @@ class PostQueues {
  private:
   Result<void> check_send(const SendRequest& request, const AddressHandle* ah,
                           std::uint64_t length) const;
-  void copy_small(SendWqe& wqe) const;
+  void copy_small_request(SendWqe& wqe) const;
 
   QpCore& core_;
   SendQueue sends_;

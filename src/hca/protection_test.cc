@@ -16,7 +16,7 @@ using namespace testing;
 
 constexpr std::uint32_t kEverything = Host::kAllAccess;
 constexpr std::size_t kBytes = 4096;  // the target region, at the start of the peer's memory
-constexpr std::uint64_t kTop = ~std::uint64_t{0};
+constexpr std::uint64_t kAddressMax = ~std::uint64_t{0};
 
 // Selects the kind of key that an access uses.
 enum class KeyKind { kRegion, kWindowOne, kWindowTwo };
@@ -32,7 +32,7 @@ struct Access {
   std::uint32_t region_flags = kEverything;
   std::uint32_t window_flags = access::kRemoteWrite | access::kRemoteRead | access::kRemoteAtomic;
   std::uint32_t qp_flags = access::kRemoteWrite | access::kRemoteRead | access::kRemoteAtomic;
-  bool foreign_pd = false;  // the region (and window) are of another domain than the QP
+  bool foreign_pd = false;  // the region and the window belong to another domain than the QP
   bool foreign_qp = false;  // the window was bound by another QP
   bool stale = false;       // the region was deregistered, or the key of the window has changed
   bool wrong_key = false;
@@ -66,7 +66,7 @@ class Attempt {
   explicit Attempt(const Access& access, Carrier carrier = Carrier::kWire)
       : access_(access), carrier_(carrier) {
     if (carrier != Carrier::kWire) p_.attach(carrier == Carrier::kDirectAccess);
-    // The first request of a connection always goes as packets.
+    // The first request of a connection is always sent as packets.
     p_.rdma(WrOpcode::kWrite, 0, 0, 3 * kBytes, 8, 0).value();
     p_.wire.run();
     QpAttributes a;
@@ -222,8 +222,7 @@ TEST(Protection, RefusesForeignAndStaleKeys) {
     for (const WrOpcode opcode : kOpcodes) {
       expect("another domain", {.opcode = opcode, .key_kind = key_kind, .foreign_pd = true},
              kDenied);
-      expect("a key that is gone", {.opcode = opcode, .key_kind = key_kind, .stale = true},
-             kDenied);
+      expect("a stale key", {.opcode = opcode, .key_kind = key_kind, .stale = true}, kDenied);
       expect("an unknown key", {.opcode = opcode, .key_kind = key_kind, .wrong_key = true},
              kDenied);
       expect("bound by another QP", {.opcode = opcode, .key_kind = key_kind, .foreign_qp = true},
@@ -233,8 +232,9 @@ TEST(Protection, RefusesForeignAndStaleKeys) {
 }
 
 TEST(Protection, RefusesAccessesOutsideTheRange) {
-  // The last value puts the region's last byte at address 2^64 - 1.
-  for (const std::uint64_t iova : {std::uint64_t{0}, std::uint64_t{0x1000}, kTop - (kBytes - 1)}) {
+  // With the last value, the last byte of the region has the address 2^64 - 1.
+  for (const std::uint64_t iova :
+       {std::uint64_t{0}, std::uint64_t{0x1000}, kAddressMax - (kBytes - 1)}) {
     for (const KeyKind key_kind : kKeyKinds) {
       for (const WrOpcode opcode : kOpcodes) {
         const auto at = [&](const char* what, std::uint64_t offset, std::uint32_t length,
@@ -250,11 +250,11 @@ TEST(Protection, RefusesAccessesOutsideTheRange) {
         at("the first bytes", 0, 8, kGood);
         at("the last bytes", kBytes - 8, 8, kGood);
         at("behind the end", kBytes, 8, kDenied);
-        at("before the beginning", kTop - 7, 8, kDenied);
+        at("before the beginning", kAddressMax - 7, 8, kDenied);
         if (opcode != WrOpcode::kWrite && opcode != WrOpcode::kRead) continue;
         at("all", 0, kBytes, kGood);
         at("one more", 0, kBytes + 1, kDenied);
-        at("one before", kTop, 2, kDenied);
+        at("one before", kAddressMax, 2, kDenied);
         at("over the end", kBytes - 1, 2, kDenied);
       }
     }
@@ -320,8 +320,9 @@ TEST(Protection, ElementsMustBeInTheQpsDomainAndInRange) {
 // A post copies a small request if its key is valid.  The key must still be valid when the request
 // is sent.
 TEST(Protection, ASmallRequestFailsIfItsKeyBecameInvalidAfterThePost) {
-  enum class Change { kNothing, kOther, kGone, kMoved };
-  for (const Change change : {Change::kNothing, Change::kOther, Change::kGone, Change::kMoved}) {
+  enum class Change { kNothing, kOtherDeregistered, kDeregistered, kMoved };
+  for (const Change change :
+       {Change::kNothing, Change::kOtherDeregistered, Change::kDeregistered, Change::kMoved}) {
     SCOPED_TRACE(static_cast<int>(change));
     Pair p;
     Engine& engine = p.a.engine;
@@ -334,8 +335,8 @@ TEST(Protection, ASmallRequestFailsIfItsKeyBecameInvalidAfterThePost) {
     ASSERT_TRUE(p.receive(2, 4096, 100));
     ASSERT_TRUE(
         engine.post_send(p.qa, {.wr_id = 1, .flags = send_flag::kSignaled, .sges = {&sge, 1}}));
-    if (change == Change::kOther) engine.deregister_mr(other.handle).value();
-    if (change == Change::kGone) engine.deregister_mr(used.handle).value();
+    if (change == Change::kOtherDeregistered) engine.deregister_mr(other.handle).value();
+    if (change == Change::kDeregistered) engine.deregister_mr(used.handle).value();
     if (change == Change::kMoved) {
       engine
           .reregister_mr(used.handle, {.what = Engine::MrChange::kTranslation,
@@ -344,7 +345,7 @@ TEST(Protection, ASmallRequestFailsIfItsKeyBecameInvalidAfterThePost) {
           .value();
     }
     p.wire.run();
-    const bool good = change == Change::kNothing || change == Change::kOther;
+    const bool good = change == Change::kNothing || change == Change::kOtherDeregistered;
     EXPECT_EQ(text(p.a.poll()), good ? "1" : "1:local protection error");
   }
 }
@@ -371,8 +372,9 @@ TEST(Protection, AReceiveWithoutWriteAccessEndsItsQp) {
 
 std::uint64_t unmapped_from = 0, unmapped_to = 0;
 
-// Acts as if the program had unmapped [unmapped_from, unmapped_to).
-bool guard(const void* address, std::size_t length, bool, void (*touch)(void*), void* context) {
+// Simulates that the program has unmapped the addresses [unmapped_from, unmapped_to).
+bool touch_if_mapped(const void* address, std::size_t length, bool, void (*touch)(void*),
+                     void* context) {
   const auto first = reinterpret_cast<std::uintptr_t>(address);
   if (first < unmapped_to && first + length > unmapped_from) return false;
   touch(context);
@@ -383,7 +385,7 @@ constexpr std::size_t kUnmappedAt = 8192;  // the offset of the unmapped memory
 
 struct UnmappedAtTarget : Pair {
   UnmappedAtTarget() : Pair({.mtu = Mtu::k256}) {
-    b.engine.set_memory_guard(guard);
+    b.engine.set_memory_guard(touch_if_mapped);
     unmapped_from = b.address(kUnmappedAt);
     unmapped_to = unmapped_from + 4096;
   }
@@ -391,13 +393,13 @@ struct UnmappedAtTarget : Pair {
 
 struct UnmappedAtRequester : Pair {
   UnmappedAtRequester() : Pair({.mtu = Mtu::k256}) {
-    a.engine.set_memory_guard(guard);
+    a.engine.set_memory_guard(touch_if_mapped);
     unmapped_from = a.address(kUnmappedAt);
     unmapped_to = unmapped_from + 4096;
   }
 };
 
-TEST(UnmappedMemory, ATargetGivesARemoteAccessErrorAndAnEvent) {
+TEST(UnmappedMemory, AnUnmappedTargetCausesARemoteAccessErrorAndAnEvent) {
   for (const WrOpcode opcode : kOpcodes) {
     SCOPED_TRACE(name(opcode));
     for (const std::size_t before : {std::size_t{0}, std::size_t{512}}) {
@@ -416,7 +418,7 @@ TEST(UnmappedMemory, ATargetGivesARemoteAccessErrorAndAnEvent) {
   }
 }
 
-TEST(UnmappedMemory, ARequesterGetsALocalProtectionError) {
+TEST(UnmappedMemory, AnUnmappedElementCausesALocalProtectionError) {
   for (const WrOpcode opcode : {WrOpcode::kSend, WrOpcode::kWrite, WrOpcode::kRead,
                                 WrOpcode::kFetchAdd, WrOpcode::kAtomicWrite}) {
     SCOPED_TRACE(static_cast<int>(opcode));
@@ -431,7 +433,7 @@ TEST(UnmappedMemory, ARequesterGetsALocalProtectionError) {
   }
 }
 
-TEST(UnmappedMemory, AReceiveFailsWithLocalProtectionAndRemoteOperationErrors) {
+TEST(UnmappedMemory, AnUnmappedReceiveFailsAtBothEnds) {
   UnmappedAtTarget p;
   ASSERT_TRUE(p.receive(7, kUnmappedAt - 512, 1024));
   ASSERT_TRUE(p.send(1, 0, 1024));
@@ -440,7 +442,7 @@ TEST(UnmappedMemory, AReceiveFailsWithLocalProtectionAndRemoteOperationErrors) {
   EXPECT_EQ(text(p.a.poll()), "1:remote operation error");
 }
 
-TEST(UnmappedMemory, OtherRegionsStayUsable) {
+TEST(UnmappedMemory, OtherMemoryRemainsAccessible) {
   UnmappedAtTarget p;
   p.a.fill(0, 600, 5);
   ASSERT_TRUE(p.rdma(WrOpcode::kWrite, 1, 0, 0, 600));
@@ -449,12 +451,12 @@ TEST(UnmappedMemory, OtherRegionsStayUsable) {
   EXPECT_TRUE(p.same(0, 0, 600));
 }
 
-TEST(UnmappedMemory, ADatagramFailsItsRequest) {
+TEST(UnmappedMemory, ADatagramFailsWithALocalProtectionError) {
   Host a{1}, b{2};
   Wire wire;
   wire.attach(a);
   wire.attach(b);
-  for (Host* host : {&a, &b}) host->engine.set_memory_guard(guard);
+  for (Host* host : {&a, &b}) host->engine.set_memory_guard(touch_if_mapped);
   const QpHandle from = create_ud(a, Qpn{0x11}), to = create_ud(b, Qpn{0x22});
   const AhHandle ah =
       a.engine.create_ah(a.pd, {.address = {.source = gid_of(1), .destination = gid_of(2)}})
@@ -471,8 +473,8 @@ TEST(UnmappedMemory, ADatagramFailsItsRequest) {
         .value();
     wire.run();
   };
-  const Sge room = b.sge(kUnmappedAt, 200);
-  b.engine.post_recv(to, {.wr_id = 7, .sges = {&room, 1}}).value();
+  const Sge buffer = b.sge(kUnmappedAt, 200);
+  b.engine.post_recv(to, {.wr_id = 7, .sges = {&buffer, 1}}).value();
   unmapped_from = b.address(kUnmappedAt);
   unmapped_to = unmapped_from + 1;
   send(1, 0);

@@ -10,8 +10,8 @@
 namespace verbena::hca {
 namespace {
 
-// Grants the room for elements also for inline data.  Some programs use inline data without having
-// requested it, because most adapters grant it without a request.
+// Grants as many inline bytes as the elements of a request occupy.  Some programs use inline data
+// without a request for it, because most adapters grant it anyway.
 QpInit with_capacities(QpInit init) {
   QpCaps& caps = init.caps;
   if (init.srq) caps.max_recv_wr = caps.max_recv_sge = 0;
@@ -110,16 +110,17 @@ void Qp::apply(const QpAttributes& target, std::uint32_t mask) {
   if ((mask & kMigrationState) != 0 && set_migration(core_, target.migration)) {
     requester_.on_path_changed();
   }
-  // Allocates for the maximum of outstanding requests here, so that the data path never does.
+  // Allocates memory for the maximum of outstanding requests here, so that the data path never
+  // allocates.
   requester_.reserve(a.max_rd_atomic);
   responder_.reserve(a.max_dest_rd_atomic);
 }
 
-// A QP's completions disappear when it is reset or destroyed, as with hardware.
+// The completions of a QP are removed when the QP is reset or destroyed, as with hardware.
 void Qp::discard_completions() {
   core_.send_cq.remove_completions(core_.qpn);
   if (&core_.recv_cq != &core_.send_cq) core_.recv_cq.remove_completions(core_.qpn);
-  receive_source_.drop();
+  receive_source_.drop_taken();
 }
 
 void Qp::reset() {
@@ -134,7 +135,7 @@ void Qp::reset() {
   responder_.start();
   uc_.start_sending();
   ud_.start();
-  first_packet_came_ = is_marked_established_ = drain_reported_ = false;
+  has_received_packet_ = is_marked_established_ = drain_reported_ = false;
   flush_at_ = kNever;
   accesses_.clear();
 }
@@ -148,16 +149,16 @@ void Qp::enter_error() {
   if (core_.shared.now >= flush_at_) flush();
 }
 
-bool Qp::accesses_are_over() {
+bool Qp::peer_accesses_have_ended() {
   return accesses_.empty() || core_.shared.lanes == nullptr ||
          core_.shared.lanes->are_over(accesses_);
 }
 
-// Waits for the end of the peers' direct accesses, because the flush tells the program that no peer
-// writes to its memory through this QP any more.
+// Waits until the direct accesses of peers have ended, because the flush tells the program that no
+// peer writes to its memory through this QP any more.
 void Qp::flush() {
   constexpr Duration kCheckInterval = std::chrono::microseconds(50);
-  if (!accesses_are_over()) {
+  if (!peer_accesses_have_ended()) {
     flush_at_ = core_.shared.now + kCheckInterval;
     return;
   }
@@ -169,8 +170,8 @@ void Qp::flush() {
   if (receive_source_.is_shared()) core_.raise(QpEvent::Kind::kLastWqe);
 }
 
-// Handles an error that one of the QP's own machines reported.
-void Qp::on_own_error() {
+// Handles an error that the requester, the responder, the UC or the UD transport has reported.
+void Qp::on_transport_error() {
   ++core_.shared.counters[Counter::kQpErrors];
   enter_error();
 }
@@ -248,9 +249,11 @@ void Qp::publish_access() {
   link::AccessTable* const table = core_.shared.access_table;
   if (table == nullptr || core_.init.type != QpType::kRc) return;
   const QpAttributes& a = core_.attributes;
-  // A peer checks a message only against its own limit, which by default is the specification's.
-  const bool has_usual_limit = core_.shared.limits.max_message_bytes >= Limits{}.max_message_bytes;
-  if (!accepts_requests() || a.migration != MigrationState::kMigrated || !has_usual_limit) {
+  // A peer checks the length of a message only against its own limit.  The default limit is the
+  // maximum of the specification.
+  const bool has_default_limit =
+      core_.shared.limits.max_message_bytes >= Limits{}.max_message_bytes;
+  if (!accepts_requests() || a.migration != MigrationState::kMigrated || !has_default_limit) {
     table->remove_qp(core_.qpn.value);
     return;
   }
@@ -316,15 +319,15 @@ void Qp::receive(const wire::TransportPacket& packet, const link::Arrival& arriv
     core_.traffic.bytes_in += packet.payload.size();
     const Verdict verdict =
         type == QpType::kUd ? ud_.receive(packet, arrival) : dispatch(packet, now);
-    if (verdict == Verdict::kError) on_own_error();
+    if (verdict == Verdict::kError) on_transport_error();
     report_if_drained();
   }
 }
 
 void Qp::receive(const link::ExecutedRecord& executed) {
-  const bool fits = accepts_requests() && executed.generation == generation_ &&
-                    executed.initiator_qpn == core_.attributes.destination_qpn.value;
-  if (!fits || !responder_.on_executed(executed)) {
+  const bool matches_connection = accepts_requests() && executed.generation == generation_ &&
+                                  executed.initiator_qpn == core_.attributes.destination_qpn.value;
+  if (!matches_connection || !responder_.on_executed(executed)) {
     ++core_.shared.counters[Counter::kDropExecuted];
     return;
   }
@@ -334,12 +337,12 @@ void Qp::receive(const link::ExecutedRecord& executed) {
                      executed.bytes);
 }
 
-// Reports the first packet.  The specification has the event "communication established" only in
-// RTR (vol1 11.6.3.1).  The CM needs such an event after RTR, too, because the QP of a passive side
-// is in RTS before the RTU comes.
+// Reports the first packet.  The specification defines the event "communication established" only
+// for RTR (vol1 11.6.3.1).  The CM also needs such an event after RTR, because the QP of a passive
+// side is in RTS before the RTU arrives.
 void Qp::note_first_packet() {
-  if (first_packet_came_) return;
-  first_packet_came_ = true;
+  if (has_received_packet_) return;
+  has_received_packet_ = true;
   if (core_.attributes.state == QpState::kRtr) {
     core_.raise(QpEvent::Kind::kCommEst);
   } else if (!is_marked_established_) {
@@ -361,8 +364,8 @@ Verdict Qp::dispatch(const wire::TransportPacket& packet, Time now) {
 }
 
 // Chooses the lane for the next packets.  An RC QP may change to a lane at any time, because PSNs
-// order its packets.  Packets of a UC QP must not overtake each other, so it stays with the link of
-// its first packet.  A UD QP chooses for each packet.
+// order its packets.  Packets of a UC QP must not overtake each other, so it keeps the link of its
+// first packet.  A UD QP chooses for each packet.
 void Qp::choose_lane() {
   core_.lane_is_full = false;
   if (core_.init.type == QpType::kUd || core_.attributes.state < QpState::kRtr) return;
@@ -386,7 +389,7 @@ bool Qp::transmit(link::Burst& burst, Time now) {
     case QpState::kReset:
     case QpState::kInit: return false;
     case QpState::kError:
-      if (flush_at_ == kNever) {  // the queues were flushed before, so flushes only newer posts
+      if (flush_at_ == kNever) {  // the QP was flushed; this flushes the posts since then
         flush_sends();
         flush_receives();
       }
@@ -402,25 +405,25 @@ bool Qp::transmit(link::Burst& burst, Time now) {
   if (core_.init.type != QpType::kRc) {
     return state >= QpState::kRts && transmit_unreliable(burst, may_begin);
   }
-  // If only an acknowledgement is due, the requests go first, if there is room for both.  A batch
-  // may end with a shorter packet, so the acknowledgement can join the batch.  A lane has no
-  // batches, and there the acknowledgement goes first: otherwise the peer could see the program's
-  // answer to a request before the acknowledgement of the request.
-  const bool answers_first =
+  // In a burst with enough space, a pending acknowledgement follows the requests.  The last packet
+  // of a batch may be shorter than the others, so the acknowledgement can join the batch.  A lane
+  // has no batches.  There the acknowledgement goes first: otherwise the peer could see the
+  // program's answer to a request before the acknowledgement of that request.
+  const bool responses_first =
       core_.lane != nullptr || responder_.has_jobs() || burst.room() <= kQuotaPackets;
-  if (answers_first && responder_.transmit(burst, kQuotaPackets, &more) == Verdict::kError) {
-    on_own_error();
+  if (responses_first && responder_.transmit(burst, kQuotaPackets, &more) == Verdict::kError) {
+    on_transport_error();
     return true;  // the NAK must still be sent
   }
   const bool failed = state >= QpState::kRts && requester_.transmit(burst, kQuotaPackets, may_begin,
                                                                     now, &more) == Verdict::kError;
-  // The peer's packets were received, so they are acknowledged even if an own request failed.
-  if (!answers_first && responder_.transmit(burst, kQuotaPackets, &more) == Verdict::kError) {
-    on_own_error();
+  // Acknowledges the packets that were received from the peer, even if a request of this QP failed.
+  if (!responses_first && responder_.transmit(burst, kQuotaPackets, &more) == Verdict::kError) {
+    on_transport_error();
     return true;
   }
   if (failed) {
-    on_own_error();
+    on_transport_error();
     return responder_.is_closing();
   }
   report_if_drained();
@@ -430,7 +433,7 @@ bool Qp::transmit(link::Burst& burst, Time now) {
 // Sends for UC and UD.
 bool Qp::transmit_unreliable(link::Burst& burst, bool may_begin) {
   bool more = false;
-  Verdict verdict = Verdict::kGoOn;
+  Verdict verdict = Verdict::kContinue;
   if (core_.init.type == QpType::kUc) {
     verdict = uc_.transmit(burst, kQuotaPackets, may_begin, &more);
   } else {
@@ -441,14 +444,16 @@ bool Qp::transmit_unreliable(link::Burst& burst, bool may_begin) {
   return more;
 }
 
-// A packet in a lane costs no system call, so waiting for more posts would gain nothing.
+// With a lane, posts do not wait: a packet in a lane costs no system call, so a batch gains
+// nothing.
 bool Qp::posts_can_wait() const {
   return core_.init.type == QpType::kRc && core_.attributes.state == QpState::kRts &&
          core_.lane == nullptr && requester_.posts_can_wait();
 }
 
 void Qp::on_burst_sent() {
-  const bool good = uc_.complete_sent() == Verdict::kGoOn && ud_.complete_sent() == Verdict::kGoOn;
+  const bool good =
+      uc_.complete_sent() == Verdict::kContinue && ud_.complete_sent() == Verdict::kContinue;
   if (!good) on_send_failed();
   report_if_drained();
 }
@@ -461,18 +466,19 @@ void Qp::on_send_failed() {
 void Qp::on_timer(Time now) {
   if (now < deadline()) return;
   if (flush_at_ != kNever) return flush();
-  if (requester_.on_timer(now) == Verdict::kError) on_own_error();
+  if (requester_.on_timer(now) == Verdict::kError) on_transport_error();
   report_if_drained();
 }
 
 Time Qp::deadline() const {
   if (flush_at_ != kNever) return flush_at_;
   const QpState state = core_.attributes.state;
-  const bool sends = state == QpState::kRts || state == QpState::kSqd;
-  return core_.init.type == QpType::kRc && sends ? requester_.deadline() : kNever;
+  const bool is_sending = state == QpState::kRts || state == QpState::kSqd;
+  return core_.init.type == QpType::kRc && is_sending ? requester_.deadline() : kNever;
 }
 
-// Reports once that SQD is drained: all requests that were started are complete (vol1 10.3.1.5).
+// Reports once in SQD that the send queue is drained: all requests that were started are complete
+// (vol1 10.3.1.5).
 void Qp::report_if_drained() {
   const QpAttributes& a = core_.attributes;
   if (a.state != QpState::kSqd || drain_reported_) return;

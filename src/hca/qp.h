@@ -24,8 +24,8 @@ namespace verbena::hca {
 //   receive    no     q     x    x    x    x    f       no: the post fails
 //   packets    -      -     req  all  all  all  -       req: only requests, -: dropped
 //
-// In the error state all requests of both queues complete in order with kFlushed, and so do later
-// posts.  The responder may still send its NAK, after the responses to the READs before it.  If the
+// In the error state, all requests of both queues and all later posts complete in order with
+// kFlushed.  The responder may still send the responses to earlier READs, and then its NAK.  If the
 // error has no NAK, the responder may still send the responses to earlier requests.
 //
 // Threads: any thread may call post_send() and post_recv(); the driver makes all other calls.
@@ -39,7 +39,7 @@ class Qp {
      SharedReceiveQueue* srq, const QpInit& init, Qpn qpn);
 
   // ---- any thread ----
-  // The posts return true if the driver has something to do.
+  // post_send() and post_recv() return true if the driver must handle the post.
   Result<bool> post_send(const SendRequest& request, const AddressHandle* ah) {
     return queues_.post_send(request, ah);
   }
@@ -54,24 +54,24 @@ class Qp {
   Result<void> modify(const QpAttributes& target, std::uint32_t mask);
   QpAttributes attributes() const;
   bool sq_draining() const { return core_.attributes.state == QpState::kSqd && !drain_reported_; }
-  // Removes the QP's completions from its CQs, and drops the receive that it took from its SRQ.
+  // Removes the QP's completions from its CQs.  Frees the receive that the QP has taken from its
+  // SRQ.
   void discard_completions();
-  // Writes the rights that the peer has through this QP to the access table.
+  // Writes to the access table which rights the peer has through this QP.
   void publish_access();
   void mark_established() { is_marked_established_ = true; }
 
   void receive(const wire::TransportPacket& packet, const link::Arrival& arrival, Time now);
-  // Applies the record of a WRITE or READ that the peer has carried out itself (direct access).
+  // Handles the record of a WRITE or READ that the peer has carried out by direct access.
   void receive(const link::ExecutedRecord& executed);
   // Adds packets to the burst or the lane.  Returns true if there is more to send.
   bool transmit(link::Burst& burst, Time now);
   // Returns true if the newest posts may wait for more posts (Engine::posts_can_wait()).
   bool posts_can_wait() const;
-  // Returns true while UC or UD sends wait for on_burst_sent().  They complete when their burst was
-  // sent.
+  // Returns true while UC or UD sends wait for on_burst_sent(), which completes them.
   bool waits_for_burst() const { return !uc_.has_sent_all() || !ud_.drained(); }
   void on_burst_sent();
-  // Returns true while packets wait for room in a lane.
+  // Returns true while packets wait because the lane is full.
   bool waits_for_lane() const { return core_.lane_is_full; }
   // Drops the pointer to the lane, so that the owner may remove the lane.  The next packets choose
   // their link again, except that a UC QP uses the burst from now on.
@@ -80,21 +80,21 @@ class Qp {
   Time deadline() const;
   QpRow row() const;
 
-  // ---- the engine's bookkeeping ----
-  ListLink<Qp> active_link{};  // in the list if the QP may have packets to send
-  ListLink<Qp> burst_link{};   // in the list if waits_for_burst()
-  ListLink<Qp> lane_link{};    // in the list if waits_for_lane()
-  HeapPlace heap_place{};
+  // ---- for the engine ----
+  ListLink<Qp> active_link{};  // linked if the QP may have packets to send
+  ListLink<Qp> burst_link{};   // linked if waits_for_burst()
+  ListLink<Qp> lane_link{};    // linked if waits_for_lane()
+  HeapPosition heap_position{};
   Qp* ready_next = nullptr;  // the next QP in ReadyList
   std::uint32_t groups = 0;  // the number of multicast groups that the QP is attached to
-  std::atomic<bool> ready = false;
+  std::atomic<bool> in_ready_list = false;  // the QP is in ReadyList, or is being added
 
  private:
   void apply(const QpAttributes& target, std::uint32_t mask);
   void reset();
   void enter_error();
-  void on_own_error();
-  bool accesses_are_over();
+  void on_transport_error();
+  bool peer_accesses_have_ended();
   void flush();
   void flush_sends();
   void flush_receives();
@@ -108,8 +108,9 @@ class Qp {
   void on_send_failed();
   void report_if_drained();
 
-  std::uint64_t generation_ = 0;  // identifies the connection
-  // Holds the accesses of peers that began before the error state and may still be under way.
+  std::uint64_t generation_ = 0;  // a number that identifies the current connection
+  // Holds the direct accesses of peers that began before the error state and may still be in
+  // progress.
   std::vector<link::Lanes::Access> accesses_{};
   QpCore core_;
   PostQueues queues_;
@@ -119,11 +120,11 @@ class Qp {
   Responder responder_;
   UcTransport uc_;
   UdTransport ud_;
-  bool first_packet_came_ = false;
-  bool link_is_chosen_ = false;         // a UC QP stays with the link of its first packet
+  bool has_received_packet_ = false;    // in the current connection
+  bool link_is_chosen_ = false;         // a UC QP keeps the link of its first packet
   bool is_marked_established_ = false;  // mark_established() was called
-  bool drain_reported_ = false;
-  Time flush_at_ = kNever;  // the time to flush the queues in the error state
+  bool drain_reported_ = false;         // the end of draining in SQD was reported
+  Time flush_at_ = kNever;              // the time to flush the queues in the error state
 };
 
 // Collects the QPs with new posts that the driver has not seen.  Many threads push QPs, and the
@@ -132,8 +133,8 @@ class ReadyList {
  public:
   bool empty() const { return head_.load(std::memory_order_acquire) == nullptr; }
   void push(Qp& qp) {
-    // If the flag was set already, the driver will clear the flag, and then read the queue.
-    if (qp.ready.exchange(true, std::memory_order_acq_rel)) return;
+    // If the flag is set already, the driver will clear it later, and read the queue after that.
+    if (qp.in_ready_list.exchange(true, std::memory_order_acq_rel)) return;
     Qp* head = head_.load(std::memory_order_relaxed);
     do {
       qp.ready_next = head;
@@ -142,8 +143,8 @@ class ReadyList {
   // Returns the newest QP, or null.  The driver may follow ready_next from this QP on, until it
   // calls take_all().
   const Qp* newest() const { return head_.load(std::memory_order_acquire); }
-  // Returns the QPs, newest first, linked by ready_next.  The driver must clear `ready` before it
-  // reads a QP's queue.
+  // Returns the QPs, newest first, linked by ready_next.  The driver must clear in_ready_list
+  // before it reads a QP's queue.
   Qp* take_all() { return head_.exchange(nullptr, std::memory_order_acq_rel); }
 
  private:

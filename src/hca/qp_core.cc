@@ -10,7 +10,7 @@ void QpCore::choose_lane(const link::Address& address, Qpn destination) {
   lane = shared.lanes == nullptr ? nullptr : shared.lanes->find(address, destination);
 }
 
-bool QpCore::prepare_room(const link::Burst& burst, const link::Address& address) {
+bool QpCore::prepare_space(const link::Burst& burst, const link::Address& address) {
   if (lane != nullptr) {
     if (lane->prepare(address)) return true;
     lane_is_full = !lane->ended();
@@ -29,12 +29,12 @@ void QpCore::count_direct(bool is_read, DataFlow flow, std::uint32_t packets, st
   Counters& counters = shared.counters;
   ++counters[is_read ? Counter::kDirectReads : Counter::kDirectWrites];
   counters[Counter::kDirectBytes] += bytes;
-  const bool in = flow == DataFlow::kIn;
-  counters[in ? Counter::kPacketsIn : Counter::kPacketsOut] += packets;
-  counters[in ? Counter::kBytesIn : Counter::kBytesOut] += bytes;
-  if (in) counters[Counter::kPacketsToQps] += packets;
-  (in ? traffic.packets_in : traffic.packets_out) += packets;
-  (in ? traffic.bytes_in : traffic.bytes_out) += bytes;
+  const bool is_incoming = flow == DataFlow::kIn;
+  counters[is_incoming ? Counter::kPacketsIn : Counter::kPacketsOut] += packets;
+  counters[is_incoming ? Counter::kBytesIn : Counter::kBytesOut] += bytes;
+  if (is_incoming) counters[Counter::kPacketsToQps] += packets;
+  (is_incoming ? traffic.packets_in : traffic.packets_out) += packets;
+  (is_incoming ? traffic.bytes_in : traffic.bytes_out) += bytes;
 }
 
 std::optional<std::span<std::byte>> QpCore::remote_memory(std::uint32_t r_key, std::uint64_t iova,

@@ -22,14 +22,14 @@
 #include "wire/headers.h"
 #include "wire/mad.h"
 
-// Defines the state that the machines of a QP (requester, responder, UC, UD) share, and how they
-// hand out completions, events and packets.
+// Defines the state that the machines of a QP (requester, responder, UC, UD) share.  The functions
+// here report completions and events, and write packets.
 namespace verbena::hca {
 
 struct Shared;
 
-// Tells the QP how to continue after an input.  kError asks it to go to its error state.
-enum class [[nodiscard]] Verdict : std::uint8_t{kGoOn, kError};
+// Tells the QP how to continue after an input.  kError requests the error state.
+enum class [[nodiscard]] Verdict : std::uint8_t{kContinue, kError};
 
 // Tells the direction of the data of a direct access, as seen from one end.
 enum class DataFlow : std::uint8_t { kIn, kOut };
@@ -48,12 +48,12 @@ struct QpCore {
   QpTraffic traffic{};
   std::uint32_t events_pending = 0;  // one bit for each QpEvent::Kind
   ListLink<QpCore> event_link{};
-  link::Lane* lane = nullptr;  // packets leave by this lane, or by the burst if it is null
-  bool lane_is_full = false;   // packets wait for room in the lane
+  link::Lane* lane = nullptr;  // packets are added to this lane; null: to the burst
+  bool lane_is_full = false;   // packets wait until the lane has space
 
   std::uint32_t mtu() const { return bytes_of(attributes.path_mtu); }
   PortId port() const { return {init.device, attributes.port}; }
-  // Returns true for QP1.  An engine has one QP1, which stands for the QP1 of each port.  It uses
+  // Returns true for QP1.  An engine has one QP1, which represents the QP1 of each port.  It uses
   // the first valid P_Key of the port.
   bool is_gsi() const { return qpn == wire::kGsiQpn; }
   // Returns the MigReq bit of the packets that the QP sends, see migration.h.
@@ -64,20 +64,20 @@ struct QpCore {
                                                     std::uint64_t length,
                                                     std::uint32_t needed) const;
   void raise(QpEvent::Kind kind);
-  // Counts a WRITE or READ that the initiator has carried out itself, as if its data had come in
-  // packets.
+  // Counts a WRITE or READ that the initiator has carried out by direct access, as if its data had
+  // been sent in packets.
   void count_direct(bool is_read, DataFlow flow, std::uint32_t packets, std::uint32_t bytes);
   // Chooses the lane for packets to the QP `destination` at this address.
   void choose_lane(const link::Address& address, Qpn destination);
-  // Prepares room for a packet in the lane, or in the burst if there is no lane.  Returns false if
-  // there is no room.
-  bool prepare_room(const link::Burst& burst, const link::Address& address);
+  // Prepares space for a packet in the lane, or in the burst if there is no lane.  Returns false if
+  // there is no space.
+  bool prepare_space(const link::Burst& burst, const link::Address& address);
 };
 
 // Holds the state that all QPs of an engine share.
 struct Shared {
-  Shared(const Limits& its_limits, const Personality& its_personality, Random random)
-      : limits(its_limits), personality(its_personality), memory(random) {}
+  Shared(const Limits& engine_limits, const Personality& engine_personality, Random random)
+      : limits(engine_limits), personality(engine_personality), memory(random) {}
 
   // Counts the completion of a SEND; ignores other requests and failures.
   void count_send(const WorkCompletion& completion) {
@@ -88,10 +88,12 @@ struct Shared {
   // overflowed.
   bool complete(CompletionQueue& cq, const WorkCompletion& completion, WqeSlot slot,
                 bool solicited);
-  // Makes completions visible at the end of the driver's turn (Personality::batches_completions).
+  // Makes all completions visible that were added before (Personality::batches_completions).
   void publish();
+  // Makes the completions of one CQ visible.
   void publish(CompletionQueue& cq);
-  // Returns the next event.  Events wait as bits of their objects, so none is ever lost.
+  // Returns the next event.  Pending events are flags in their objects, so no event is lost for
+  // lack of memory.
   std::optional<Event> poll_event();
   // Stores at most kFailuresMax failures and counts the others.
   void add_failure(const RequestFailure& failure);
@@ -101,7 +103,7 @@ struct Shared {
 
   const Limits limits;
   const Personality personality;
-  link::Lanes* lanes = nullptr;               // null: all packets leave by the burst
+  link::Lanes* lanes = nullptr;               // null: all packets are added to bursts
   link::AccessTable* access_table = nullptr;  // null: nothing is published
   std::uint64_t connections = 0;              // counts the changes of RC QPs to RTR
   Memory memory;
@@ -112,8 +114,8 @@ struct Shared {
   std::size_t failure_count = 0;
   std::uint64_t copied_bytes = 0;              // the bytes of direct accesses, also of refused ones
   Time now{};                                  // the time of the driver's latest call
-  std::atomic<std::uint64_t> sends_refused{};  // kLimitSendQueue, counted by any thread that posts
-  std::atomic<std::uint64_t> receives_refused{};
+  std::atomic<std::uint64_t> sends_refused{};  // kLimitSendQueue; any thread counts
+  std::atomic<std::uint64_t> receives_refused{};  // kLimitRecvQueue; any thread counts
   List<CompletionQueue, &CompletionQueue::event_link> cq_events;
   List<CompletionQueue, &CompletionQueue::publish_link> unpublished;
   List<QpCore, &QpCore::event_link> qp_events;
@@ -121,7 +123,7 @@ struct Shared {
 };
 
 // Adds one packet to the lane or the burst: headers, a payload that fill(span) writes, and padding.
-// Returns false, and adds nothing, if fill() returns false.  REQUIRES: prepare_room() has returned
+// Returns false, and adds nothing, if fill() returns false.  REQUIRES: prepare_space() has returned
 // true for this packet.
 template <class Fill>
 bool emit(QpCore& core, link::Burst& burst, const link::Address& address,

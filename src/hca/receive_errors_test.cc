@@ -1,5 +1,5 @@
-// Tests requests that consume a receive and have a bad key: what the receive, the later receives
-// and the peer get (vol1 9.9.6.3, 11.6.2).
+// Tests requests that consume a receive and have a bad key.  Checks the completion of the receive,
+// the later receives, and the response to the peer (vol1 9.9.6.3, 11.6.2).
 
 #include <gtest/gtest.h>
 
@@ -15,11 +15,12 @@ using wire::Opcode;
 // The peer's PSNs begin at 2000.
 struct Target : HostUnderTest {
   Target() : HostUnderTest({.mtu = Mtu::k256}) { host.engine.mark_established(qp).value(); }
+  // Delivers a WRITE of the peer.
   void write(Opcode opcode, std::uint32_t psn, std::size_t bytes, std::uint32_t length,
              std::uint32_t r_key) {
     request(opcode, psn, bytes, true, {host.address(0), r_key, length});
   }
-  // Invalidates the key of a region, which a peer may not do.
+  // Delivers a SEND that invalidates the key of a region.  A peer may invalidate only windows.
   void send_invalidate(Opcode opcode, std::uint32_t psn, std::size_t bytes) {
     wire::TransportPacket packet;
     packet.bth.opcode = opcode;
@@ -101,9 +102,9 @@ TEST(ReceiveErrors, FailsOneReceiveOfASharedQueueAndKeepsTheOthers) {
   to_state(a, qa, attributes_for(a, b, o, Qpn{0x22}, o.psn_a, o.psn_b), QpState::kRts);
   to_state(b, qb, attributes_for(b, a, o, Qpn{0x11}, o.psn_b, o.psn_a), QpState::kRts);
   b.engine.mark_established(qb).value();
-  const Sge room = b.sge(0, 100), data = a.sge(0, 8);
+  const Sge buffer = b.sge(0, 100), data = a.sge(0, 8);
   for (std::uint64_t id = 1; id <= 3; ++id) {
-    ASSERT_TRUE(b.engine.post_srq_recv(srq, {.wr_id = id, .sges = {&room, 1}}));
+    ASSERT_TRUE(b.engine.post_srq_recv(srq, {.wr_id = id, .sges = {&buffer, 1}}));
   }
   ASSERT_TRUE(b.engine.arm_srq(srq, 2));  // raises an event if two receives are taken
   ASSERT_TRUE(a.engine.post_send(qa, {.wr_id = 10,

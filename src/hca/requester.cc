@@ -10,18 +10,20 @@ namespace {
 
 using wire::AethKind;
 
-// This number of posted requests is sent without waiting for more.
-constexpr std::uint32_t kPostsTogetherMax = 32;
-// A longer request is sent at once, because a system call of its own hardly adds to its cost.
-constexpr std::uint32_t kWaitingBytesMax = 1024;
-// At least one of this number of packets asks the peer for an acknowledgement.
+// When this number of posts waits, the driver sends them as a batch.
+constexpr std::uint32_t kPostsPerBatchMax = 32;
+// A request that is longer than this does not wait, because its own system call is a small part of
+// its cost.
+constexpr std::uint32_t kWaitingPostBytesMax = 1024;
+// The requester requests an acknowledgement at least once in this number of packets.
 constexpr std::uint32_t kPacketsPerAckMax = 32;
 // Limits the packets that a QP has outstanding on a lane.  The lane loses nothing, and its ring is
 // a limit too.
 constexpr std::uint32_t kLaneWindowPackets = 4096;
 
-// Limits the timeout from below.  Shorter timeouts suit only hardware: a user-space peer may be off
-// its CPU for longer (vol1 9.7.6.1.3 lets an adapter round up).  4.096 us * 2^11 = 8.4 ms.
+// The requester treats lower timeout codes as this code.  Their timeouts are too short for a peer
+// in user space, which may have no CPU for that time (vol1 9.7.6.1.3 lets an adapter round up).
+// 4.096 us * 2^11 = 8.4 ms.
 constexpr unsigned kTimeoutCodeMin = 11;
 
 }  // namespace
@@ -57,23 +59,23 @@ bool Requester::number_of(Psn psn, std::uint64_t* number) const {
 bool Requester::posts_can_wait() const {
   const std::uint32_t posted = queue_.tail();
   return una_ != sent_end_ && posted != next_to_begin_ &&
-         posted - next_to_begin_ < kPostsTogetherMax &&
-         queue_.at(posted - 1).length <= kWaitingBytesMax;
+         posted - next_to_begin_ < kPostsPerBatchMax &&
+         queue_.at(posted - 1).length <= kWaitingPostBytesMax;
 }
 
 // ---- sending ------------------------------------------------------------------------------------
 
 Verdict Requester::transmit(link::Burst& burst, unsigned quota, bool begin_new, Time now,
                             bool* more) {
-  if (rnr_until_ != kNever) return Verdict::kGoOn;
+  if (rnr_until_ != kNever) return Verdict::kContinue;
   while (cursor_ - una_ < window()) {
     if (current_request_ == next_to_begin_) {
       const Step step = begin_next(begin_new, now);
       if (step == Step::kError) return Verdict::kError;
-      if (step == Step::kWait) return Verdict::kGoOn;
+      if (step == Step::kWait) return Verdict::kContinue;
       if (step == Step::kPartCopied || (step == Step::kCarriedOut && quota-- <= 1)) {
         *more = true;
-        return Verdict::kGoOn;
+        return Verdict::kContinue;
       }
     }
     if (current_request_ == next_to_begin_) continue;  // the request needed no packet
@@ -81,22 +83,22 @@ Verdict Requester::transmit(link::Burst& burst, unsigned quota, bool begin_new, 
       ++current_request_;
       continue;
     }
-    if (quota == 0 || !core_.prepare_room(burst, core_.attributes.path.address)) {
+    if (quota == 0 || !core_.prepare_space(burst, core_.attributes.path.address)) {
       *more = true;
-      return Verdict::kGoOn;
+      return Verdict::kContinue;
     }
     SendWqe& wqe = queue_.at(current_request_);
     const Step step = needs_response(wqe.opcode) ? send_read_or_atomic(wqe, burst, now)
                                                  : send_data(wqe, burst, now);
     if (step == Step::kError) return Verdict::kError;
-    if (step == Step::kWait) return Verdict::kGoOn;
+    if (step == Step::kWait) return Verdict::kContinue;
     --quota;
   }
-  return Verdict::kGoOn;
+  return Verdict::kContinue;
 }
 
-// Checks the next request, and gives numbers to its packets.  An invalid request fails only when it
-// has become the oldest, so that completions keep their order.
+// Checks the next request, and assigns numbers to its packets.  An invalid request fails only when
+// it is the oldest request, so that completions keep their order.
 Requester::Step Requester::begin_next(bool begin_new, Time now) {
   if (!begin_new || next_to_begin_ == queue_.tail()) return Step::kWait;
   SendWqe& wqe = queue_.at(next_to_begin_);
@@ -106,7 +108,7 @@ Requester::Step Requester::begin_next(bool begin_new, Time now) {
   const WcStatus status = check_request(core_, wqe);
   if (status != WcStatus::kSuccess) {
     if (next_to_begin_ != queue_.head()) return Step::kWait;
-    return fail(status) == Verdict::kError ? Step::kError : Step::kGo;
+    return fail(status) == Verdict::kError ? Step::kError : Step::kContinue;
   }
   if (may_be_direct(wqe)) {
     if (const auto step = begin_direct(wqe, now)) return *step;
@@ -118,10 +120,11 @@ Requester::Step Requester::begin_next(bool begin_new, Time now) {
   next_number_ += wqe.packets;
   reads_outstanding_ += needs_response(wqe.opcode) ? 1 : 0;
   ++next_to_begin_;
-  return Step::kGo;
+  return Step::kContinue;
 }
 
-// The first request of a connection goes as packets, so that the peer hears of the connection.
+// The first request of a connection is sent as packets, because its first packet establishes the
+// connection at the peer.
 bool Requester::may_be_direct(const SendWqe& wqe) const {
   if (una_ == 0 || !direct_.can_carry_out(wqe)) return false;
   return una_ == next_number_ ? direct_.is_better_than_packets(wqe)
@@ -129,7 +132,7 @@ bool Requester::may_be_direct(const SendWqe& wqe) const {
 }
 
 // Carries out a request by direct access, except for the last packet of a WRITE with immediate
-// data.  Returns none if the request must go as packets.
+// data.  Returns none if the request must be sent as packets.
 std::optional<Requester::Step> Requester::begin_direct(SendWqe& wqe, Time now) {
   if (una_ != next_number_ || next_to_begin_ != queue_.head()) return Step::kWait;
   const bool has_last_packet = wqe.opcode == WrOpcode::kWriteImm;
@@ -138,7 +141,7 @@ std::optional<Requester::Step> Requester::begin_direct(SendWqe& wqe, Time now) {
   switch (direct_.carry_out(wqe, psn_of(una_), psns)) {
     case DirectAccess::Outcome::kDone: break;
     case DirectAccess::Outcome::kMore: return Step::kPartCopied;
-    case DirectAccess::Outcome::kNoRoom: core_.lane_is_full = true; return Step::kWait;
+    case DirectAccess::Outcome::kLaneFull: core_.lane_is_full = true; return Step::kWait;
     case DirectAccess::Outcome::kRefused: return std::nullopt;
   }
   wqe.first_number = next_number_;
@@ -152,21 +155,21 @@ std::optional<Requester::Step> Requester::begin_direct(SendWqe& wqe, Time now) {
   return complete_head() == Verdict::kError ? Step::kError : Step::kCarriedOut;
 }
 
-// Executes a local request in its turn.  The request completes when all requests before it have
-// completed.
+// Executes a local request.  The request completes when all requests before it have completed.
 Requester::Step Requester::begin_local(SendWqe& wqe) {
   if (!execute_local(core_, wqe)) {
     if (next_to_begin_ != queue_.head()) return Step::kWait;
-    return fail(WcStatus::kWindowBindError) == Verdict::kError ? Step::kError : Step::kGo;
+    return fail(WcStatus::kWindowBindError) == Verdict::kError ? Step::kError : Step::kContinue;
   }
   wqe.first_number = next_number_;
   wqe.packets = 0;
-  if (next_to_begin_++ != queue_.head()) return Step::kGo;
-  return complete_head() == Verdict::kError ? Step::kError : Step::kGo;
+  if (next_to_begin_++ != queue_.head()) return Step::kContinue;
+  return complete_head() == Verdict::kError ? Step::kError : Step::kContinue;
 }
 
-// Sets the AckReq bit at the end of a message, when the window is full, and about four times per
-// window, so that the window keeps moving.  On a long line acknowledgements also space the packets.
+// Returns true if the packet at the cursor must have the AckReq bit: at the end of a message, when
+// the window is full, and about four times per window, so that the window keeps moving.  On a long
+// line, frequent acknowledgements also pace the packets.
 bool Requester::must_request_ack(bool last) const {
   const std::uint32_t part = std::max(1u, window() / 4);
   const std::uint32_t packets = core_.lane != nullptr ? part : std::min(part, kPacketsPerAckMax);
@@ -186,18 +189,18 @@ Requester::Step Requester::send_data(SendWqe& wqe, link::Burst& burst, Time now)
   if (!added) return on_inaccessible_memory();
   note_sent(1, request_ack, now);
   if (last) ++current_request_;
-  return Step::kGo;
+  return Step::kContinue;
 }
 
 // Fails a request whose memory was deregistered or unmapped after the request was started.
 Requester::Step Requester::on_inaccessible_memory() {
   if (current_request_ != queue_.head()) return Step::kWait;
-  return fail(WcStatus::kLocalProtectionError) == Verdict::kError ? Step::kError : Step::kGo;
+  return fail(WcStatus::kLocalProtectionError) == Verdict::kError ? Step::kError : Step::kContinue;
 }
 
 // Returns the end of the READ request or atomic that begins at the cursor.  A retransmission keeps
-// its old end; a new chunk gets its share of the window.  A result of cursor_ means that nothing
-// can be sent now.
+// its old end; a new chunk gets its share of the window.  The result is cursor_ if the request must
+// wait.
 std::uint64_t Requester::chunk_end(const SendWqe& wqe) {
   if (cursor_ < sent_end_) {
     const auto old = std::ranges::upper_bound(chunks_, cursor_);
@@ -208,7 +211,7 @@ std::uint64_t Requester::chunk_end(const SendWqe& wqe) {
   if (chunks_.size() >= reads_max) return cursor_;
   const std::uint64_t share = std::max(1u, reads_max > 1 ? window() / 2 : window());
   const std::uint64_t end = std::min(wqe.first_number + wqe.packets, cursor_ + share);
-  // Waits until the window has room for the whole share, so that the chunks do not become tiny.
+  // Waits until the whole share fits into the window, so that the chunks do not become tiny.
   return end - una_ > window() && cursor_ != una_ ? cursor_ : end;
 }
 
@@ -240,7 +243,7 @@ Requester::Step Requester::send_read_or_atomic(SendWqe& wqe, link::Burst& burst,
   if (cursor_ == sent_end_) chunks_.push_back(end);
   note_sent(end - cursor_, true, now);
   if (end == wqe.first_number + wqe.packets) ++current_request_;
-  return Step::kGo;
+  return Step::kContinue;
 }
 
 void Requester::note_sent(std::uint64_t packets, bool ack_requested, Time now) {
@@ -249,7 +252,7 @@ void Requester::note_sent(std::uint64_t packets, bool ack_requested, Time now) {
     ++core_.shared.counters[Counter::kRetransmissions];
     ++core_.traffic.retransmissions;
   } else if (ack_requested) {
-    // The answer ends this measurement: an acknowledgement, or the first READ response.
+    // This measurement ends with the answer: an acknowledgement, or the first READ response.
     round_trip_.on_sent(cursor_ + 1, una_, now);
   }
   cursor_ += packets;
@@ -267,7 +270,7 @@ void Requester::on_progress(std::uint64_t packets, Time now) {
   retries_ = rnr_retries_ = 0;
   if (const auto sample = round_trip_.on_answered(una_, now)) window_.on_measurement(*sample);
   while (!chunks_.empty() && chunks_.front() <= una_) chunks_.erase(chunks_.begin());
-  if (cursor_ < una_) {  // the peer has answered packets that were to be retransmitted
+  if (cursor_ < una_) {  // the peer has answered packets before their retransmission
     cursor_ = ack_requested_ = una_;
     current_request_ = queue_.head();  // if this request is complete, complete_head() moves on
   }
@@ -284,7 +287,7 @@ Requester::Advance Requester::advance(std::uint64_t target, Time now) {
     on_progress(std::min(end, target) - una_, now);
     if (una_ == end && complete_head() == Verdict::kError) return Advance::kError;
   }
-  return Advance::kArrived;
+  return Advance::kReached;
 }
 
 // Completes the oldest request, and the local requests after it that were already executed.
@@ -304,21 +307,21 @@ Verdict Requester::complete_head() {
       return Verdict::kError;
     }
   } while (queue_.head() != next_to_begin_ && queue_.at(queue_.head()).packets == 0);
-  return Verdict::kGoOn;
+  return Verdict::kContinue;
 }
 
-// Completes the oldest request with an error, which ends the QP.
+// Completes the oldest request with an error.  The QP then goes to its error state.
 Verdict Requester::fail(WcStatus status, std::uint32_t vendor_error) {
   const WorkCompletion completion{.wr_id = queue_.at(queue_.head()).wr_id,
                                   .status = status,
                                   .vendor_error = vendor_error,
                                   .qpn = core_.qpn};
-  // When the retries are used up, retries_ or rnr_retries_ includes the retry that was not made.
-  const bool out_of_tries =
+  // If the retries are used up, retries_ or rnr_retries_ also counts the retry that was not sent.
+  const bool retries_exhausted =
       status == WcStatus::kRetryExceeded || status == WcStatus::kRnrRetryExceeded;
   if (status == WcStatus::kRetryExceeded) ++core_.shared.counters[Counter::kRetriesExceeded];
   if (status == WcStatus::kRnrRetryExceeded) ++core_.shared.counters[Counter::kRnrRetriesExceeded];
-  const bool never_sent = sent_end_ == una_;
+  const bool was_never_sent = sent_end_ == una_;
   core_.shared.add_failure(
       {.qpn = core_.qpn,
        .destination_qpn = core_.attributes.destination_qpn,
@@ -326,57 +329,58 @@ Verdict Requester::fail(WcStatus status, std::uint32_t vendor_error) {
        .status = status,
        .opcode = queue_.at(queue_.head()).opcode,
        .rnr_retry = core_.attributes.rnr_retry,
-       .tries = never_sent ? 0 : retries_ + rnr_retries_ + (out_of_tries ? 0u : 1u),
+       .tries = was_never_sent ? 0 : retries_ + rnr_retries_ + (retries_exhausted ? 0u : 1u),
        .since = una_since_});
   static_cast<void>(core_.shared.complete(core_.send_cq, completion, queue_.release(), true));
   return Verdict::kError;
 }
 
 // Counts a response to no outstanding request.
-Verdict Requester::unexpected_response() {
+Verdict Requester::drop_unexpected_response() {
   ++core_.shared.counters[Counter::kDropUnexpectedResponse];
-  return Verdict::kGoOn;
+  return Verdict::kContinue;
 }
 
 Verdict Requester::on_acknowledge(const wire::TransportPacket& packet, Time now) {
   std::uint64_t number = 0;
   if (!number_of(packet.bth.psn, &number)) {
-    return unexpected_response();
+    return drop_unexpected_response();
   }
   switch (wire::kind(packet.aeth)) {
     case AethKind::kAck:
       switch (advance(number + 1, now)) {
-        case Advance::kArrived: return Verdict::kGoOn;
+        case Advance::kReached: return Verdict::kContinue;
         case Advance::kResponseMissing: return on_response_missing(now);
         case Advance::kError: return Verdict::kError;
       }
-      return Verdict::kGoOn;
+      return Verdict::kContinue;
     case AethKind::kRnrNak: return on_rnr_nak(packet.aeth, number, now);
     case AethKind::kNak: return on_nak(packet.aeth, number, now);
-    case AethKind::kReserved: return unexpected_response();
+    case AethKind::kReserved: return drop_unexpected_response();
   }
-  return Verdict::kGoOn;
+  return Verdict::kContinue;
 }
 
 Verdict Requester::on_rnr_nak(const wire::Aeth& aeth, std::uint64_t number, Time now) {
-  if (number < una_) return unexpected_response();
+  if (number < una_) return drop_unexpected_response();
   const Advance advanced = advance(number, now);
   if (advanced == Advance::kError) return Verdict::kError;
   if (advanced == Advance::kResponseMissing) return on_response_missing(now);
-  if (rnr_until_ != kNever) return Verdict::kGoOn;  // this NAK is a repetition
+  if (rnr_until_ != kNever) return Verdict::kContinue;  // this NAK is a repetition
   ++core_.shared.counters[Counter::kRnrNaksIn];
   ++core_.traffic.rnr_naks_in;
-  constexpr std::uint8_t kForEver = 7;
-  if (core_.attributes.rnr_retry != kForEver && rnr_retries_++ >= core_.attributes.rnr_retry) {
+  constexpr std::uint8_t kUnlimitedRetries = 7;
+  if (core_.attributes.rnr_retry != kUnlimitedRetries &&
+      rnr_retries_++ >= core_.attributes.rnr_retry) {
     return fail(WcStatus::kRnrRetryExceeded, aeth.syndrome);
   }
   rewind();
   rnr_until_ = now + wire::rnr_timer(wire::code(aeth));
-  return Verdict::kGoOn;
+  return Verdict::kContinue;
 }
 
 Verdict Requester::on_nak(const wire::Aeth& aeth, std::uint64_t number, Time now) {
-  if (number < una_) return unexpected_response();
+  if (number < una_) return drop_unexpected_response();
   const Advance advanced = advance(number, now);
   if (advanced == Advance::kError) return Verdict::kError;
   if (advanced == Advance::kResponseMissing) return on_response_missing(now);
@@ -388,10 +392,10 @@ Verdict Requester::on_nak(const wire::Aeth& aeth, std::uint64_t number, Time now
       ++core_.shared.counters[Counter::kSequenceNaksIn];
       // Linux sends such a NAK for every packet after an RNR NAK, so this NAK is ignored during an
       // RNR delay.  It is also ignored if the retransmission has already begun.
-      if (rnr_until_ != kNever || cursor_ == una_) return Verdict::kGoOn;
+      if (rnr_until_ != kNever || cursor_ == una_) return Verdict::kContinue;
       window_.on_loss();
       round_trip_.on_loss();
-      return go_back(now);
+      return retransmit(now);
     case wire::NakCode::kInvalidRequest:
       return fail(WcStatus::kRemoteInvalidRequest, aeth.syndrome);
     case wire::NakCode::kRemoteAccessError:
@@ -407,7 +411,7 @@ Verdict Requester::on_nak(const wire::Aeth& aeth, std::uint64_t number, Time now
 Verdict Requester::on_response(const wire::TransportPacket& packet, Time now) {
   std::uint64_t number = 0;
   if (!number_of(packet.bth.psn, &number) || number < una_) {
-    return unexpected_response();
+    return drop_unexpected_response();
   }
   const Advance advanced = advance(number, now);
   if (advanced == Advance::kError) return Verdict::kError;
@@ -415,7 +419,7 @@ Verdict Requester::on_response(const wire::TransportPacket& packet, Time now) {
 
   const SendWqe& wqe = queue_.at(queue_.head());
   if (!is_response_to(wqe.opcode, packet.bth.opcode)) {
-    return unexpected_response();
+    return drop_unexpected_response();
   }
   const std::uint64_t offset = (number - wqe.first_number) * core_.mtu();
   const bool atomic = is_atomic(wqe.opcode);
@@ -433,7 +437,7 @@ Verdict Requester::on_response(const wire::TransportPacket& packet, Time now) {
   }
   const bool last = number + 1 == wqe.first_number + wqe.packets;
   on_progress(1, now);
-  return last ? complete_head() : Verdict::kGoOn;
+  return last ? complete_head() : Verdict::kContinue;
 }
 
 // ---- loss ---------------------------------------------------------------------------------------
@@ -441,12 +445,12 @@ Verdict Requester::on_response(const wire::TransportPacket& packet, Time now) {
 // Handles an answer to a packet after una_, while una_ is a READ or atomic whose response is
 // missing: that response is lost or delayed.
 Verdict Requester::on_response_missing(Time now) {
-  if (requested_gap_ == una_ + 1 || cursor_ == una_) return Verdict::kGoOn;
+  if (requested_gap_ == una_ + 1 || cursor_ == una_) return Verdict::kContinue;
   requested_gap_ = una_ + 1;
   ++core_.shared.counters[Counter::kReadGaps];
   window_.on_loss();
   round_trip_.on_loss();
-  return go_back(now);
+  return retransmit(now);
 }
 
 // Moves the cursor back to the oldest unacknowledged packet.
@@ -462,10 +466,11 @@ void Requester::on_path_changed() {
   window_.start(core_.mtu());
 }
 
-// Retransmits after a loss.  NAKs and gaps use up retries, although they show that the peer is
-// alive.  On a bad line eight of them may come within moments.  So the QP fails only after the time
-// that these retries would have taken with a silent peer.  An alternate path gets new retries.
-Verdict Requester::go_back(Time now) {
+// Retransmits after a loss, and counts a retry.  NAKs and gaps use up retries, although they show
+// that the peer is alive.  On a bad line eight of them may arrive within a short time.  So the QP
+// fails only after the time that all retries take when the peer does not answer.  After a
+// migration, the retries start again.
+Verdict Requester::retransmit(Time now) {
   const std::uint8_t tries = core_.attributes.retry_count;
   retries_ += retries_ <= tries ? 1 : 0;
   if (retries_ > tries && now >= una_since_ + (tries + 1) * timeout()) {
@@ -475,7 +480,7 @@ Verdict Requester::go_back(Time now) {
   }
   rewind();
   last_progress_ = now;
-  return Verdict::kGoOn;
+  return Verdict::kContinue;
 }
 
 // Decides at the first progress after a probe whether the probe was too early.
@@ -509,26 +514,27 @@ Time Requester::deadline() const {
 }
 
 Verdict Requester::on_timer(Time now) {
-  if (now < deadline()) return Verdict::kGoOn;
+  if (now < deadline()) return Verdict::kContinue;
   if (rnr_until_ != kNever) {
     rnr_until_ = kNever;
     last_progress_ = now;
-    return Verdict::kGoOn;
+    return Verdict::kContinue;
   }
-  // A peer that has not taken the packets out of the lane is stopped or busy, and nothing is lost.
+  // If the peer has not taken the packets out of the lane, it is stopped or busy, and no packet is
+  // lost.
   if (core_.lane != nullptr && !core_.lane->peer_has_consumed(lane_position_)) {
     last_progress_ = now;
-    return Verdict::kGoOn;
+    return Verdict::kContinue;
   }
   if (now < last_progress_ + timeout()) {
     probe(now);
-    return Verdict::kGoOn;
+    return Verdict::kContinue;
   }
   ++core_.shared.counters[Counter::kTimeouts];
   ++core_.traffic.timeouts;
   requested_gap_ = 0;
   window_.on_timeout();
-  return go_back(now);
+  return retransmit(now);
 }
 
 }  // namespace verbena::hca

@@ -29,17 +29,17 @@ namespace verbena::hca {
 //
 // A READ reserves one number for each packet of its response (vol1 9.7.3.1).  The READ is sent as
 // one or more READ requests ("chunks") with consecutive numbers, so that no more data is in flight
-// than the window allows.  When responses are missing, the requester asks again from the first
-// missing packet on.  If a later response reveals the gap, the requester asks at once, and once per
-// gap.  Otherwise it asks when the timer expires.  The requester checks responses only by PSN and
-// length, because Linux's soft-RoCE answers a repeated request with MIDDLE and LAST but no FIRST.
-// An atomic is a chunk of one packet; when it is retransmitted, the peer repeats its stored
-// response.
+// than the window allows.  When responses are missing, the requester sends a new READ request that
+// begins with the first missing packet.  If a later response reveals the gap, the requester does so
+// at once, but only once per gap.  Otherwise it does so when the timer expires.  The requester
+// checks responses only by PSN and length, because Linux's soft-RoCE answers a repeated request
+// with MIDDLE and LAST but no FIRST.  An atomic is a chunk of one packet; when it is retransmitted,
+// the peer repeats its stored response.
 //
 // The window (send_window.h) limits the packets in flight.  On a lane (link/lane.h) the window is
-// fixed, the lane's ring is a second limit, and there are no probes.  A timeout on a lane counts
-// only if the peer has taken the packets out of the lane: then the peer may have dropped them, for
-// example because its QP was not ready yet.
+// fixed, the lane's ring is a second limit, and there are no probes.  A timeout on a lane uses up a
+// retry only if the peer has taken the packets out of the lane.  Then the peer may have dropped
+// them, for example because its QP was not ready yet.
 //
 // A WRITE or READ that is the oldest unfinished request may need no packets at all
 // (direct_access.h).  Such a request takes the numbers that its packets would have, and is complete
@@ -63,7 +63,7 @@ class Requester {
 
   // Reserves memory for this number of outstanding READs and atomics.
   void reserve(std::size_t reads) { chunks_.reserve(reads); }
-  // Starts with the QP's sq_psn; nothing was sent yet.
+  // Resets the state for a new connection, which starts with the QP's sq_psn.
   void start();
   // Adds up to `quota` packets.  Starts new requests only if `begin_new` is set (not in SQD).  Sets
   // `*more` if there is more to send, but the quota is used up, or the burst or the lane is full.
@@ -72,7 +72,7 @@ class Requester {
   Verdict on_response(const wire::TransportPacket& packet, Time now);
   Verdict on_timer(Time now);
   Time deadline() const;
-  // Forgets which packets the peer has taken out of a lane that is removed.
+  // Resets the position in the lane, because the lane is removed.
   void forget_lane() { lane_position_ = 0; }
   // Resets the retries, the round trip and the window, because the QP uses another path.
   void on_path_changed();
@@ -86,9 +86,9 @@ class Requester {
   bool posts_can_wait() const;
 
  private:
-  // kCarriedOut: a request was carried out by direct access.  kPartCopied: a part of it was copied.
-  enum class Step : std::uint8_t { kGo, kWait, kError, kCarriedOut, kPartCopied };
-  enum class Advance : std::uint8_t { kArrived, kResponseMissing, kError };
+  // kCarriedOut: direct access has carried out a request.  kPartCopied: it has copied a part.
+  enum class Step : std::uint8_t { kContinue, kWait, kError, kCarriedOut, kPartCopied };
+  enum class Advance : std::uint8_t { kReached, kResponseMissing, kError };
 
   Psn psn_of(std::uint64_t number) const;
   // Converts a PSN from the wire to a packet number.  Returns false if the number is not in
@@ -111,11 +111,11 @@ class Requester {
   Verdict complete_head();
   Verdict fail(WcStatus status, std::uint32_t vendor_error = 0);
 
-  Verdict unexpected_response();
+  Verdict drop_unexpected_response();
   Verdict on_nak(const wire::Aeth& aeth, std::uint64_t number, Time now);
   Verdict on_rnr_nak(const wire::Aeth& aeth, std::uint64_t number, Time now);
   Verdict on_response_missing(Time now);
-  Verdict go_back(Time now);
+  Verdict retransmit(Time now);
   void rewind();
   void probe(Time now);
   void evaluate_probe(Time now);
@@ -135,11 +135,11 @@ class Requester {
   std::uint32_t current_request_ = 0;    // a position in the queue
   std::uint32_t next_to_begin_ = 0;      // the position of the first request without numbers
   std::uint32_t reads_outstanding_ = 0;  // READs and atomics that are started and not complete
-  std::vector<std::uint64_t> chunks_;
+  std::vector<std::uint64_t> chunks_;    // see the invariants
 
-  std::uint64_t ack_requested_ = 0;  // the number after the last packet with the AckReq bit
-  std::uint64_t lane_position_ = 0;  // the position() of the lane after the last packet
-  std::uint64_t requested_gap_ = 0;  // una_ + 1 at the last request to fill a gap; 0: none
+  std::uint64_t ack_requested_ = 0;  // 1 + the number of the last packet with the AckReq bit
+  std::uint64_t lane_position_ = 0;  // position() of the lane after the last packet
+  std::uint64_t requested_gap_ = 0;  // una_ + 1 when missing responses were last requested; 0: none
   SendWindow window_{};
   std::uint32_t retries_ = 0;
   std::uint32_t rnr_retries_ = 0;

@@ -32,7 +32,7 @@ TEST(Requester, RequestsAcksOftenEnoughToKeepTheWindowMoving) {
   HostUnderTest s({.mtu = Mtu::k1024});
   s.post(WrOpcode::kWrite, 1, 100 * 1024);
   const Lines first = s.out();
-  ASSERT_EQ(first.size(), 16u);  // 16 KiB
+  ASSERT_EQ(first.size(), 16u);  // the first window is 16 KiB
   EXPECT_EQ(first[3], "WRITE_MIDDLE 1003 1024 A");
   EXPECT_EQ(first[4], "WRITE_MIDDLE 1004 1024");
   EXPECT_EQ(first[15], "WRITE_MIDDLE 1015 1024 A");
@@ -83,7 +83,7 @@ TEST(Requester, RetransmitsWhenTheTimerExpires) {
   EXPECT_EQ(text(s.host.poll()), "1");
 }
 
-TEST(Requester, AnAckBeforeTheRetransmissionMakesItUnnecessary) {
+TEST(Requester, AnAckBeforeTheRetransmissionPreventsIt) {
   HostUnderTest s({.mtu = Mtu::k256, .timeout = 12});
   s.post(WrOpcode::kSend, 1, 10);
   s.post(WrOpcode::kSend, 2, 600);
@@ -121,7 +121,7 @@ TEST(Requester, GivesUpAfterItsRetriesAndFlushesInOrder) {
   EXPECT_EQ(text(s.host.poll()), "103:flushed");
 }
 
-// NAKs show that the peer is alive, so the timeout decides when the QP fails.
+// NAKs show that the peer is alive, so the QP must not fail before the time of all its timeouts.
 TEST(Requester, NaksAloneDoNotExhaustTheRetries) {
   HostUnderTest s({.timeout = 12, .retry_count = 2});
   const Time begun = s.now;
@@ -163,8 +163,8 @@ TEST(Requester, AFailureIsReportedWithItsPeerAndTries) {
   EXPECT_FALSE(s.host.engine.poll_failure());  // flushed requests are not reported
 }
 
-// A message to the user must not mention a try that was never made, or a meaningless time.
-TEST(Requester, AFailureOfARequestThatWasNeverSentHasNoTries) {
+// Messages to the user must not report tries or a time for a packet that was never sent.
+TEST(Requester, AFailureOfARequestThatWasNeverSentHasZeroTries) {
   HostUnderTest s({.timeout = 12, .retry_count = 2});
   s.post(WrOpcode::kSend, 1, 10);
   s.out();
@@ -182,7 +182,7 @@ TEST(Requester, AFailureOfARequestThatWasNeverSentHasNoTries) {
 static_assert(saturated_length(0xffffffff) == 0xffffffff &&
               saturated_length(1ull << 32) == 0xffffffff);
 
-// A request whose elements sum to 2^32 bytes must not be taken for an empty request.
+// A request whose elements have 2^32 bytes in total must not be treated as an empty request.
 TEST(Requester, AnInvalidLengthFailsTheRequest) {
   struct Case {
     WrOpcode opcode;
@@ -212,7 +212,7 @@ TEST(Requester, AnInvalidLengthFailsTheRequest) {
   }
 }
 
-TEST(Requester, FailuresBeyondTheStoredOnesAreCounted) {
+TEST(Requester, FailuresBeyondTheStoredFailuresAreCounted) {
   Host h(1);
   const std::size_t failures = Shared::kFailuresMax + 2;
   for (std::uint32_t i = 0; i < failures; ++i) {
@@ -232,7 +232,7 @@ TEST(Requester, FailuresBeyondTheStoredOnesAreCounted) {
   EXPECT_EQ(h.engine.counters()[Counter::kLimitFailures], failures - Shared::kFailuresMax);
 }
 
-TEST(Requester, WaitsForEverWithoutATimeout) {
+TEST(Requester, HasNoDeadlineWithoutATimeout) {
   HostUnderTest s({.timeout = 0});
   s.post(WrOpcode::kSend, 1, 10);
   s.out();
@@ -266,7 +266,7 @@ TEST(Requester, CountsRnrRetries) {
   EXPECT_EQ(s.state(), QpState::kError);
 }
 
-TEST(Requester, SevenRnrRetriesAreForEver) {
+TEST(Requester, AnRnrRetryCountOfSevenIsUnlimited) {
   HostUnderTest s({.rnr_retry = 7});
   s.post(WrOpcode::kSend, 1, 10);
   s.out();
@@ -293,7 +293,7 @@ TEST(Requester, AnErrorNakFailsTheRequestWithItsStatus) {
   }
 }
 
-TEST(Requester, IgnoresResponsesToNoOutstandingRequest) {
+TEST(Requester, IgnoresResponsesWithoutAnOutstandingRequest) {
   HostUnderTest s;
   s.acknowledge(999, wire::nak(0, NakCode::kRemoteAccessError));
   s.acknowledge(1000, wire::ack(1));
@@ -324,7 +324,7 @@ TEST(Requester, IgnoresResponsesToNoOutstandingRequest) {
 TEST(Requester, SplitsAReadIntoRequestsThatFitTheWindow) {
   HostUnderTest s({.mtu = Mtu::k1024, .rd_atomic = 2});
   s.post(WrOpcode::kRead, 1, 20 * 1024);
-  EXPECT_EQ(s.out(), (Lines{"READ 1000 8192 A", "READ 1008 8192 A"}));  // 16 KiB at first
+  EXPECT_EQ(s.out(), (Lines{"READ 1000 8192 A", "READ 1008 8192 A"}));  // a window of 16 KiB
   for (std::uint32_t i = 0; i < 8; ++i) s.response(Opcode::kRcReadResponseMiddle, 1000 + i, 1024);
   EXPECT_EQ(s.out(), Lines{"READ 1016 4096 A"});
 }
@@ -342,7 +342,7 @@ TEST(Requester, LimitsOutstandingReadsToMaxRdAtomic) {
   EXPECT_EQ(text(s.host.poll()), "1 2 3 4");
 }
 
-TEST(Requester, AReadWithoutInitiatorDepthFails) {
+TEST(Requester, AReadWithAnInitiatorDepthOfZeroFails) {
   HostUnderTest s({.rd_atomic = 0});
   s.post(WrOpcode::kRead, 1, 10);
   s.out();
@@ -367,7 +367,7 @@ TEST(Requester, RequestsAMissingReadResponseOncePerGap) {
   EXPECT_EQ(s.out(), Lines{"READ 1001 744 A"});
   s.response(Opcode::kRcReadResponseLast, 1003, 232);
   EXPECT_EQ(s.out(), Lines{});
-  // The peer sends the response that the specification asks for.
+  // The peer answers the new request as the specification requires.
   s.response(Opcode::kRcReadResponseFirst, 1001, 256, std::byte{2});
   s.response(Opcode::kRcReadResponseMiddle, 1002, 256, std::byte{3});
   s.response(Opcode::kRcReadResponseLast, 1003, 232, std::byte{4});
@@ -378,7 +378,7 @@ TEST(Requester, RequestsAMissingReadResponseOncePerGap) {
   EXPECT_EQ(s.host.memory[999], std::byte{4});
 }
 
-TEST(Requester, AcceptsLinuxsResumedReadWithoutAFirst) {
+TEST(Requester, AcceptsAResumedReadResponseWithoutAFirstPacket) {
   HostUnderTest s({.mtu = Mtu::k256});
   s.post(WrOpcode::kRead, 1, 1000);
   s.out();
@@ -427,7 +427,7 @@ TEST(Requester, AResponseOfTheWrongLengthEndsTheQp) {
 
 // ---- invalid requests ---------------------------------------------------------------------------
 
-TEST(Requester, ABadKeyFailsInTurn) {
+TEST(Requester, ABadKeyFailsAfterTheEarlierRequestsComplete) {
   HostUnderTest s;
   s.post(WrOpcode::kSend, 1, 10);
   const Sge bad = {s.host.address(0), 10, s.host.mr.lkey ^ 1};
@@ -440,7 +440,7 @@ TEST(Requester, ABadKeyFailsInTurn) {
   EXPECT_EQ(text(s.host.poll()), "1 2:local protection error 3:flushed");
 }
 
-TEST(Requester, DeregisteredMemoryIsNotTouched) {
+TEST(Requester, DeregisteredMemoryIsNotAccessed) {
   HostUnderTest s({.mtu = Mtu::k1024});
   s.post(WrOpcode::kWrite, 1, 100 * 1024);
   EXPECT_EQ(s.out().size(), 16u);
@@ -499,7 +499,8 @@ TEST(Requester, SqdFinishesStartedRequestsAndRaisesItsEvent) {
 
 // ---- a faulty wire ------------------------------------------------------------------------------
 
-// Runs a short exchange with requests of every kind; `fate` decides the fate of each packet.
+// Runs requests of several kinds, and checks their results.  `fate` returns the fate of each
+// packet.  Sets `*packets` to the number of packets.
 void exchange(const std::function<Fate(std::uint64_t)>& fate, std::uint64_t* packets) {
   Pair p({.mtu = Mtu::k256, .rd_atomic = 2});
   p.a.fill(0, 4000, 3);
@@ -545,7 +546,7 @@ TEST(Requester, SurvivesTheLossOfEachPairOfPackets) {
   }
 }
 
-TEST(Requester, SurvivesTheDoublingAndDelayOfEachSinglePacket) {
+TEST(Requester, SurvivesTheDuplicationAndDelayOfEachSinglePacket) {
   std::uint64_t packets = 0;
   exchange([](auto) { return Fate{}; }, &packets);
   for (std::uint64_t bad = 0, ignored = 0; bad < packets; ++bad) {

@@ -17,7 +17,8 @@ std::uint32_t response_count(std::uint32_t length, std::uint32_t mtu) {
   return std::max(1u, length / mtu + (length % mtu != 0 ? 1 : 0));
 }
 
-// Returns true for requests that must not be executed twice, so that their results are stored.
+// Returns true for requests that must not be executed twice.  Their results are stored for
+// duplicates.
 bool is_executed_once(Opcode opcode) {
   return wire::is_atomic(opcode) || opcode == Opcode::kRcAtomicWrite;
 }
@@ -45,12 +46,12 @@ void Responder::discard_responses() {
 // ---- requests -----------------------------------------------------------------------------------
 
 Verdict Responder::on_request(const wire::TransportPacket& packet) {
-  if (closing_) return Verdict::kGoOn;
+  if (closing_) return Verdict::kContinue;
   const std::int32_t ahead = packet.bth.psn.since(expected_);
   if (ahead < 0) {
     ++core_.shared.counters[Counter::kDuplicates];
     on_duplicate(packet);
-    return Verdict::kGoOn;
+    return Verdict::kContinue;
   }
   if (ahead == 0) return execute(packet);
   ++core_.shared.counters[Counter::kOutOfOrder];
@@ -61,7 +62,7 @@ Verdict Responder::on_request(const wire::TransportPacket& packet) {
     nak_psn_ = expected_;
     ++core_.shared.counters[Counter::kSequenceNaksOut];
   }
-  return Verdict::kGoOn;
+  return Verdict::kContinue;
 }
 
 Verdict Responder::execute(const wire::TransportPacket& packet) {
@@ -88,9 +89,9 @@ Verdict Responder::on_send(const wire::TransportPacket& packet) {
   if (wire::starts_message(opcode)) {
     if (receives_.empty()) {
       send_rnr_nak();
-      return Verdict::kGoOn;
+      return Verdict::kContinue;
     }
-    receives_.begin();
+    receives_.begin_message();
     received_bytes_ = 0;
   }
   const RecvWqe& wqe = receives_.head();
@@ -149,7 +150,7 @@ Verdict Responder::on_write(const wire::TransportPacket& packet) {
   if (ends ? bytes != remaining : bytes >= remaining) return refuse(NakCode::kInvalidRequest);
   if (imm && receives_.empty()) {
     send_rnr_nak();
-    return Verdict::kGoOn;
+    return Verdict::kContinue;
   }
   // Each packet checks the whole remaining range.  An empty WRITE needs no key (vol1 9.7.4.1.5).
   if (remaining > 0) {
@@ -209,8 +210,8 @@ Responder::Job Responder::atomic_job(const wire::TransportPacket& packet,
           .kind = wire::is_atomic(packet.bth.opcode) ? Kind::kAtomic : Kind::kAtomicWrite};
 }
 
-bool Responder::can_hold(std::uint32_t psns) {
-  if (psns > kPsnSpanMax || !make_room(RepeatedJob::kOldest)) return false;
+bool Responder::can_queue_response(std::uint32_t psns) {
+  if (psns > kPsnSpanMax || !make_job_space(RepeatedJob::kOldest)) return false;
   if (jobs_.empty()) return true;
   const Psn oldest = jobs_.front().next;
   return ((expected_.value - oldest.value) & kMask24) + psns <= kPsnSpanMax;
@@ -220,7 +221,7 @@ Verdict Responder::on_read(const wire::TransportPacket& packet) {
   const std::uint32_t psns = response_count(packet.reth.dma_length_bytes, core_.mtu());
   const bool allowed = (core_.attributes.access_flags & access::kRemoteRead) != 0 &&
                        packet.reth.dma_length_bytes <= core_.shared.limits.max_message_bytes &&
-                       message_ == Message::kNone && can_hold(psns);
+                       message_ == Message::kNone && can_queue_response(psns);
   if (!allowed) return refuse(NakCode::kInvalidRequest);
   if (!is_readable(packet.reth)) return refuse(NakCode::kRemoteAccessError);
   Job job = read_job(packet);
@@ -232,7 +233,8 @@ Verdict Responder::on_read(const wire::TransportPacket& packet) {
 Verdict Responder::on_atomic(const wire::TransportPacket& packet) {
   const std::uint64_t address = packet.atomic.virtual_address;
   const bool allowed = (core_.attributes.access_flags & access::kRemoteAtomic) != 0 &&
-                       message_ == Message::kNone && is_atomic_address(address) && can_hold(1);
+                       message_ == Message::kNone && is_atomic_address(address) &&
+                       can_queue_response(1);
   if (!allowed) return refuse(NakCode::kInvalidRequest);
   const auto target =
       core_.remote_memory(packet.atomic.r_key, address, kAtomicBytes, access::kRemoteAtomic);
@@ -253,7 +255,7 @@ Verdict Responder::on_atomic_write(const wire::TransportPacket& packet) {
   const bool allowed = (core_.attributes.access_flags & access::kRemoteWrite) != 0 &&
                        message_ == Message::kNone && is_atomic_address(reth.virtual_address) &&
                        reth.dma_length_bytes == kAtomicBytes &&
-                       packet.payload.size() == kAtomicBytes && can_hold(1);
+                       packet.payload.size() == kAtomicBytes && can_queue_response(1);
   if (!allowed) return refuse(NakCode::kInvalidRequest);
   const auto target =
       core_.remote_memory(reth.r_key, reth.virtual_address, kAtomicBytes, access::kRemoteWrite);
@@ -283,24 +285,25 @@ void Responder::advance_expected_psn(std::uint32_t psns) {
   rnr_naks_in_row_ = 0;
 }
 
-// Drops the responses that still wait.  The peer accesses memory directly only after all its
-// requests are complete, so the peer has these responses already.
+// Handles the record of a direct access, and discards the pending responses.  The peer accesses
+// memory directly only when all its requests are complete, so it has these responses already.
 bool Responder::on_executed(const link::ExecutedRecord& executed) {
   if (closing_ || message_ != Message::kNone || Psn{executed.first_psn} != expected_ ||
       executed.psns > kPsnSpanMax) {
     return false;
   }
-  const bool continues = executed.kind == link::ExecutedRecord::Kind::kWriteBeforeImmediate;
-  if (continues && !begin_write(executed)) return false;
+  const bool is_followed_by_packet =
+      executed.kind == link::ExecutedRecord::Kind::kWriteBeforeImmediate;
+  if (is_followed_by_packet && !begin_write(executed)) return false;
   discard_responses();
   advance_expected_psn(executed.psns);
-  if (!continues) msn_ = (msn_ + 1) & kMask24;
+  if (!is_followed_by_packet) msn_ = (msn_ + 1) & kMask24;
   return true;
 }
 
-// Sets the state that the responder has before the last packet of a WRITE.  The peer has copied the
-// bytes before this packet.  The numbers come from the peer's record, so the last packet is checked
-// with them as any other packet is.
+// Sets the state that the responder has before the last packet of a WRITE, because the peer has
+// copied all bytes before this packet.  The values come from the peer's record and are not trusted:
+// the last packet is checked against them like any other packet.
 bool Responder::begin_write(const link::ExecutedRecord& executed) {
   if (executed.bytes >= executed.message_bytes ||
       executed.bytes != std::uint64_t{executed.psns} * core_.mtu()) {
@@ -321,9 +324,9 @@ Verdict Responder::finish_request(const wire::TransportPacket& packet, std::uint
   const bool is_answered_by_job =
       packet.bth.opcode == Opcode::kRcReadRequest || is_executed_once(packet.bth.opcode);
   if (pending_ack_ == PendingAck::kNak || (packet.bth.acknowledge_request && !is_answered_by_job)) {
-    pending_ack_ = PendingAck::kAck;  // also replaces a NAK that was not sent yet
+    pending_ack_ = PendingAck::kAck;  // this also replaces a NAK that is still pending
   }
-  return Verdict::kGoOn;
+  return Verdict::kContinue;
 }
 
 void Responder::on_duplicate(const wire::TransportPacket& packet) {
@@ -356,33 +359,34 @@ void Responder::repeat_response(const Job& job) {
   const auto waiting =
       std::ranges::find_if(jobs_, [&](const Job& j) { return job.begin.before(j.end); });
   if (waiting != jobs_.end() && !job.begin.before(waiting->begin)) {
-    // The response is waiting or partly sent.  If the job is past the requested PSN, the job
-    // goes back to that PSN.
+    // The job of this response is pending or partly sent.  If the job has sent the requested PSN
+    // already, it starts again at that PSN.
     if (job.begin.before(waiting->next)) {
-      const bool repeats = waiting->repeats;
+      const bool is_repeat = waiting->is_repeat;
       *waiting = job;
-      waiting->repeats = repeats;
+      waiting->is_repeat = is_repeat;
     }
     return;
   }
-  if (!make_room(RepeatedJob::kNewest)) return;
+  if (!make_job_space(RepeatedJob::kNewest)) return;
   const auto next_job =
       std::ranges::find_if(jobs_, [&](const Job& j) { return job.begin.before(j.end); });
-  jobs_.insert(next_job, job)->repeats = true;
+  jobs_.insert(next_job, job)->is_repeat = true;
 }
 
-// Makes room by dropping a job that only repeats a response.  Returns false if there is no such
-// job.  The peer has at most the agreed number of READs and atomics outstanding.  So a new request
-// shows that the oldest request is complete.  A repeated request shows that the peer will also
-// repeat the requests after it.
-bool Responder::make_room(RepeatedJob which) {
+// Makes space for a job.  If there are max_dest_rd_atomic jobs, drops one that only repeats a
+// response.  Returns false if there is no such job.  The peer has at most max_dest_rd_atomic READs
+// and atomics outstanding.  So a new request shows that the oldest request is complete, and the
+// oldest repeat is dropped.  A repeated request shows that the peer will also repeat the requests
+// after it, and the newest repeat is dropped.
+bool Responder::make_job_space(RepeatedJob which) {
   if (jobs_.size() < core_.attributes.max_dest_rd_atomic) return true;
-  const auto repeats = [](const Job& job) { return job.repeats; };
-  auto stale = std::ranges::find_if(jobs_, repeats);  // repeats come first: jobs are in PSN order
-  if (stale == jobs_.end()) return false;
+  const auto is_repeat = [](const Job& job) { return job.is_repeat; };
+  auto dropped = std::ranges::find_if(jobs_, is_repeat);  // in PSN order, repeats come first
+  if (dropped == jobs_.end()) return false;
   if (which == RepeatedJob::kNewest)
-    stale = std::prev(std::find_if_not(stale, jobs_.end(), repeats));
-  jobs_.erase(stale);
+    dropped = std::prev(std::find_if_not(dropped, jobs_.end(), is_repeat));
+  jobs_.erase(dropped);
   return true;
 }
 
@@ -390,7 +394,7 @@ bool Responder::make_room(RepeatedJob which) {
 
 Verdict Responder::complete_receive(const WorkCompletion& completion, bool solicited) {
   const WqeSlot slot = receives_.release();
-  return core_.shared.complete(core_.recv_cq, completion, slot, solicited) ? Verdict::kGoOn
+  return core_.shared.complete(core_.recv_cq, completion, slot, solicited) ? Verdict::kContinue
                                                                            : Verdict::kError;
 }
 
@@ -405,20 +409,21 @@ void Responder::fail_receive(WcStatus status) {
   static_cast<void>(complete_receive(completion, true));
 }
 
-// Returns short timers for the peer's first retries, so that a receive that is slightly late costs
-// little time.  Returns long timers for the last retries, so that the peer gives up later.
+// Returns the code of the RNR timer for the next RNR NAK.  The timers for the first retries are
+// short, because a receive may be only slightly late.  The timers for the last retries are long, so
+// that the peer gives up later.
 std::uint8_t Responder::rnr_timer() {
-  // Lists the codes for the peer's last retry, for the retry before the last, and so on.  The codes
-  // stand for 655, 82, 10, 1.3 and 0.64 ms.
+  // Contains the codes for 655, 82, 10, 1.3 and 0.64 ms.  The first code is for the peer's last
+  // retry, the second for the retry before it, and so on.
   static constexpr std::array<std::uint8_t, 5> kCodes{0, 26, 20, 14, 12};
-  constexpr std::uint8_t kForEver = 7;
+  constexpr std::uint8_t kUnlimitedRetries = 7;
   const std::uint8_t tries = core_.attributes.peer_rnr_retries;
-  if (tries == 0 || tries >= kForEver) return core_.attributes.min_rnr_timer;
+  if (tries == 0 || tries >= kUnlimitedRetries) return core_.attributes.min_rnr_timer;
   rnr_naks_in_row_ = std::min<std::uint8_t>(tries, static_cast<std::uint8_t>(rnr_naks_in_row_ + 1));
   return kCodes[std::min<std::size_t>(tries - rnr_naks_in_row_, kCodes.size() - 1)];
 }
 
-// Sends an RNR NAK for each try.  The packets after the expected packet get no NAK.
+// Sends an RNR NAK each time that the expected packet arrives.  Later packets get no NAK.
 void Responder::send_rnr_nak() {
   gap_reported_ = true;
   pending_ack_ = PendingAck::kNak;
@@ -444,8 +449,8 @@ Verdict Responder::close(NakCode code) {
 }
 
 Verdict Responder::close_without_nak() {
-  // An acknowledgement replaces a waiting NAK, which is obsolete because the expected packet has
-  // come.
+  // A pending NAK is obsolete, because the expected packet has arrived.  An acknowledgement
+  // replaces it.
   if (pending_ack_ == PendingAck::kNak) pending_ack_ = PendingAck::kAck;
   closing_ = true;
   return Verdict::kError;
@@ -454,9 +459,9 @@ Verdict Responder::close_without_nak() {
 // ---- responses ----------------------------------------------------------------------------------
 
 Verdict Responder::transmit(link::Burst& burst, unsigned quota, bool* more) {
-  Verdict verdict = Verdict::kGoOn;
+  Verdict verdict = Verdict::kContinue;
   while (!jobs_.empty() || pending_ack_ != PendingAck::kNone) {
-    if (quota == 0 || !core_.prepare_room(burst, core_.attributes.path.address)) {
+    if (quota == 0 || !core_.prepare_space(burst, core_.attributes.path.address)) {
       *more = true;
       break;
     }

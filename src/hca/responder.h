@@ -13,19 +13,19 @@ namespace verbena::hca {
 // exactly once, and responds to them (vol1 9.7.2 to 9.7.5, 9.9.3).
 //
 //   PSN of a request, compared with the expected one:
-//     lower    duplicate: acknowledges a SEND or WRITE again, executes a READ again, repeats the
-//              stored response of an atomic
+//     lower    duplicate: acknowledges a SEND or WRITE again, executes a READ again, sends the
+//              stored result of an atomic again
 //     equal    executes the request; or sends an RNR NAK if it needs a receive and there is none
 //     higher   packets were lost: sends one sequence NAK per gap and drops the request
 //
-// Responses wait here until transmit():
+// The responder stores pending responses until transmit():
 //   * A READ or atomic is a job {next PSN, address, length}; jobs are in ascending order of PSNs.
-//     Response packets are made when there is room for them, so a READ takes one job whatever its
-//     length.  There are at most max_dest_rd_atomic jobs (vol1 9.7.4); a new job replaces the
-//     oldest job that only repeats a response.
-//   * At most one acknowledgement waits.  A newer acknowledgement replaces it, because the newer
-//     one covers more requests.  The acknowledgement is sent after all jobs.  If the requester got
-//     the acknowledgement first, it would regard the READ responses as lost.
+//     transmit() makes the response packets when it sends them, so a READ of any length takes one
+//     job.  There are at most max_dest_rd_atomic jobs (vol1 9.7.4); a new job replaces the oldest
+//     job that only repeats a response.
+//   * At most one acknowledgement is pending.  A newer acknowledgement replaces it, because the
+//     newer one covers more requests.  The acknowledgement is sent after all jobs.  If the
+//     requester got the acknowledgement first, it would regard the READ responses as lost.
 //
 // The responder answers an invalid request with a NAK after the responses to the READs before it.
 // Then the QP goes to its error state, and the NAK is the last packet that the QP sends.  One kind
@@ -36,8 +36,8 @@ namespace verbena::hca {
 //  * expected_ advances only past requests that were executed.
 //  * A receive request leaves its queue when its message is complete or failed.  A receive request
 //    of a shared queue leaves the queue when its message begins (vol1 10.2.9.2).
-//  * The memory per peer is bounded by max_dest_rd_atomic: it stores only the jobs and the results
-//    of that many atomics.
+//  * The responder stores at most max_dest_rd_atomic jobs and results of atomics, so a peer cannot
+//    make it use more memory.
 class Responder {
  public:
   Responder(QpCore& core, ReceiveSource& receives);
@@ -47,24 +47,24 @@ class Responder {
     jobs_.reserve(reads);
     atomic_results_.reserve(reads);
   }
-  // Starts with the QP's rq_psn.
+  // Resets the state for a new connection, which starts with the QP's rq_psn.
   void start();
-  // Discards all responses that wait.
+  // Discards all pending responses.
   void discard_responses();
 
   bool expects(Psn psn) const { return psn == expected_; }
   Psn expected_psn() const { return expected_; }
 
   Verdict on_request(const wire::TransportPacket& packet);
-  // Advances past a WRITE or READ that the peer has carried out itself (direct access).  Returns
-  // false, and ignores the record, if its PSN is not the expected PSN, a message is incomplete, or
-  // the numbers of the record contradict each other.
+  // Advances past a WRITE or READ that the peer has carried out by direct access.  Returns false,
+  // and ignores the record, if its PSN is not the expected PSN, a message is incomplete, or the
+  // numbers of the record contradict each other.
   bool on_executed(const link::ExecutedRecord& executed);
   // Adds up to `quota` packets.  Sets `*more` as Requester::transmit() does.
   Verdict transmit(link::Burst& burst, unsigned quota, bool* more);
-  // Returns true if READs or atomics wait to be answered.
+  // Returns true if responses to READs or atomics are pending.
   bool has_jobs() const { return !jobs_.empty(); }
-  // Returns true in the error state while a NAK or a response to an earlier request still waits.
+  // Returns true in the error state while a NAK or a response to an earlier request is pending.
   bool is_closing() const {
     return closing_ && (!jobs_.empty() || pending_ack_ != PendingAck::kNone);
   }
@@ -83,7 +83,7 @@ class Responder {
     std::uint64_t original = 0;  // the result of an atomic
     Kind kind = Kind::kRead;
     bool started = false;
-    bool repeats = false;  // the job repeats a response that was sent before
+    bool is_repeat = false;  // the job repeats a response that was sent before
   };
 
   Verdict execute(const wire::TransportPacket& packet);
@@ -97,10 +97,10 @@ class Responder {
   void repeat_response(const Job& job);
   void repeat_atomic(const wire::TransportPacket& packet);
   enum class RepeatedJob : std::uint8_t { kOldest, kNewest };
-  bool make_room(RepeatedJob which);
-  // Returns true if there is room for a request whose response takes `psns` PSNs, beside the jobs
-  // that wait.
-  bool can_hold(std::uint32_t psns);
+  bool make_job_space(RepeatedJob which);
+  // Returns true if a response of `psns` PSNs fits beside the pending jobs.  May drop a job that
+  // only repeats a response.
+  bool can_queue_response(std::uint32_t psns);
 
   bool is_well_formed(const wire::TransportPacket& packet, Message kind) const;
   bool is_readable(const wire::Reth& reth) const;
@@ -114,15 +114,15 @@ class Responder {
   void fail_receive(WcStatus status);
   std::uint8_t rnr_timer();
   void send_rnr_nak();
-  // Refuses an invalid request: sends a NAK, raises an event, and asks the QP to go to its error
-  // state (vol1 9.9.3).
+  // Refuses an invalid request: sends a NAK, raises an event, and requests the error state of the
+  // QP (vol1 9.9.3).
   Verdict refuse(wire::NakCode code);
-  // Does the same as refuse(), but raises no event, because a completion or a CQ event already
-  // tells the program.
+  // Refuses a request as refuse() does, but raises no event, because a completion or a CQ event
+  // reports the error to the program.
   Verdict close(wire::NakCode code);
-  // Asks the QP to go to its error state without an answer to the request, as vol1 9.9.6.3 asks for
-  // class J errors: a SEND that invalidates a bad key.  Requests that were executed before still
-  // get their responses.
+  // Requests the error state without an answer to the peer, as vol1 9.9.6.3 requires for class J
+  // errors: a SEND that invalidates a bad key.  Requests that were executed before still get their
+  // responses.
   Verdict close_without_nak();
 
   // Sends one packet of a READ response.  Returns false if the memory is no longer accessible.

@@ -57,7 +57,7 @@ TEST(Responder, AnAcknowledgementFollowsTheRequestsThatAreSentWithIt) {
   EXPECT_EQ(sent.back(), "ACK 2000");
 }
 
-TEST(Responder, AnAcknowledgementIsSentAlthoughAnOwnRequestFails) {
+TEST(Responder, AnAcknowledgementIsSentAlthoughASendRequestFails) {
   RespondingHost b;
   b.receive(1, 1000);
   b.request(Opcode::kRcSendOnly, 2000, 5);
@@ -149,10 +149,10 @@ TEST(Responder, SendsAnRnrNakForEachTryUntilThereIsAReceive) {
   EXPECT_EQ(text(b.host.poll()), "1");
 }
 
-// Posts a send, and its receive after `delay`.  Returns the number of tries after the first try, or
-// the error of the send.  `known_retries` is the sender's number of retries, as the receiver knows
-// it.
-std::string with_receive_after(Duration delay, std::uint8_t retries, std::uint8_t known_retries) {
+// Posts a send, and its receive after `delay`.  Returns the number of retries, or the error of the
+// send.  `known_retries` is the number of the sender's retries that the receiver assumes.
+std::string send_with_late_receive(Duration delay, std::uint8_t retries,
+                                   std::uint8_t known_retries) {
   Pair p({.rnr_retry = retries, .peer_rnr_retries = known_retries});
   const Time begun = p.wire.now;
   p.send(1, 0, 5).value();
@@ -162,28 +162,28 @@ std::string with_receive_after(Duration delay, std::uint8_t retries, std::uint8_
   const auto done = p.a.poll();
   if (text(done) != "1") return text(done);
   EXPECT_EQ(text(p.b.poll()), "2");
-  // All NAKs belong to this send.
+  // Each NAK has caused one retry.
   const auto naks = p.b.engine.counters()[Counter::kRnrNaksOut];
   EXPECT_GT(p.wire.now, begun);
-  return std::to_string(naks) + " more tries";
+  return std::to_string(naks) + " retries";
 }
 
 TEST(Responder, RnrTimersGrowForAPeerWithLimitedRetries) {
   using std::chrono::microseconds;
   using std::chrono::milliseconds;
   const auto with_5_retries = [](auto delay, unsigned known_retries) {
-    return with_receive_after(delay, 5, static_cast<std::uint8_t>(known_retries));
+    return send_with_late_receive(delay, 5, static_cast<std::uint8_t>(known_retries));
   };
-  // Five tries of 0.64 ms take only 3.2 ms.
+  // Five retries with a timer of 0.64 ms take only 3.2 ms.
   EXPECT_EQ(with_5_retries(milliseconds(100), 0), "1:RNR retries exceeded");
-  EXPECT_EQ(with_5_retries(microseconds(500), 5), "1 more tries");
-  EXPECT_EQ(with_5_retries(milliseconds(1), 5), "2 more tries");
-  EXPECT_EQ(with_5_retries(milliseconds(100), 5), "5 more tries");
-  EXPECT_EQ(with_5_retries(milliseconds(700), 5), "5 more tries");
+  EXPECT_EQ(with_5_retries(microseconds(500), 5), "1 retries");
+  EXPECT_EQ(with_5_retries(milliseconds(1), 5), "2 retries");
+  EXPECT_EQ(with_5_retries(milliseconds(100), 5), "5 retries");
+  EXPECT_EQ(with_5_retries(milliseconds(700), 5), "5 retries");
   EXPECT_EQ(with_5_retries(milliseconds(800), 5), "1:RNR retries exceeded");
-  EXPECT_EQ(with_receive_after(milliseconds(600), 1, 1), "1 more tries");
-  // A peer with unlimited retries gets short timers: the send takes more than 900 tries.
-  EXPECT_EQ(with_receive_after(milliseconds(600), 7, 7).front(), '9');
+  EXPECT_EQ(send_with_late_receive(milliseconds(600), 1, 1), "1 retries");
+  // A peer with unlimited retries gets short timers, so the send takes more than 900 retries.
+  EXPECT_EQ(send_with_late_receive(milliseconds(600), 7, 7).front(), '9');
 }
 
 TEST(Responder, AWriteWithImmediateNeedsAReceiveBeforeItsLastPacket) {
@@ -249,7 +249,7 @@ TEST(Responder, IgnoresARepeatedReadThatExceedsTheOriginal) {
   EXPECT_EQ(b.state(), QpState::kRts);
 }
 
-// The network duplicates a READ.  The requester sends the next READ when it has the first response.
+// The network duplicates a READ.  The requester has its response already, and sends the next READ.
 TEST(Responder, ANewReadReplacesARepeatedResponse) {
   RespondingHost b({.mtu = Mtu::k256, .rd_atomic = 1});
   b.read(2000, 0, 600);
@@ -279,9 +279,9 @@ TEST(Responder, RefusesMoreReadsThanMaxDestRdAtomic) {
   EXPECT_EQ(b.state(), QpState::kError);
 }
 
-// The requester repeated its READs before their responses arrived, and then sent a new READ because
-// the old READs completed.  The repeated and the new READs may arrive together.  A test with a
-// verified stream beside 12 million other packets found this: the peer got "invalid request".
+// The requester repeats its READs before their responses arrive.  Then the old READs complete, and
+// it sends a new READ.  The repeated READs and the new READ may arrive together.  The responder
+// must not refuse the new READ.
 TEST(Responder, ANewReadReplacesTheOldestRepeatedRead) {
   RespondingHost b({.mtu = Mtu::k256, .rd_atomic = 2});
   b.read(2000, 0, 600);
@@ -321,7 +321,7 @@ TEST(Responder, RefusesAReadWhoseMemoryIsDeregistered) {
   b.expect_refused("NAK2 2000", QpEvent::Kind::kAccessError);
 }
 
-TEST(Responder, ALongReadTakesOneJobAndIsSentInTurns) {
+TEST(Responder, ALongReadTakesOneJobAndSeveralBursts) {
   RespondingHost b;
   b.read(2000, 0, 1 << 20);
   link::Burst burst;
@@ -332,7 +332,7 @@ TEST(Responder, ALongReadTakesOneJobAndIsSentInTurns) {
 
 // ---- refused requests ---------------------------------------------------------------------------
 
-TEST(Responder, RefusesMessagesOutOfOrder) {
+TEST(Responder, RefusesPacketsThatDoNotContinueTheMessage) {
   const std::vector<std::vector<Opcode>> wrong = {
       {Opcode::kRcSendMiddle},
       {Opcode::kRcSendLast},
@@ -382,7 +382,7 @@ TEST(Responder, RefusesAnEmptyLastPacket) {
   b.expect_refused("NAK1 2001", QpEvent::Kind::kRequestError);
 }
 
-TEST(Responder, ATooLongMessageFailsBothEnds) {
+TEST(Responder, ATooLongMessageFailsAtBothEnds) {
   RespondingHost b;
   b.receive(1, 300);
   b.receive(2, 300);
@@ -392,7 +392,7 @@ TEST(Responder, ATooLongMessageFailsBothEnds) {
   EXPECT_EQ(text(b.host.poll()), "1:local length error 2:flushed");
 }
 
-TEST(Responder, AReceiveWithABadKeyIsARemoteOperationalError) {
+TEST(Responder, AReceiveWithABadKeyCausesARemoteOperationalError) {
   RespondingHost b;
   const Sge bad{b.host.address(0), 100, b.host.mr.lkey + 1};
   ASSERT_TRUE(b.host.engine.post_recv(b.qp, {.wr_id = 1, .sges = {&bad, 1}}));
@@ -411,6 +411,7 @@ std::string answer_to(bool read, const std::function<void(RespondingHost&, wire:
   return lines.size() == 1 ? lines[0] : "nothing";
 }
 
+// Registers a region with these rights, and puts its key into `reth`.
 void use_region(RespondingHost& b, wire::Reth& reth, PdHandle pd, std::uint32_t flags) {
   reth.r_key = b.host.engine.register_mr(pd, b.host.address(0), 100, reth.virtual_address, flags)
                    .value()

@@ -17,17 +17,17 @@ constexpr unsigned kDoublingsMax = 13;
 
 }  // namespace
 
-void RoundTrip::on_sent(std::uint64_t number, std::uint64_t una, Time now) {
-  if (number_ != 0) return;
-  number_ = number;
+void RoundTrip::on_sent(std::uint64_t end, std::uint64_t una, Time now) {
+  if (end_ != 0) return;
+  end_ = end;
   una_at_sent_ = una;
   sent_at_ = now;
 }
 
 std::optional<RoundTrip::Sample> RoundTrip::on_answered(std::uint64_t una, Time now) {
   probes_ = 0;
-  if (number_ == 0 || number_ > una) return {};
-  number_ = 0;
+  if (end_ == 0 || end_ > una) return {};
+  end_ = 0;
   const Duration duration = now - sent_at_;
   shortest_ = shortest_ == Duration{} ? duration : std::min(shortest_, duration);
   add_sample(duration);
@@ -59,10 +59,11 @@ void RoundTrip::on_early_probe(Duration duration) {
 void RoundTrip::on_loss() { floor_ = std::max(floor_ / 2, kFloorMin); }
 
 Duration RoundTrip::timeout() const {
-  const Duration once = smoothed_round_trip_ == Duration{}
-                            ? kTimeoutInitial
-                            : std::max(floor_, smoothed_round_trip_ + 4 * deviation_);
-  return std::min(once * (1 << std::min(probes_, kDoublingsMax)), std::max(once, kTimeoutMax));
+  const Duration base_timeout = smoothed_round_trip_ == Duration{}
+                                    ? kTimeoutInitial
+                                    : std::max(floor_, smoothed_round_trip_ + 4 * deviation_);
+  return std::min(base_timeout * (1 << std::min(probes_, kDoublingsMax)),
+                  std::max(base_timeout, kTimeoutMax));
 }
 
 Time RoundTrip::next_probe(Time last_progress) const {

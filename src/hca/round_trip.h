@@ -7,12 +7,12 @@
 
 namespace verbena::hca {
 
-// Estimates the round trip, and from it the time without progress that indicates a loss.
+// Estimates the round trip time, and computes the time without progress that indicates a loss.
 //
-// A QP's timeout determines when a retry is used up.  It is far longer than a round trip on a local
-// network.  So this class measures round trips, and computes a probe timeout from them as TCP does
-// (RFC 6298).  When there is no progress for this time, the requester sends the oldest packets
-// again: a probe.
+// A QP's timeout determines when a retry is used up.  This timeout is far longer than a round trip
+// on a local network.  So this class measures round trips, and computes a probe timeout from them
+// as TCP does (RFC 6298).  When there is no progress for this time, the requester sends the oldest
+// packets again: a probe.
 //
 // The answer to a probe adjusts the lower bound of this probe timeout.  The probe was too early if
 // the peer was only slow.  A slow peer answers the first transmission, or answers sooner than any
@@ -30,11 +30,12 @@ class RoundTrip {
     std::uint64_t packets = 0;  // the number of packets that were answered during this round trip
   };
 
-  // Begins a measurement, unless one is under way.  Packet number - 1 was sent for the first time
-  // and requests an answer.  `una` is the oldest unanswered packet.
-  void on_sent(std::uint64_t number, std::uint64_t una, Time now);
+  // Begins a measurement, unless another one is in progress.  The measured packet has the number
+  // `end` - 1.  It was sent for the first time, and requests an answer.  `una` is the oldest
+  // unanswered packet.
+  void on_sent(std::uint64_t end, std::uint64_t una, Time now);
   // Stops the measurement, because the packet may be sent again and its answer would be ambiguous.
-  void stop_measurement() { number_ = 0; }
+  void stop_measurement() { end_ = 0; }
   // Records progress: all packets before `una` are answered.  Returns a sample if the measured
   // packet is one of them.
   std::optional<Sample> on_answered(std::uint64_t una, Time now);
@@ -55,8 +56,8 @@ class RoundTrip {
   void add_sample(Duration sample);
   Duration timeout() const;
 
-  std::uint64_t number_ = 0;  // packet number_ - 1 is measured; 0: no packet is measured
-  std::uint64_t una_at_sent_ = 0;
+  std::uint64_t end_ = 0;          // 1 + the number of the measured packet; 0: none is measured
+  std::uint64_t una_at_sent_ = 0;  // the oldest unanswered packet when it was sent
   Time sent_at_{};
   Time last_probe_{};
   unsigned probes_ = 0;             // the number of probes since the last progress

@@ -13,23 +13,23 @@ using std::chrono::milliseconds;
 
 TEST(RoundTrip, ProbesDoNotUseUpRetries) {
   HostUnderTest s({.timeout = 14, .retry_count = 0});
-  const Time begun = s.now;
+  const Time begin = s.now;
   s.post(WrOpcode::kSend, 1, 10);
   s.out();
   s.wait_for_timer();
-  EXPECT_EQ(s.now, begun + std::chrono::milliseconds(50));  // nothing was measured yet
+  EXPECT_EQ(s.now, begin + std::chrono::milliseconds(50));  // no round trip was measured yet
   EXPECT_EQ(s.out(), Lines{"SEND_ONLY 1000 10 A"});
   s.wait_for_timer();
-  EXPECT_EQ(s.now, begun + timeout_of_code(14));
+  EXPECT_EQ(s.now, begin + timeout_of_code(14));
   EXPECT_EQ(text(s.host.poll()), "1:retries exceeded");
 }
 
 // Returns the time until the host sends a packet again.
 Duration time_to_probe(HostUnderTest& s) {
-  const Time begun = s.now;
+  const Time begin = s.now;
   do s.wait_for_timer();
   while (s.out().empty());
-  return s.now - begun;
+  return s.now - begin;
 }
 
 TEST(RoundTrip, TheProbeTimeoutFollowsTheRoundTrip) {
@@ -60,8 +60,8 @@ TEST(RoundTrip, TheProbeTimeoutFollowsTheRoundTrip) {
   for (std::uint32_t psn = 1004; psn < 1200; ++psn) round_trip(psn, milliseconds(1));
   s.post(WrOpcode::kSend, 5, 10);
   s.out();
-  // Now the lower bound of the timeout applies.  It began at 5 ms: a loss has halved it, the early
-  // probe has doubled it, and another loss has halved it.
+  // Now the lower bound of the timeout applies.  The bound was 5 ms at first.  A loss has halved
+  // it, the early probe has doubled it, and another loss has halved it.
   EXPECT_EQ(time_to_probe(s), std::chrono::microseconds(2500));
 }
 
@@ -76,7 +76,7 @@ TEST(RoundTrip, LossesShortenTheProbeTimeout) {
     s.acknowledge(psn++, wire::ack(1));
     s.host.poll();
   };
-  const auto probed_after = [&](bool lost) {
+  const auto time_to_probe_after_round_trips = [&](bool lost) {
     for (int i = 0; i < 40; ++i) exchange();
     s.post(WrOpcode::kSend, 1, 10);
     s.out();
@@ -86,12 +86,13 @@ TEST(RoundTrip, LossesShortenTheProbeTimeout) {
     s.host.poll();
     return time;
   };
-  EXPECT_EQ(probed_after(true), milliseconds(5));
-  EXPECT_EQ(probed_after(true), std::chrono::microseconds(2500));
-  for (int i = 0; i < 10; ++i) probed_after(true);
-  EXPECT_EQ(probed_after(true), std::chrono::microseconds(200));  // the minimum
-  for (int i = 0; i < 10; ++i) probed_after(false);
-  EXPECT_GE(probed_after(false), milliseconds(5));  // the peer is slow, but nothing is lost
+  EXPECT_EQ(time_to_probe_after_round_trips(true), milliseconds(5));
+  EXPECT_EQ(time_to_probe_after_round_trips(true), std::chrono::microseconds(2500));
+  for (int i = 0; i < 10; ++i) time_to_probe_after_round_trips(true);
+  EXPECT_EQ(time_to_probe_after_round_trips(true), std::chrono::microseconds(200));  // the minimum
+  for (int i = 0; i < 10; ++i) time_to_probe_after_round_trips(false);
+  EXPECT_GE(time_to_probe_after_round_trips(false),
+            milliseconds(5));  // the peer is slow, but nothing is lost
 }
 
 TEST(RoundTrip, ProbesAtLeastOnceASecond) {
@@ -103,7 +104,7 @@ TEST(RoundTrip, ProbesAtLeastOnceASecond) {
   EXPECT_EQ(longest, std::chrono::seconds(1));
 }
 
-TEST(RoundTrip, ARoundTripIsNotMeasuredAcrossAnRnrWait) {
+TEST(RoundTrip, AnRnrDelayIsNotMeasuredAsARoundTrip) {
   HostUnderTest s({.timeout = 18});
   s.post(WrOpcode::kSend, 1, 10);
   s.out();
@@ -115,7 +116,7 @@ TEST(RoundTrip, ARoundTripIsNotMeasuredAcrossAnRnrWait) {
   EXPECT_EQ(time_to_probe(s), milliseconds(50));  // the value for an unknown round trip
 }
 
-TEST(RoundTrip, ASlowPeerKeepsItsWindow) {
+TEST(RoundTrip, AnEarlyProbeDoesNotReduceTheWindow) {
   HostUnderTest s({.timeout = 18});
   const auto window = [&] {
     QpRow row;

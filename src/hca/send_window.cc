@@ -13,7 +13,7 @@ constexpr std::uint32_t kPacketChargeBytes = 1024;  // a smaller packet counts a
 // Limits the window on a long line: the product of 10 Gbit/s and 50 ms.
 constexpr std::uint32_t kLongLineMaxBytes = 64 * 1024 * 1024;
 // Even a round trip within one machine may take this long, when programs wait for a processor.  So
-// only a longer round trip shows a long line.
+// only a longer round trip indicates a long line.
 constexpr Duration kHostDelayMax = std::chrono::microseconds(500);
 
 }  // namespace
@@ -41,7 +41,7 @@ void SendWindow::on_measurement(const RoundTrip::Sample& sample) {
   if (sample.shortest <= kHostDelayMax) return;
   step_ = static_cast<std::uint32_t>(
       std::min<std::int64_t>(sample.shortest / kHostDelayMax, short_line_limit_));
-  // Without the packets that wait in queues, the line itself holds this number of packets.
+  // The line itself carries this number of packets; the others wait in queues.
   const std::uint64_t packets_on_line = sample.packets *
                                         static_cast<std::uint64_t>(sample.shortest.count()) /
                                         static_cast<std::uint64_t>(sample.duration.count());
@@ -53,30 +53,31 @@ void SendWindow::on_measurement(const RoundTrip::Sample& sample) {
   limit_ = limit;
 }
 
-void SendWindow::shrink_from(std::uint32_t window) {
+void SendWindow::halve_threshold(std::uint32_t window) {
   threshold_ = std::max(kMinPackets, window / 2);
   acknowledged_packets_ = 0;
 }
 
 void SendWindow::on_loss() {
   threshold_before_probe_ = 0;
-  shrink_from(window_);
+  halve_threshold(window_);
   window_ = std::min(threshold_, short_line_limit_ / 2);
 }
 
 void SendWindow::on_timeout() {
   window_before_probe_ = threshold_before_probe_ = 0;
-  shrink_from(window_);
+  halve_threshold(window_);
   window_ = kMinPackets;
 }
 
 void SendWindow::on_probe() {
   if (window_before_probe_ == 0) {
     window_before_probe_ = window_;
-    // Without a loss so far, the threshold is the limit, which may grow meanwhile.
+    // If there was no loss so far, the threshold equals the limit.  The limit may grow until the
+    // probe is answered.
     threshold_before_probe_ = threshold_ == limit_ ? UINT32_MAX : threshold_;
   }
-  shrink_from(window_before_probe_);
+  halve_threshold(window_before_probe_);
   window_ = kMinPackets;
 }
 

@@ -14,15 +14,15 @@ namespace verbena::hca {
 // packet up to a threshold, then by one packet per window.  A loss that the peer reports halves the
 // window; a timeout reduces it to 2 packets.
 //
-// On a long line, many packets are on the way and in no buffer of the peer.  The window allows
+// On a long line, many packets are in transit and occupy no buffer of the peer.  The window allows
 // twice their number on top of the 128 KiB.  on_measurement() computes their number: the packets
 // that the peer acknowledged during one round trip, less the packets that waited in a queue.  As
 // long as no packet was lost, the window doubles with each round trip, until the line carries no
 // more.
 //
-// After a loss on a long line, all packets are sent again without acknowledgements that would space
-// them.  So the window begins again with at most 64 KiB, and grows quickly to half of its former
-// size.  Then it grows by as much in a second as on a short line.
+// After a loss on a long line, all packets are sent again, and no acknowledgements pace them.  So
+// the window begins again with at most 64 KiB, and grows quickly to half of its former size.  Then
+// it grows by as much in a second as on a short line.
 //
 // The class is pure: the window depends only on the calls, and no call reads a clock.
 class SendWindow {
@@ -39,14 +39,16 @@ class SendWindow {
   // Reduces the window because the peer has reported a loss.
   void on_loss();
   void on_timeout();
-  // Reduces the window for a probe.  Call one of the last two functions when the probe is answered.
+  // Reduces the window for a probe.  When the probe is answered, call probe_was_too_early() or
+  // probe_was_needed().
   void on_probe();
   bool probe_is_unanswered() const { return window_before_probe_ != 0; }
   void probe_was_too_early();
   void probe_was_needed() { window_before_probe_ = threshold_before_probe_ = 0; }
 
  private:
-  void shrink_from(std::uint32_t window);
+  // Sets the threshold to half of this window.
+  void halve_threshold(std::uint32_t window);
 
   std::uint32_t packet_charge_ = 0;     // a packet counts as this number of bytes
   std::uint32_t short_line_limit_ = 0;  // the limit on a short line

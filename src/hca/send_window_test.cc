@@ -92,7 +92,7 @@ TEST(SendWindow, PacketsOnALongLineRaiseTheLimit) {
   EXPECT_EQ(window.limit(), 128u + 100u);
   window.on_acknowledged(1000);  // no packet was lost yet, so the window grows quickly
   EXPECT_EQ(window.packets(), 228u);
-  // Half of that time, packets waited in a queue.
+  // The packets waited in a queue during half of this round trip.
   window.on_measurement(
       {.duration = milliseconds(20), .shortest = milliseconds(10), .packets = 200});
   EXPECT_EQ(window.limit(), 128u + 200u);
@@ -107,7 +107,7 @@ TEST(SendWindow, PacketsOnALongLineRaiseTheLimit) {
   EXPECT_EQ(window.packets(), 114u + 20u);
 }
 
-TEST(SendWindow, TheLimitOnALongLineIs64MiB) {
+TEST(SendWindow, TheLimitOfALongLineIs64MiB) {
   SendWindow window = started_window(4096);
   window.on_measurement(
       {.duration = milliseconds(100), .shortest = milliseconds(100), .packets = 1u << 30});

@@ -76,7 +76,7 @@ Result<void> SharedReceiveQueue::post(const RecvRequest& request) {
   wqe.wr_id = request.wr_id;
   std::uint64_t length = 0;
   wqe.sge_count = static_cast<std::uint32_t>(request.sges.size());
-  Sge* to = RecvQueue::sge_room(wqe);
+  Sge* to = RecvQueue::sge_space(wqe);
   for (const Sge& sge : request.sges) {
     ::new (to++) Sge(sge);
     length += sge.length;

@@ -27,12 +27,12 @@ struct Shared;
 //   any thread --post()--> order_: | 5 | 2 | 7 | --take()--> the QP --> completion, polled
 //                              slots:  hold the receives; used and freed in any order
 //
-// A receive is bound to a QP when the first packet of a message comes, and receives complete in any
-// order.  So each receive has a slot of its own until its completion was polled (vol1 10.8.5.1),
-// and the queue contains slot numbers.
+// A receive is bound to a QP when the first packet of a message arrives, and receives complete in
+// any order.  So each receive has its own slot until its completion is polled (vol1 10.8.5.1), and
+// the queue contains slot numbers.
 //
-// The limit (vol1 10.2.9.1.3): when fewer receives wait, the queue raises one event and resets the
-// limit to 0.
+// The limit (vol1 10.2.9.1.3): when fewer receives wait than the limit, the queue raises one event
+// and resets the limit to 0.
 //
 // Threads: any thread may call post(); the driver makes all other calls.
 class SharedReceiveQueue {
@@ -64,16 +64,16 @@ class SharedReceiveQueue {
   // Removes the oldest receive from the queue and returns its slot.
   std::uint32_t take();
   const RecvWqe& at(std::uint32_t slot) const;
-  // Ends the use of a slot.  The caller passes the result on with the receive's completion.
-  // Polling the completion then frees the slot.
+  // Returns the slot for CompletionQueue::push().  The slot becomes free when the receive's
+  // completion is polled.
   WqeSlot release(std::uint32_t slot) { return {&busy(slot), 0}; }
   // Frees the slot of a receive that gets no completion.
   void drop(std::uint32_t slot) { busy(slot).store(0, std::memory_order_release); }
 
-  // The engine keeps its bookkeeping here.
+  // The next members belong to the engine.
   SrqHandle handle{};
   std::uint32_t queue_pairs = 0;
-  ListLink<SharedReceiveQueue> event_link{};  // in the list if the limit was reached
+  ListLink<SharedReceiveQueue> event_link{};  // linked if the limit was reached
 
  private:
   static constexpr std::uint32_t kChunkSlots = 64;
@@ -97,8 +97,8 @@ class SharedReceiveQueue {
   SrqCaps caps_;
   const std::uint64_t cookie_;
   const std::size_t stride_;
-  std::mutex mutex_;                            // held to post and to resize
-  std::vector<std::unique_ptr<Chunk>> chunks_;  // none is removed, as completions point into them
+  std::mutex mutex_;                            // locked by post() and resize()
+  std::vector<std::unique_ptr<Chunk>> chunks_;  // never removed: completions point into them
   std::vector<std::uint32_t> order_;            // a ring of 2^n entries, one for each slot
   std::uint32_t next_slot_ = 0;                 // the search for a free slot starts here
   std::uint32_t limit_ = 0;
@@ -126,21 +126,22 @@ class ReceiveSource {
     return shared_->at(taken_slot_ ? *taken_slot_ : shared_->front());
   }
   // Takes a receive from the SRQ for a message that begins, so that no other QP gets it.
-  void begin() {
+  void begin_message() {
     if (shared_ != nullptr && !taken_slot_) taken_slot_ = shared_->take();
   }
-  // Removes the receive at head().  The caller passes the result on with the receive's completion.
+  // Removes the receive at head(), and returns its slot for CompletionQueue::push().
   WqeSlot release() {
     if (shared_ == nullptr) return own_.release();
-    begin();
+    begin_message();
     const WqeSlot slot = shared_->release(*taken_slot_);
     taken_slot_.reset();
     return slot;
   }
-  // Returns true if a message has taken a receive from the SRQ that is not complete yet.
+  // Returns true if a message has taken a receive from the SRQ, and this receive is not complete
+  // yet.
   bool in_message() const { return taken_slot_.has_value(); }
-  // Drops the receive that was taken, because the QP is reset or destroyed.
-  void drop() {
+  // Frees the slot of the receive that was taken, because the QP is reset or destroyed.
+  void drop_taken() {
     if (taken_slot_) shared_->drop(*taken_slot_);
     taken_slot_.reset();
   }

@@ -125,7 +125,7 @@ TEST(Srq, ImmediateDataOfAWriteTakesAReceiveAtTheEnd) {
   EXPECT_EQ(got[0].immediate, 9u);
 }
 
-TEST(Srq, IsFullUntilACompletionIsPolled) {
+TEST(Srq, AFullSrqHasNoFreeSlotUntilACompletionIsPolled) {
   TwoQpsOneSrq t({.mtu = Mtu::k256}, 64);
   for (std::uint64_t id = 0; id < 64; ++id) t.receive(id, 8).value();
   EXPECT_EQ(t.receive(64, 8).error().code, Errc::kNoResources);
@@ -138,10 +138,10 @@ TEST(Srq, IsFullUntilACompletionIsPolled) {
   EXPECT_EQ(t.receive(65, 8).error().code, Errc::kNoResources);
 }
 
-TEST(Srq, DestroyingAQpFreesItsReceives) {
+TEST(Srq, DestroyingAQpFreesTheReceivesThatItHasTaken) {
   TwoQpsOneSrq t;
   for (std::uint64_t id = 0; id < 64; ++id) t.receive(id, 1000).value();
-  // One message is complete, but its completion is not polled; another one has begun.
+  // One message is complete, but its completion was not polled.  Another message has begun.
   t.send(0, 1, 8);
   t.wire.run();
   t.wire.faults = [](std::uint64_t, auto bytes) {
@@ -163,7 +163,7 @@ TEST(Srq, TheLimitEventComesOnceAndDisarmsTheLimit) {
   EXPECT_EQ(t.limit(), 3u);
   t.send(0, 10, 40);
   t.wire.run();
-  EXPECT_TRUE(t.b.events().empty());  // 3 are not fewer than 3
+  EXPECT_TRUE(t.b.events().empty());  // 3 receives wait, and the limit is 3
   t.send(1, 11, 40);
   t.wire.run();
   EXPECT_EQ(t.b.events(), std::vector<Event>{limit_reached(t.srq)});
@@ -248,8 +248,8 @@ TEST(Srq, ReceivesUseTheKeysOfTheSrqsDomain) {
   EXPECT_EQ(u.receiver_completions(), "2");
 }
 
-// A UC QP that loses a message keeps the message's receive for the next message.
-TEST(Srq, ServesUcQps) {
+// A UC QP that loses a message keeps the receive of this message for its next message.
+TEST(Srq, AUcQpKeepsTheReceiveOfALostMessage) {
   TwoQpsOneSrq t;
   const auto uc = [&](Host& host, Host& peer, SrqHandle srq, Qpn own_qpn, Qpn peer_qpn) {
     const QpInit init{.type = QpType::kUc,
@@ -287,7 +287,7 @@ TEST(Srq, ServesUcQps) {
   EXPECT_EQ(t.receiver_completions(), "1");
 }
 
-TEST(Srq, ServesUdQpsAndKeepsTheReceiveOfATooLongDatagram) {
+TEST(Srq, AUdQpTakesNoReceiveForATooLongDatagram) {
   TwoQpsOneSrq t;
   const auto ud = [&](Host& host, SrqHandle srq, Qpn qpn) {
     const QpHandle qp = host.engine
@@ -333,7 +333,7 @@ TEST(Srq, ServesUdQpsAndKeepsTheReceiveOfATooLongDatagram) {
   EXPECT_EQ(got[0].byte_len, 60u);
 }
 
-TEST(Srq, GrowsAndShrinksWithReceivesInIt) {
+TEST(Srq, AnSrqGrowsAndShrinksWithReceivesInIt) {
   TwoQpsOneSrq t({.mtu = Mtu::k256}, 64);
   for (std::uint64_t id = 0; id < 64; ++id) t.receive(id, 8).value();
   for (int i = 0; i < 3; ++i) t.send(0, 1, 8);
@@ -355,7 +355,7 @@ TEST(Srq, GrowsAndShrinksWithReceivesInIt) {
   EXPECT_EQ(t.b.engine.resize_srq(t.srq, 40'000).error().code, Errc::kInvalidArgument);
 }
 
-TEST(Srq, CannotBeDestroyedWhileQpsUseIt) {
+TEST(Srq, AnSrqCannotBeDestroyedWhileQpsUseIt) {
   TwoQpsOneSrq t;
   EXPECT_EQ(t.b.engine.destroy_srq(t.srq).error().code, Errc::kBusy);
   for (const QpHandle qp : t.qb) t.b.engine.destroy_qp(qp).value();

@@ -43,7 +43,7 @@ class SimulatedMemory final : public link::PeerMemory {
   bool is_there() override { return true; }
 
   std::size_t copies = 0;
-  bool is_unmapped = false;           // no byte is accessible
+  bool is_unmapped = false;           // the memory is not accessible
   std::function<void()> before_copy;  // runs before each copy
 
  private:
@@ -78,7 +78,7 @@ struct LanePair : Pair {
       return records_a + records_b != 0;
     };
   }
-  // Removes the lanes and tables from the engines, because the engines are destroyed after them.
+  // Detaches the lanes and tables from the engines, because the engines are destroyed after them.
   ~LanePair() {
     a.engine.set_lanes(nullptr);
     b.engine.set_lanes(nullptr);
@@ -106,12 +106,14 @@ struct LanePair : Pair {
       lane.allow_access(true);
     });
   }
+  // Removes the lane from both hosts.
   void remove() {
     a.engine.forget_lanes();
     b.engine.forget_lanes();
     lanes_a.remove(kLane);
     lanes_b.remove(kLane);
   }
+  // Delivers the records that wait in the lanes to the host.  Returns the number of records.
   std::size_t receive_from(link::Lanes& lanes, Host& host) const {
     std::size_t count = 0;
     lanes.for_each([&](link::Lanes::Id, link::Lane& lane) {
@@ -129,11 +131,11 @@ struct LanePair : Pair {
   link::Lanes lanes_a, lanes_b;
   OwnedTable table_a, table_b;
   SimulatedMemory memory_of_a{table_a.table}, memory_of_b{table_b.table};
-  bool stopped_a = false, stopped_b = false;
+  bool stopped_a = false, stopped_b = false;  // the host does not read its lanes
 };
 
 // Connects two hosts that may access each other's memory.  The constructor carries out the first
-// request of host a, because the first request of a connection always goes as packets.
+// request of host a, because the first request of a connection is always sent as packets.
 struct DirectPair : LanePair {
   // The tests access the memory of host b at this offset.
   static constexpr std::size_t kRemoteOffset = 2'000'000;
@@ -145,8 +147,8 @@ struct DirectPair : LanePair {
     a.events();
     b.events();
   }
-  std::uint64_t at_a(Counter counter) const { return a.engine.counters()[counter]; }
-  std::uint64_t at_b(Counter counter) const { return b.engine.counters()[counter]; }
+  std::uint64_t count_at_a(Counter counter) const { return a.engine.counters()[counter]; }
+  std::uint64_t count_at_b(Counter counter) const { return b.engine.counters()[counter]; }
 };
 
 }  // namespace verbena::hca::testing

@@ -19,7 +19,8 @@
 #include "wire/ip.h"
 
 // Provides this layer's tests with two engines, a wire with virtual time and injected faults, and
-// packets as text.  A function of the packet's number decides the packet's fate on the wire.
+// packets as text.  A test decides for each packet by its number if it is lost, duplicated or
+// delayed.
 namespace verbena::hca::testing {
 
 inline constexpr Duration kLatency = std::chrono::microseconds(5);
@@ -58,11 +59,13 @@ class Host {
       memory[offset + i] = static_cast<std::byte>(salt + i * 7 + (i >> 8));
     }
   }
+  // Polls all completions.
   std::vector<WorkCompletion> poll() {
     std::vector<WorkCompletion> out(512);
     out.resize(engine.poll_cq(cq, out).value());
     return out;
   }
+  // Returns all events since the last call.
   std::vector<Event> events() {
     std::vector<Event> out;
     while (auto event = engine.poll_event()) out.push_back(*event);
@@ -79,8 +82,9 @@ class Host {
   MrInfo mr;
 };
 
-// Formats a packet: "SEND_FIRST 5 256 A" is operation, PSN, bytes of payload, AckReq.  A READ shows
-// the number of requested bytes, and a NAK shows its code.
+// Formats a packet: in "SEND_FIRST 5 256 A", 5 is the PSN, 256 is the number of payload bytes, and
+// A is the AckReq bit.  For a READ the number is that of the requested bytes.  For a NAK, its code
+// follows the word: "NAK1 5".
 inline std::string text(std::span<const std::byte> bytes) {
   const auto packet = wire::parse_transport(bytes);
   if (!packet) return "malformed";
@@ -134,7 +138,7 @@ struct Fate {
   Duration delay{};
 };
 
-// Models a socket's receive buffer and the thread that empties the buffer.  Packets are lost while
+// Models the receive buffer of a socket, and the thread that reads from it.  Packets are lost while
 // the buffer is full.  A host without an Inbox receives each packet at once.
 struct Inbox {
   std::uint64_t capacity_bytes = 0;
@@ -154,7 +158,7 @@ class Wire {
   struct InFlight {
     link::Address address;
     std::vector<std::byte> bytes;
-    bool in_inbox = false;
+    bool is_in_inbox = false;
   };
 
   void attach(Host& host) { hosts_.push_back(&host); }
@@ -201,8 +205,9 @@ class Wire {
 
   Time now{std::chrono::seconds(1)};
   std::uint64_t count = 0;  // the number of packets that were sent
+  // Decides the fate of each packet by its number and bytes.
   std::function<Fate(std::uint64_t number, std::span<const std::byte>)> faults;
-  std::map<std::uint32_t, Inbox> inboxes;  // by host; a host without an entry has no limit
+  std::map<std::uint32_t, Inbox> inboxes;  // by host number; a host without an entry has no limit
   std::set<Gid> unreachable;               // no packet arrives at these addresses
   std::function<void(Host&)> on_arrival;   // called after an engine received a packet
   std::function<void(std::span<std::byte>)> tamper;  // may change an arriving packet
@@ -213,9 +218,9 @@ class Wire {
  private:
   void arrive(InFlight packet) {
     for (Host* host : hosts_) {
-      const bool to_all = wire::is_multicast(packet.address.destination);
+      const bool is_multicast = wire::is_multicast(packet.address.destination);
       const Gid& to = packet.address.destination;
-      if (!to_all && to != gid_of(host->number) && to != other_gid_of(host->number)) continue;
+      if (!is_multicast && to != gid_of(host->number) && to != other_gid_of(host->number)) continue;
       if (unreachable.contains(to)) continue;
       const auto inbox = inboxes.find(host->number);
       if (inbox != inboxes.end() && !passes(inbox->second, packet)) continue;
@@ -228,7 +233,7 @@ class Wire {
   // queues it behind earlier packets.
   bool passes(Inbox& inbox, InFlight& packet) {
     const std::uint64_t charge = Inbox::charge(packet.bytes.size());
-    if (packet.in_inbox) {
+    if (packet.is_in_inbox) {
       inbox.queued_bytes -= charge;
       return true;
     }
@@ -238,7 +243,7 @@ class Wire {
     }
     inbox.queued_bytes += charge;
     inbox.busy_until = std::max(inbox.busy_until, now) + inbox.service;
-    packet.in_inbox = true;
+    packet.is_in_inbox = true;
     in_flight_.emplace(std::pair(inbox.busy_until, sequence_++), std::move(packet));
     return false;
   }
@@ -269,6 +274,7 @@ struct Options {
   std::vector<Pkey> pkeys_a{wire::kDefaultPkey}, pkeys_b{wire::kDefaultPkey};
 };
 
+// Creates a connected QP: RC, or UC if `o` says so.
 inline QpHandle create_rc(Host& host, const Options& o, Qpn qpn) {
   return host.engine
       .create_qp({.type = o.type,
@@ -290,7 +296,7 @@ inline constexpr std::uint32_t kToRtr = attribute::kState | attribute::kPath | a
 inline constexpr std::uint32_t kToRts = attribute::kState | attribute::kSqPsn |
                                         attribute::kTimeout | attribute::kRetryCount |
                                         attribute::kRnrRetry | attribute::kMaxRdAtomic;
-// UC QPs do not take these attributes in their transitions.
+// The transitions of UC QPs do not have these attributes.
 inline constexpr std::uint32_t kReliable = attribute::kMaxDestRdAtomic | attribute::kMinRnrTimer |
                                            attribute::kTimeout | attribute::kRetryCount |
                                            attribute::kRnrRetry | attribute::kMaxRdAtomic;
@@ -315,6 +321,7 @@ inline QpAttributes attributes_for(const Host& self, const Host& peer, const Opt
   return a;
 }
 
+// Brings the QP from RESET to this state, which is at most RTS.
 inline void to_state(Host& host, QpHandle qp, QpAttributes a, QpState state, Time now = {}) {
   for (const auto& [to, mask] :
        {std::pair(QpState::kInit, kToInit), std::pair(QpState::kRtr, kToRtr),
@@ -367,12 +374,14 @@ struct Pair {
     to_state(b, qb, attributes_for(b, a, o, Qpn{0x11}, o.psn_b, o.psn_a), QpState::kRts);
   }
 
+  // Posts a SEND of host a.
   Result<void> send(std::uint64_t id, std::size_t offset, std::size_t bytes,
                     std::uint32_t flags = send_flag::kSignaled) {
     const Sge sge = a.sge(offset, bytes);
     return a.engine.post_send(
         qa, {.wr_id = id, .opcode = WrOpcode::kSend, .flags = flags, .sges = {&sge, 1}});
   }
+  // Posts a request of host a, which reads or writes the memory of host b from `remote` on.
   Result<void> rdma(WrOpcode opcode, std::uint64_t id, std::size_t offset, std::size_t remote,
                     std::size_t bytes, std::uint32_t flags = send_flag::kSignaled) {
     const Sge sge = a.sge(offset, bytes);
@@ -384,10 +393,12 @@ struct Pair {
                                    .remote_address = b.address(remote),
                                    .r_key = b.mr.rkey});
   }
+  // Posts a receive of host b.
   Result<void> receive(std::uint64_t id, std::size_t offset, std::size_t bytes) {
     const Sge sge = b.sge(offset, bytes);
     return b.engine.post_recv(qb, {.wr_id = id, .sges = {&sge, 1}});
   }
+  // Returns true if the hosts have equal bytes at these offsets of their memory.
   bool same(std::size_t at_a, std::size_t at_b, std::size_t bytes) const {
     return std::equal(a.memory.begin() + static_cast<std::ptrdiff_t>(at_a),
                       a.memory.begin() + static_cast<std::ptrdiff_t>(at_a + bytes),
@@ -402,7 +413,7 @@ struct Pair {
   QpHandle qa, qb;
 };
 
-// Encodes a packet that a test has composed.
+// Encodes a packet.  Each byte of its payload is `value`.
 inline std::vector<std::byte> packet_of(wire::TransportPacket p, std::size_t payload_bytes,
                                         std::byte value = std::byte{0x5a}) {
   std::vector<std::byte> out(wire::header_bytes(p.bth.opcode));
@@ -424,7 +435,7 @@ struct HostUnderTest {
     to_state(host, qp, a, state);
   }
 
-  // Returns all packets that the host wants to send now, as text.
+  // Returns all packets that the host sends now, as text.
   std::vector<std::string> out() {
     std::vector<std::string> lines;
     for (bool more = true; more;) {
@@ -434,6 +445,7 @@ struct HostUnderTest {
     }
     return lines;
   }
+  // Delivers a packet of the peer to the host, as the next three functions do.
   void deliver(wire::TransportPacket packet, std::size_t payload_bytes,
                std::byte value = std::byte{0x5a}) {
     packet.bth.destination_qpn = Qpn{0x11};
@@ -465,6 +477,7 @@ struct HostUnderTest {
     packet.aeth = wire::ack(1);
     deliver(packet, bytes, value);
   }
+  // Posts a send request of the host.
   void post(WrOpcode opcode, std::uint64_t id, std::size_t bytes, std::uint32_t flags = 0) {
     const Sge sge = host.sge(0, bytes);
     host.engine
@@ -476,10 +489,12 @@ struct HostUnderTest {
                         .r_key = 0x77})
         .value();
   }
+  // Posts a receive of the host.
   void receive(std::uint64_t id, std::size_t bytes) {
     const Sge sge = host.sge(0, bytes);
     host.engine.post_recv(qp, {.wr_id = id, .sges = {&sge, 1}}).value();
   }
+  // Advances the time to the next deadline of the host.
   void wait_for_timer() {
     now = host.engine.deadline();
     host.engine.on_timer(now);

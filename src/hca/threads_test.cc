@@ -1,4 +1,4 @@
-// Runs many threads beside one driver, so that ThreadSanitizer can check their accesses.
+// Runs many threads in parallel with one driver, so that ThreadSanitizer can check their accesses.
 
 #include <gtest/gtest.h>
 
@@ -97,7 +97,7 @@ TEST(Threads, PostersAndPollersRunBesideTheDriver) {
 
 // Two threads post to one SRQ and poll, while the driver takes receives from it for two QPs.
 TEST(Threads, PostersToASharedReceiveQueueRunBesideTheDriver) {
-  constexpr std::uint64_t kEach = 1000;
+  constexpr std::uint64_t kMessagesPerQp = 1000;
   const Options o{.min_rnr_timer = 1};
   Host a{1}, b{2};
   const SrqHandle srq = b.engine.create_srq(b.pd, {.max_wr = 64, .max_sge = 1}, 0).value();
@@ -118,7 +118,7 @@ TEST(Threads, PostersToASharedReceiveQueueRunBesideTheDriver) {
   const auto send = [&](QpHandle qp) {
     std::array<WorkCompletion, 16> out;
     const Sge sge = a.sge(0, kBytes);
-    for (std::uint64_t i = 0; i < kEach && has_no_failure(); ++i) {
+    for (std::uint64_t i = 0; i < kMessagesPerQp && has_no_failure(); ++i) {
       while (!a.engine.post_send(qp, {.flags = send_flag::kSignaled, .sges = {&sge, 1}}) &&
              has_no_failure()) {
         a.engine.poll_cq(a.cq, out).value();
@@ -129,7 +129,7 @@ TEST(Threads, PostersToASharedReceiveQueueRunBesideTheDriver) {
   const auto receive = [&](std::size_t area) {
     std::array<WorkCompletion, 4> out;
     const Sge sge = b.sge(area, kBytes);
-    while (received < 2 * kEach && has_no_failure()) {
+    while (received < 2 * kMessagesPerQp && has_no_failure()) {
       (void)b.engine.post_srq_recv(srq, {.sges = {&sge, 1}});
       const unsigned count = b.engine.poll_cq(b.cq, out).value();
       for (unsigned i = 0; i < count; ++i) ASSERT_EQ(out[i].byte_len, kBytes);
@@ -143,10 +143,10 @@ TEST(Threads, PostersToASharedReceiveQueueRunBesideTheDriver) {
   for (auto& thread : threads) thread.join();
   stop = true;
   driver.join();
-  EXPECT_EQ(received, 2 * kEach);
+  EXPECT_EQ(received, 2 * kMessagesPerQp);
 }
 
-// A QP fails while other threads post: every request completes.
+// A QP fails while other threads post.  Every request must complete.
 TEST(Threads, RequestsPostedWhileAQpFailsAreFlushed) {
   for (int round = 0; round < 20; ++round) {
     Pair p;
@@ -185,13 +185,13 @@ TEST(Threads, RequestsPostedWhileAQpFailsAreFlushed) {
   }
 }
 
-// Posts receives while a QP goes to the error state.  Before that state, a receive makes no work
-// for the driver.  In that state, the driver must flush the receive.
+// Posts receives while a QP goes to the error state.  A receive that is posted before needs no work
+// of the driver.  A receive that is posted after must be flushed by the driver.
 TEST(Threads, ReceivesPostedDuringTheErrorTransitionAreFlushed) {
   Pair p;
   QpAttributes error;
   error.state = QpState::kError;
-  QpAttributes again = attributes_for(p.a, p.b, p.o, Qpn{0x22}, p.o.psn_a, p.o.psn_b);
+  QpAttributes new_connection = attributes_for(p.a, p.b, p.o, Qpn{0x22}, p.o.psn_a, p.o.psn_b);
   link::Burst burst;
   for (int round = 0; round < 300; ++round) {
     std::atomic<bool> started = false;
@@ -202,7 +202,7 @@ TEST(Threads, ReceivesPostedDuringTheErrorTransitionAreFlushed) {
     });
     while (!started) {
     }
-    for (int i = 0; i < round % 50; ++i) p.a.engine.deadline();  // lets some time pass
+    for (int i = 0; i < round % 50; ++i) p.a.engine.deadline();  // spends some time
     ASSERT_TRUE(p.a.engine.modify_qp(p.qa, error, attribute::kState, {}));
     poster.join();
     while (p.a.engine.transmit(burst, {})) burst.clear();
@@ -210,7 +210,7 @@ TEST(Threads, ReceivesPostedDuringTheErrorTransitionAreFlushed) {
     error.state = QpState::kReset;
     ASSERT_TRUE(p.a.engine.modify_qp(p.qa, error, attribute::kState, {}));
     error.state = QpState::kError;
-    to_state(p.a, p.qa, again, QpState::kRts);
+    to_state(p.a, p.qa, new_connection, QpState::kRts);
   }
 }
 

@@ -33,7 +33,7 @@ std::vector<Case> cases() {
   return out;
 }
 
-constexpr std::size_t kRemoteAt = 1 << 20;  // the data of the receiving side begin here
+constexpr std::size_t kRemoteAt = 1 << 20;  // the offset of the data in the receiving host
 
 TEST(Transfers, CarriesASendOfEverySize) {
   for (const auto& [mtu, bytes] : cases()) {
@@ -56,7 +56,7 @@ TEST(Transfers, CarriesASendOfEverySize) {
   }
 }
 
-// Programs rely on the copy because adapters read small requests at once.
+// Adapters read small requests at once, so some programs overwrite the memory after the post.
 TEST(Transfers, ASmallRequestIsCopiedWhenItIsPosted) {
   constexpr std::size_t kParts = 2, kPart = kCopiedBytesMax / kParts;
   for (const WrOpcode opcode : {WrOpcode::kSend, WrOpcode::kSendImm, WrOpcode::kWrite}) {
@@ -100,7 +100,7 @@ TEST(Transfers, ASmallRequestIsRetransmittedWithTheCopiedBytes) {
   EXPECT_TRUE(std::ranges::equal(p.b.memory.subspan(kRemoteAt, 64), before));
 }
 
-// Keys are checked when the request is sent, although its bytes were copied before.
+// The keys are checked when the request is sent, although the bytes were copied at the post.
 TEST(Transfers, ASmallRequestNeedsItsRegionUntilItIsSent) {
   Pair p;
   ASSERT_TRUE(p.rdma(WrOpcode::kWrite, 1, 0, kRemoteAt, 64));

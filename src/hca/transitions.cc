@@ -64,14 +64,14 @@ constexpr const char* kNoPkey = "the P_Key table has no entry at this index";
 
 // Returns a message if the device does not have the port, the port of a path, or the P_Key index;
 // else null.
-const char* wrong_port(const QpAttributes& current, const QpAttributes& a, std::uint32_t mask,
-                       const Ports& ports, std::uint8_t device) {
-  const auto set = [mask](std::uint32_t bit) { return (mask & bit) != 0; };
-  const PortId port{device, set(kPort) ? a.port : current.port};
+const char* find_port_error(const QpAttributes& current, const QpAttributes& a, std::uint32_t mask,
+                            const Ports& ports, std::uint8_t device) {
+  const auto has = [mask](std::uint32_t bit) { return (mask & bit) != 0; };
+  const PortId port{device, has(kPort) ? a.port : current.port};
   if (!ports.has(port)) return kNoPort;
-  if (set(kPkeyIndex) && a.pkey_index >= ports.pkeys(port).size()) return kNoPkey;
-  if (set(kPath) && a.path.address.port != port) return "the path begins at another port";
-  if (!set(kAlternatePath)) return nullptr;
+  if (has(kPkeyIndex) && a.pkey_index >= ports.pkeys(port).size()) return kNoPkey;
+  if (has(kPath) && a.path.address.port != port) return "the path begins at another port";
+  if (!has(kAlternatePath)) return nullptr;
   const PortId alternate{device, a.alternate_port};
   if (!ports.has(alternate)) return kNoPort;
   if (a.alternate_pkey_index >= ports.pkeys(alternate).size()) return kNoPkey;
@@ -80,23 +80,23 @@ const char* wrong_port(const QpAttributes& current, const QpAttributes& a, std::
 }
 
 // Returns a message about the first attribute of the mask with an invalid value, or null.
-const char* wrong_value(const QpAttributes& a, std::uint32_t mask, const Limits& limits) {
-  const auto set = [mask](std::uint32_t bit) { return (mask & bit) != 0; };
-  if (set(kPathMtu) && (a.path_mtu < Mtu::k256 || a.path_mtu > Mtu::k4096)) return "path_mtu";
-  if (set(kRqPsn) && a.rq_psn.value > kPsnMax.value) return "rq_psn has more than 24 bits";
-  if (set(kSqPsn) && a.sq_psn.value > kPsnMax.value) return "sq_psn has more than 24 bits";
-  if (set(kDestinationQpn) && (a.destination_qpn.value == 0 || a.destination_qpn > kQpnLast)) {
+const char* find_value_error(const QpAttributes& a, std::uint32_t mask, const Limits& limits) {
+  const auto has = [mask](std::uint32_t bit) { return (mask & bit) != 0; };
+  if (has(kPathMtu) && (a.path_mtu < Mtu::k256 || a.path_mtu > Mtu::k4096)) return "path_mtu";
+  if (has(kRqPsn) && a.rq_psn.value > kPsnMax.value) return "rq_psn has more than 24 bits";
+  if (has(kSqPsn) && a.sq_psn.value > kPsnMax.value) return "sq_psn has more than 24 bits";
+  if (has(kDestinationQpn) && (a.destination_qpn.value == 0 || a.destination_qpn > kQpnLast)) {
     return "destination_qpn";
   }
-  if (set(kMinRnrTimer) && a.min_rnr_timer > kFiveBits) return "min_rnr_timer is above 31";
-  if (set(kTimeout) && a.timeout > kFiveBits) return "timeout is above 31";
-  if (set(kRetryCount) && a.retry_count > kThreeBits) return "retry_count is above 7";
-  if (set(kRnrRetry) && a.rnr_retry > kThreeBits) return "rnr_retry is above 7";
-  if (set(kMaxRdAtomic) && a.max_rd_atomic > limits.max_rd_atomic) return "max_rd_atomic";
-  if (set(kMaxDestRdAtomic) && a.max_dest_rd_atomic > limits.max_rd_atomic) {
+  if (has(kMinRnrTimer) && a.min_rnr_timer > kFiveBits) return "min_rnr_timer is above 31";
+  if (has(kTimeout) && a.timeout > kFiveBits) return "timeout is above 31";
+  if (has(kRetryCount) && a.retry_count > kThreeBits) return "retry_count is above 7";
+  if (has(kRnrRetry) && a.rnr_retry > kThreeBits) return "rnr_retry is above 7";
+  if (has(kMaxRdAtomic) && a.max_rd_atomic > limits.max_rd_atomic) return "max_rd_atomic";
+  if (has(kMaxDestRdAtomic) && a.max_dest_rd_atomic > limits.max_rd_atomic) {
     return "max_dest_rd_atomic";
   }
-  if (set(kAlternatePath)) {
+  if (has(kAlternatePath)) {
     if (a.alternate_timeout > kFiveBits) return "the alternate timeout is above 31";
   }
   return nullptr;
@@ -104,8 +104,8 @@ const char* wrong_value(const QpAttributes& a, std::uint32_t mask, const Limits&
 
 // Returns a message if the program may not request this migration state, else null.  A program may
 // request MIGRATED or REARM; only a packet from the peer leads to ARMED.
-const char* wrong_migration(const QpAttributes& current, const QpAttributes& target,
-                            std::uint32_t mask) {
+const char* find_migration_error(const QpAttributes& current, const QpAttributes& target,
+                                 std::uint32_t mask) {
   if ((mask & kMigrationState) == 0 || target.migration == MigrationState::kMigrated) {
     return nullptr;
   }
@@ -128,8 +128,8 @@ Result<void> check_transition(QpType type, const QpAttributes& current, const Qp
   }
   const QpState to = (mask & kState) != 0 ? target.state : current.state;
   const std::uint32_t attributes = mask & ~(kState | kCurrentState);
-  const bool from_anywhere = to == kError || to == kReset;
-  if (from_anywhere && (mask & kState) != 0) {
+  const bool is_allowed_from_any_state = to == kError || to == kReset;
+  if (is_allowed_from_any_state && (mask & kState) != 0) {
     if (attributes != 0) return fail(Errc::kInvalidArgument, "RESET and ERROR take no attributes");
     return {};
   }
@@ -145,14 +145,14 @@ Result<void> check_transition(QpType type, const QpAttributes& current, const Qp
   if ((mask & kCurrentState) != 0 && (row->optional & kCurrentState) == 0) {
     return fail(Errc::kInvalidArgument, "the current state does not belong to this transition");
   }
-  if (const char* wrong = wrong_port(current, target, mask, ports, device)) {
-    return fail(Errc::kInvalidArgument, wrong);
+  if (const char* error = find_port_error(current, target, mask, ports, device)) {
+    return fail(Errc::kInvalidArgument, error);
   }
-  if (const char* wrong = wrong_value(target, mask, limits)) {
-    return fail(Errc::kInvalidArgument, wrong);
+  if (const char* error = find_value_error(target, mask, limits)) {
+    return fail(Errc::kInvalidArgument, error);
   }
-  if (const char* wrong = wrong_migration(current, target, mask)) {
-    return fail(Errc::kInvalidArgument, wrong);
+  if (const char* error = find_migration_error(current, target, mask)) {
+    return fail(Errc::kInvalidArgument, error);
   }
   return {};
 }

@@ -12,61 +12,64 @@ using enum QpState;
 
 constexpr QpState kStates[] = {kReset, kInit, kRtr, kRts, kSqd, kSqe, kError};
 
+constexpr Errc kAllowed{255};  // no error
+
+// Returns kAllowed, or the error of this transition.
 Errc outcome(QpType type, QpState from, QpState to, std::uint32_t mask) {
   QpAttributes current, target;
   current.state = from;
   target.state = to;
   target.destination_qpn = Qpn{1};
   const auto result = check_transition(type, current, target, mask, {}, {});
-  return result ? Errc{255} : result.error().code;
+  return result ? kAllowed : result.error().code;
 }
-constexpr Errc kFine{255};
 
-TEST(Transitions, FollowTheTableOfTheSpecification) {
+TEST(Transitions, ExactlyThoseOfTheSpecificationAreAllowed) {
   const std::uint32_t rts_ud = attribute::kState | attribute::kSqPsn;
   const std::uint32_t init_ud =
       attribute::kState | attribute::kPkeyIndex | attribute::kPort | attribute::kQkey;
   for (const QpType type : {QpType::kRc, QpType::kUc, QpType::kUd}) {
     const bool rc = type == QpType::kRc, ud = type == QpType::kUd;
-    const std::uint32_t left_out = rc ? 0 : kReliable;
+    const std::uint32_t omitted = rc ? 0 : kReliable;
     for (const QpState from : kStates) {
       for (const QpState to : kStates) {
         std::uint32_t mask = attribute::kState;
         bool allowed = to == kReset || to == kError;
         if (from == kReset && to == kInit) mask = ud ? init_ud : kToInit, allowed = true;
-        if (from == kInit && to == kRtr) mask = ud ? mask : kToRtr & ~left_out, allowed = true;
-        if (from == kRtr && to == kRts) mask = ud ? rts_ud : kToRts & ~left_out, allowed = true;
+        if (from == kInit && to == kRtr) mask = ud ? mask : kToRtr & ~omitted, allowed = true;
+        if (from == kRtr && to == kRts) mask = ud ? rts_ud : kToRts & ~omitted, allowed = true;
         if (from == to && (from == kInit || from == kRts || from == kSqd)) allowed = true;
         if ((from == kRts && to == kSqd) || (from == kSqd && to == kRts)) allowed = true;
         if (from == kSqe && to == kRts && !rc) allowed = true;
-        EXPECT_EQ(outcome(type, from, to, mask), allowed ? kFine : Errc::kInvalidArgument)
+        EXPECT_EQ(outcome(type, from, to, mask), allowed ? kAllowed : Errc::kInvalidArgument)
             << to_string(type) << " " << to_string(from) << " to " << to_string(to);
       }
     }
   }
 }
 
-TEST(Transitions, NeedEveryRequiredAttributeAndTakeNoOther) {
+TEST(Transitions, EveryRequiredAttributeIsNecessaryAndOtherAttributesAreRefused) {
   using namespace attribute;
   struct Row {
     QpType type;
     QpState from, to;
     std::uint32_t required, optional;
   };
-  constexpr std::uint32_t kMoving = kAccessFlags | kMigrationState | kAlternatePath;
-  constexpr std::uint32_t kReceiving = kAccessFlags | kPkeyIndex | kAlternatePath;
-  const Row rows[] = {{QpType::kRc, kReset, kInit, kToInit, 0},
-                      {QpType::kRc, kInit, kRtr, kToRtr, kReceiving},
-                      {QpType::kRc, kRtr, kRts, kToRts, kMoving | kMinRnrTimer},
-                      {QpType::kUc, kReset, kInit, kToInit, 0},
-                      {QpType::kUc, kInit, kInit, kState, kToInit & ~kState},
-                      {QpType::kUc, kInit, kRtr, kToRtr & ~kReliable, kReceiving},
-                      {QpType::kUc, kRtr, kRts, kToRts & ~kReliable, kMoving},
-                      {QpType::kUc, kRts, kRts, kState, kMoving},
-                      {QpType::kUc, kRts, kSqd, kState, kSqdNotify},
-                      {QpType::kUc, kSqd, kRts, kState, kMoving},
-                      {QpType::kUc, kSqd, kSqd, kState, kMoving | kPath | kPort | kPkeyIndex},
-                      {QpType::kUc, kSqe, kRts, kState, kAccessFlags}};
+  constexpr std::uint32_t kSendingOptional = kAccessFlags | kMigrationState | kAlternatePath;
+  constexpr std::uint32_t kReceivingOptional = kAccessFlags | kPkeyIndex | kAlternatePath;
+  const Row rows[] = {
+      {QpType::kRc, kReset, kInit, kToInit, 0},
+      {QpType::kRc, kInit, kRtr, kToRtr, kReceivingOptional},
+      {QpType::kRc, kRtr, kRts, kToRts, kSendingOptional | kMinRnrTimer},
+      {QpType::kUc, kReset, kInit, kToInit, 0},
+      {QpType::kUc, kInit, kInit, kState, kToInit & ~kState},
+      {QpType::kUc, kInit, kRtr, kToRtr & ~kReliable, kReceivingOptional},
+      {QpType::kUc, kRtr, kRts, kToRts & ~kReliable, kSendingOptional},
+      {QpType::kUc, kRts, kRts, kState, kSendingOptional},
+      {QpType::kUc, kRts, kSqd, kState, kSqdNotify},
+      {QpType::kUc, kSqd, kRts, kState, kSendingOptional},
+      {QpType::kUc, kSqd, kSqd, kState, kSendingOptional | kPath | kPort | kPkeyIndex},
+      {QpType::kUc, kSqe, kRts, kState, kAccessFlags}};
   for (const auto& [type, from, to, required, optional] : rows) {
     for (unsigned bit = 1; bit <= 20; ++bit) {
       const std::uint32_t one = 1u << bit;
@@ -75,7 +78,7 @@ TEST(Transitions, NeedEveryRequiredAttributeAndTakeNoOther) {
         EXPECT_EQ(outcome(type, from, to, required & ~one), Errc::kInvalidArgument);
       } else {
         EXPECT_EQ(outcome(type, from, to, required | one),
-                  (optional & one) != 0 ? kFine : Errc::kInvalidArgument)
+                  (optional & one) != 0 ? kAllowed : Errc::kInvalidArgument)
             << to_string(type) << " " << to_string(from) << " to " << to_string(to) << " bit "
             << bit;
       }
@@ -83,15 +86,16 @@ TEST(Transitions, NeedEveryRequiredAttributeAndTakeNoOther) {
   }
 }
 
-TEST(Transitions, RefuseInvalidAttributeValues) {
+TEST(Transitions, InvalidAttributeValuesAreRefused) {
   QpAttributes current;
   current.state = kInit;
-  const auto refuses = [&](const std::function<void(QpAttributes&)>& spoil, std::uint32_t mask) {
+  const auto refuses = [&](const std::function<void(QpAttributes&)>& make_invalid,
+                           std::uint32_t mask) {
     QpAttributes target;
     target.destination_qpn = Qpn{1};
     target.state = current.state == kInit ? kRtr : kRts;
     EXPECT_TRUE(check_transition(QpType::kRc, current, target, mask, {}, {}));
-    spoil(target);
+    make_invalid(target);
     const auto result = check_transition(QpType::kRc, current, target, mask, {}, {});
     return !result && result.error().code == Errc::kInvalidArgument;
   };

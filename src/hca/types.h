@@ -114,8 +114,8 @@ inline constexpr std::uint32_t kState = 1u << 0, kCurrentState = 1u << 1, kSqdNo
                                kDestinationQpn = 1u << 20;
 }
 
-// Tells which of its two paths a connected QP uses (vol1 10.4).  The numbers are those of enum
-// ibv_mig_state.
+// Tells if a connected QP may switch from `path` to its alternate path (vol1 10.4).  The numbers
+// are those of enum ibv_mig_state.
 enum class MigrationState : std::uint8_t {
   kMigrated = 0,  // the QP uses `path` and does not migrate
   kRearm = 1,     // the QP uses `path`, and tells the peer that there is an alternate path
@@ -137,7 +137,7 @@ struct WindowBinding {
   std::uint64_t address = 0;
   std::uint64_t length = 0;        // 0: a type 1 window is unbound
   std::uint32_t lkey = 0;          // the key of the region
-  std::uint32_t access_flags = 0;  // remote rights; with kZeroBased peer addresses start at 0
+  std::uint32_t access_flags = 0;  // remote rights; kZeroBased: peers address the window from 0
 };
 
 struct SendRequest {
@@ -146,13 +146,13 @@ struct SendRequest {
   std::uint32_t flags = 0;  // see namespace send_flag
   std::span<const Sge> sges{};
   std::uint32_t immediate = 0;       // host order
-  std::uint64_t remote_address = 0;  // WRITE, READ, atomics (a multiple of 8)
+  std::uint64_t remote_address = 0;  // WRITE, READ, atomics; for atomics a multiple of 8
   // Depends on the opcode: the key of the remote memory, the key to invalidate, or the new key of
   // the window to bind.
   std::uint32_t r_key = 0;
   WindowBinding bind{};
   std::uint64_t compare_add = 0;  // atomics: the number to compare with, or to add
-  std::uint64_t swap = 0;         // compare-swap: the new number if the old number was equal
+  std::uint64_t swap = 0;         // compare-swap: the number to store if the comparison succeeds
   Qpn remote_qpn{};               // UD
   Qkey remote_qkey{};             // UD; the top bit selects the QP's own Q_Key (vol1 10.2.5)
   AhHandle ah{};                  // UD; copied, so the handle may be destroyed after the post
@@ -170,7 +170,7 @@ struct WorkCompletion {
   WcOpcode opcode = WcOpcode::kSend;
   std::uint8_t pkey_index = 0;
   std::uint8_t service_level = 0;  // UD; see Personality
-  std::uint32_t vendor_error = 0;  // the syndrome of the AETH that failed the request, or 0
+  std::uint32_t vendor_error = 0;  // the syndrome of the NAK that failed the request, or 0
   std::uint32_t byte_len = 0;
   std::uint32_t immediate = 0;          // host order; if flags has kWithImm
   std::uint32_t invalidated_r_key = 0;  // if flags has kWithInvalidate
@@ -179,7 +179,7 @@ struct WorkCompletion {
   Lid source_lid{};                        // UD on InfiniBand
   std::uint8_t destination_path_bits = 0;  // UD on InfiniBand
   std::uint32_t flags = 0;                 // see namespace wc_flag
-  Time time{};                             // the driver's time when it added this completion
+  Time time{};                             // the driver's time when the completion was added
   friend bool operator==(const WorkCompletion&, const WorkCompletion&) = default;
 };
 
@@ -203,7 +203,7 @@ struct QpInit {
   PdHandle pd{};
   CqHandle send_cq{};
   CqHandle recv_cq{};
-  SrqHandle srq{};  // if set, receives come from this SRQ; max_recv_wr and max_recv_sge are then 0
+  SrqHandle srq{};  // if set, the QP takes receives from it; max_recv_wr and max_recv_sge are 0
   QpCaps caps{};    // the requested sizes; query_qp() returns the granted ones, which may be larger
   bool signal_all = false;
   std::uint8_t device = 0;   // PortId::device of the ports that the QP may use
@@ -211,8 +211,8 @@ struct QpInit {
   friend bool operator==(const QpInit&, const QpInit&) = default;
 };
 
-// Describes the way to a peer (an address vector).  The source of `address` is our address, and the
-// destination is the peer's.  The engine only stores the other members, for query_qp().
+// Describes the path to a peer (an address vector).  The source of `address` is our address, and
+// the destination is the peer's.  The engine only stores the other members, for query_qp().
 struct Path {
   link::Address address{};
   std::uint8_t sgid_index = 0;
@@ -237,15 +237,15 @@ struct QpAttributes {
   bool sqd_notify = false;
   std::uint8_t max_rd_atomic = 0;       // READs and atomics that we may have outstanding
   std::uint8_t max_dest_rd_atomic = 0;  // READs and atomics that the peer may have outstanding
-  std::uint8_t min_rnr_timer = 0;       // code of 5 bits, wire::rnr_timer(); 0 is 655 ms
-  // Tells how often the peer retries after an RNR NAK.  It is set together with min_rnr_timer.
-  // With 1 to 6, each retry gets its own RNR timer, short at first and 655 ms for the last.  With
-  // other values, each retry gets min_rnr_timer.
+  std::uint8_t min_rnr_timer = 0;       // a 5-bit code, see wire::rnr_timer(); 0 is 655 ms
+  // Tells how often the peer retries after an RNR NAK.  It is set together with min_rnr_timer.  If
+  // it is 1 to 6, the RNR timers grow from retry to retry, up to 655 ms for the last retry.
+  // Otherwise each retry gets min_rnr_timer.
   std::uint8_t peer_rnr_retries = 0;
-  std::uint8_t timeout = 0;  // code of 5 bits, timeout_of_code(); 0 means no timer
+  std::uint8_t timeout = 0;  // a 5-bit code, see timeout_of_code(); 0 is no timer
   std::uint8_t retry_count = 0;
   std::uint8_t rnr_retry = 0;  // 7: without a limit
-  // After a migration this is the path that was used before.
+  // The QP may migrate to this path.  After a migration, this is the former `path`.
   Path alternate_path{};
   std::uint16_t alternate_pkey_index = 0;
   std::uint8_t alternate_port = 1;
@@ -254,8 +254,8 @@ struct QpAttributes {
   friend bool operator==(const QpAttributes&, const QpAttributes&) = default;
 };
 
-// Calls touch(context), which accesses the memory at `address`.  Returns false if the memory was
-// not mapped, and touch() was aborted in the middle.  See os/fault_guard.h.
+// Calls touch(context), which accesses the memory at `address`.  Returns false if the memory is not
+// mapped.  Then touch() was aborted before its end.  See os/fault_guard.h.
 using MemoryGuard = bool (*)(const void* address, std::size_t length, bool writes,
                              void (*touch)(void*), void* context);
 
@@ -265,10 +265,10 @@ struct MrInfo {
   std::uint32_t rkey = 0;
 };
 
-// Selects which QPs may use a window.  A type 1 window is bound by any QP of its PD, and all QPs of
-// the PD may use it.  A type 2 window (here always 2B) is bound by one QP, and only that QP may use
-// it.  The QP chooses the low 8 bits of its R_Key, and must invalidate the window before it binds
-// it again (vol1 10.6.7.2).  The numbers are those of enum ibv_mw_type.
+// Selects which QPs may use a window.  Any QP of its PD may bind a type 1 window, and all QPs of
+// the PD may use it.  Only the QP that has bound a type 2 window (here always 2B) may use it.  This
+// QP chooses the low 8 bits of the R_Key, and must invalidate the window before the next bind (vol1
+// 10.6.7.2).  The numbers are those of enum ibv_mw_type.
 enum class WindowType : std::uint8_t { kOne = 1, kTwo = 2 };
 
 struct MwInfo {
@@ -299,10 +299,11 @@ struct Limits {
 // Selects behaviour that differs between adapters, each within the specification.  Programs tend to
 // rely on the behaviour of one adapter.
 struct Personality {
-  // True: completions become visible together at the end of the driver's turn, and one event may
-  // announce many of them.  False: each completion becomes visible at once.
+  // True: completions become visible together, when the driver calls Engine::publish() or
+  // transmit().  One event may announce many of them.  False: each completion becomes visible at
+  // once.
   bool batches_completions = false;
-  // A QP in the error state keeps its requests for this time before it flushes them.
+  // A QP that enters the error state waits for this time before it flushes its requests.
   Duration flush_delay{};
   // True: the service level of a received datagram tells its network type (vol1 A17.4.5.1), with
   // the values of ConnectX: 10 is IPv4, 9 is IPv6.  False: the service level is 0.
@@ -345,7 +346,7 @@ struct QpRow : QpTraffic {
 };
 
 // Describes a request that failed in a QP, with details that its completion does not have.
-// Messages to the user show them.
+// Messages to the user contain these details.
 struct RequestFailure {
   Qpn qpn{};
   Qpn destination_qpn{};
@@ -354,8 +355,8 @@ struct RequestFailure {
   WrOpcode opcode{};           // not valid for a receive request
   bool is_receive = false;     // the request is a receive request
   std::uint8_t rnr_retry = 0;  // QpAttributes::rnr_retry
-  std::uint32_t tries = 0;     // how often the oldest unacknowledged packet was sent; 0: never
-  Time since{};                // when this packet became the oldest; invalid if tries is 0
+  std::uint32_t tries = 0;     // the number of times that the oldest unacknowledged packet was sent
+  Time since{};                // when this packet became the oldest; not valid if tries is 0
 };
 
 const char* to_string(QpType type);

@@ -41,7 +41,7 @@ Verdict UcTransport::complete_send(const SendWqe& wqe, WcStatus status) {
   core_.shared.count_send(completion);
   const WqeSlot slot = sends_.release();
   const bool added = !signaled || core_.shared.complete(core_.send_cq, completion, slot, !good);
-  return good && added ? Verdict::kGoOn : Verdict::kError;
+  return good && added ? Verdict::kContinue : Verdict::kError;
 }
 
 Verdict UcTransport::complete_sent() {
@@ -50,23 +50,23 @@ Verdict UcTransport::complete_sent() {
     const SendWqe& wqe = sends_.at(sends_.head());
     if (complete_send(wqe, WcStatus::kSuccess) == Verdict::kError) return Verdict::kError;
   }
-  return Verdict::kGoOn;
+  return Verdict::kContinue;
 }
 
 // Completes a request without a packet, but only after the requests before it are complete.
 Verdict UcTransport::complete_locally(const SendWqe& wqe, WcStatus status) {
-  if (in_burst_ > 0) return Verdict::kGoOn;
+  if (in_burst_ > 0) return Verdict::kContinue;
   packet_index_ = 0;
   return complete_send(wqe, status);
 }
 
 Verdict UcTransport::transmit(link::Burst& burst, unsigned quota, bool begin_new, bool* more) {
   while (in_burst_ < sends_.size() && (begin_new || packet_index_ > 0) && quota > 0 &&
-         core_.prepare_room(burst, core_.attributes.path.address)) {
+         core_.prepare_space(burst, core_.attributes.path.address)) {
     --quota;
     SendWqe& wqe = sends_.at(sends_.head() + in_burst_);
     if (packet_index_ == 0 && is_local(wqe.opcode)) {
-      if (in_burst_ > 0) return Verdict::kGoOn;  // earlier requests may still use the window
+      if (in_burst_ > 0) return Verdict::kContinue;  // earlier requests may still use the window
       if (complete_locally(wqe, begin(wqe)) == Verdict::kError) return Verdict::kError;
       continue;
     }
@@ -84,7 +84,7 @@ Verdict UcTransport::transmit(link::Burst& burst, unsigned quota, bool begin_new
     packet_index_ = 0;
   }
   *more = in_burst_ < sends_.size() && (begin_new || packet_index_ > 0);
-  return Verdict::kGoOn;
+  return Verdict::kContinue;
 }
 
 // ---- receiving ----------------------------------------------------------------------------------
@@ -92,7 +92,7 @@ Verdict UcTransport::transmit(link::Burst& burst, unsigned quota, bool begin_new
 Verdict UcTransport::drop(Counter reason) {
   ++core_.shared.counters[reason];
   message_ = Message::kNone;
-  return Verdict::kGoOn;
+  return Verdict::kContinue;
 }
 
 Verdict UcTransport::receive(const wire::TransportPacket& packet) {
@@ -102,7 +102,7 @@ Verdict UcTransport::receive(const wire::TransportPacket& packet) {
   const Message kind = wire::is_send(opcode) ? Message::kSend : Message::kWrite;
   expected_ = packet.bth.psn + 1;
   if (wire::starts_message(opcode)) {
-    // The end of the previous message was lost; this packet starts the next message.
+    // The end of the previous message is missing, so that message is dropped.
     if (message_ != Message::kNone) static_cast<void>(drop(Counter::kDropGap));
     received_bytes_ = 0;
   } else if (!in_order || message_ != kind) {
@@ -117,7 +117,7 @@ Verdict UcTransport::receive(const wire::TransportPacket& packet) {
 
 Verdict UcTransport::on_send(const wire::TransportPacket& packet) {
   if (receives_.empty()) return drop(Counter::kDropNoReceive);
-  receives_.begin();
+  receives_.begin_message();
   const RecvWqe& wqe = receives_.head();
   const std::uint64_t limit =
       std::min<std::uint64_t>(wqe.length, core_.shared.limits.max_message_bytes);
@@ -128,7 +128,7 @@ Verdict UcTransport::on_send(const wire::TransportPacket& packet) {
   }
   received_bytes_ += packet.payload.size();
   message_ = Message::kSend;
-  if (!wire::ends_message(packet.bth.opcode)) return Verdict::kGoOn;
+  if (!wire::ends_message(packet.bth.opcode)) return Verdict::kContinue;
   const bool imm = wire::carries_immediate(packet.bth.opcode);
   return complete_receive({.opcode = WcOpcode::kReceive,
                            .byte_len = static_cast<std::uint32_t>(received_bytes_),
@@ -162,7 +162,7 @@ Verdict UcTransport::on_write(const wire::TransportPacket& packet) {
   }
   received_bytes_ += bytes;
   message_ = ends ? Message::kNone : Message::kWrite;
-  if (!imm) return Verdict::kGoOn;
+  if (!imm) return Verdict::kContinue;
   return complete_receive({.opcode = WcOpcode::kReceiveWriteImm,
                            .byte_len = write_length_,
                            .immediate = packet.immediate,
@@ -176,7 +176,7 @@ Verdict UcTransport::complete_receive(WorkCompletion completion, bool solicited)
   message_ = Message::kNone;
   const WqeSlot slot = receives_.release();
   const bool added = core_.shared.complete(core_.recv_cq, completion, slot, solicited);
-  return added && completion.status == WcStatus::kSuccess ? Verdict::kGoOn : Verdict::kError;
+  return added && completion.status == WcStatus::kSuccess ? Verdict::kContinue : Verdict::kError;
 }
 
 }  // namespace verbena::hca

@@ -9,24 +9,23 @@
 namespace verbena::hca {
 
 // Implements the UC transport (vol1 9.8.2): SEND and WRITE as on a reliable connection, but without
-// responses or retransmissions.  A request is complete when the burst with its last packet was
-// sent.
+// responses or retransmissions.  A request completes when the burst with its last packet is sent.
 //
-// Packets have PSNs.  When a PSN is missing, the current message is dropped silently.  Its bytes
-// that were already written stay, and its receive serves the next message.  The next FIRST or ONLY
-// packet starts a new message, whatever its PSN.  A message is dropped in the same way if a
-// reliable connection would refuse it, or if it has no receive, or a receive that is too small
+// Packets have PSNs.  When a PSN is missing, the current message is dropped silently.  The bytes
+// that were already written remain in memory, and the next message uses the receive.  The next
+// FIRST or ONLY packet starts a new message, with any PSN.  A message is dropped in the same way if
+// a reliable connection would refuse it, or if it has no receive, or a receive that is too small
 // (vol1 9.9.3, class D).
 class UcTransport {
  public:
   UcTransport(QpCore& core, SendQueue& sends, ReceiveSource& receives);
 
-  // The next two functions start with the QP's rq_psn and sq_psn.
+  // start_receiving() starts with the QP's rq_psn, and start_sending() with the QP's sq_psn.
   void start_receiving();
   void start_sending();
 
   // Starts new requests only if `begin_new` is set (not in SQD).  Sets `*more` if there is more to
-  // send.  kError: a send failed; the sends behind it must be flushed (SQE).
+  // send.  kError: a send failed, and the sends after it must be flushed (SQE).
   Verdict transmit(link::Burst& burst, unsigned quota, bool begin_new, bool* more);
   // Completes the sends whose last packet was in the burst that was just sent.  They must not
   // complete earlier: a program may exit when it sees the completion, and then unsent packets would

@@ -11,10 +11,10 @@ using namespace testing;
 using Lines = std::vector<std::string>;
 using wire::Opcode;
 
-Options uc(Mtu mtu = Mtu::k256) { return {.mtu = mtu, .type = QpType::kUc}; }
+Options uc_options(Mtu mtu = Mtu::k256) { return {.mtu = mtu, .type = QpType::kUc}; }
 
 TEST(UcTransport, CarriesMessagesAndCompletesThemAtOnce) {
-  Pair p(uc());
+  Pair p(uc_options());
   p.a.fill(0, 1000, 9);
   for (std::uint64_t id = 1; id <= 2; ++id) ASSERT_TRUE(p.receive(id, 4096 * id, 1000));
   ASSERT_TRUE(p.send(1, 0, 600));
@@ -30,7 +30,7 @@ TEST(UcTransport, CarriesMessagesAndCompletesThemAtOnce) {
   EXPECT_EQ(text(sent), "1 2 3");
   EXPECT_EQ(sent[1].opcode, WcOpcode::kWrite);
   p.wire.run();
-  EXPECT_EQ(p.wire.log.size(), 8u);  // nothing came back
+  EXPECT_EQ(p.wire.log.size(), 8u);  // host b has sent no packet
   const auto got = p.b.poll();
   ASSERT_EQ(text(got), "1 2");
   EXPECT_EQ(got[0].byte_len, 600u);
@@ -44,9 +44,10 @@ TEST(UcTransport, CarriesMessagesAndCompletesThemAtOnce) {
 }
 
 struct UcReceiver : HostUnderTest {
-  explicit UcReceiver(Options options = uc()) : HostUnderTest(options) {
+  explicit UcReceiver(Options options = uc_options()) : HostUnderTest(options) {
     host.engine.mark_established(qp).value();
   }
+  // Delivers a packet of the peer.
   void packet(Opcode opcode, std::uint32_t psn, std::size_t bytes, std::size_t at = 1024,
               std::uint32_t length = 0) {
     request(opcode, psn, bytes, false, {host.address(at), host.mr.rkey, length});
@@ -65,7 +66,7 @@ TEST(UcTransport, AGapDropsOnlyTheCurrentMessage) {
   ASSERT_EQ(text(got), "1");  // the next message uses the receive of the lost message
   EXPECT_EQ(got[0].byte_len, 10u);
   EXPECT_EQ(b.count(Counter::kDropGap), 1u);
-  // The first packets of a message are lost, so the whole message is missing.
+  // The first packets of a message are lost, so its other packets are dropped.
   b.packet(Opcode::kUcSendMiddle, 2010, 256);
   b.packet(Opcode::kUcSendLast, 2011, 10);
   b.packet(Opcode::kUcSendFirst, 2020, 256);
@@ -94,7 +95,7 @@ TEST(UcTransport, AWriteWithAGapKeepsTheBytesBeforeTheGap) {
   EXPECT_EQ(text(b.host.poll()), "1");
 }
 
-// The receiver sends no NAK and raises no event, and its QP stays in RTS (vol1 9.9.3: class D).
+// The receiver sends no NAK and raises no event, and its QP remains in RTS (vol1 9.9.3: class D).
 TEST(UcTransport, DropsInvalidRequestsSilently) {
   struct Case {
     const char* what;
@@ -163,7 +164,7 @@ TEST(UcTransport, AReceiveWithABadKeyEndsTheQp) {
 }
 
 TEST(UcTransport, TheFirstPacketRaisesCommunicationEstablished) {
-  HostUnderTest b(uc(), QpState::kRtr);
+  HostUnderTest b(uc_options(), QpState::kRtr);
   b.request(Opcode::kUcSendOnly, 2000, 0);
   b.request(Opcode::kUcSendOnly, 2001, 0);
   EXPECT_EQ(b.host.events(),
@@ -179,7 +180,7 @@ TEST(UcTransport, DropsPacketsOfOtherTransports) {
 }
 
 TEST(UcTransport, AFailedSendStopsOnlyTheSendQueue) {
-  HostUnderTest s(uc());
+  HostUnderTest s(uc_options());
   const Sge bad{s.host.address(0), 8, s.host.mr.lkey + 1};
   ASSERT_TRUE(s.host.engine.post_send(s.qp, {.wr_id = 1, .sges = {&bad, 1}}));
   s.post(WrOpcode::kSend, 2, 10);
@@ -197,7 +198,7 @@ TEST(UcTransport, AFailedSendStopsOnlyTheSendQueue) {
 }
 
 TEST(UcTransport, RefusesReadsAtomicsAndSendWithInvalidate) {
-  HostUnderTest s(uc());
+  HostUnderTest s(uc_options());
   for (const WrOpcode opcode : {WrOpcode::kRead, WrOpcode::kCompareSwap, WrOpcode::kFetchAdd,
                                 WrOpcode::kSendInvalidate, WrOpcode::kAtomicWrite}) {
     EXPECT_EQ(s.host.engine.post_send(s.qp, {.opcode = opcode}).error().code,
@@ -206,7 +207,7 @@ TEST(UcTransport, RefusesReadsAtomicsAndSendWithInvalidate) {
 }
 
 TEST(UcTransport, BindsAndInvalidatesWindows) {
-  Pair p(uc());
+  Pair p(uc_options());
   const MrInfo region = p.b.engine
                             .register_mr(p.b.pd, p.b.address(0), 4096, p.b.address(0),
                                          access::kLocalWrite | access::kWindowBind)
@@ -238,9 +239,9 @@ TEST(UcTransport, BindsAndInvalidatesWindows) {
   EXPECT_EQ(text(p.b.poll()), "1 2 2:memory management operation error");
 }
 
-TEST(UcTransport, DrainsBetweenMessages) {
+TEST(UcTransport, SqdFinishesTheStartedMessageAndStartsNoOther) {
   constexpr std::size_t kPackets = 2 * link::Burst::kPacketsMax;
-  HostUnderTest s(uc());
+  HostUnderTest s(uc_options());
   s.post(WrOpcode::kWrite, 1, 256 * kPackets);
   s.post(WrOpcode::kSend, 2, 10);
   link::Burst burst;
@@ -251,7 +252,7 @@ TEST(UcTransport, DrainsBetweenMessages) {
   a.sqd_notify = true;
   ASSERT_TRUE(s.host.engine.modify_qp(s.qp, a, attribute::kState | attribute::kSqdNotify, s.now));
   EXPECT_EQ(s.host.events(), std::vector<Event>{});
-  EXPECT_EQ(burst.size() + s.out().size(), kPackets);  // the message that was started, and no more
+  EXPECT_EQ(burst.size() + s.out().size(), kPackets);  // the packets of the started message
   EXPECT_EQ(s.host.events(),
             (std::vector<Event>{QpEvent{s.qp, 500 + 0x11, Qpn{0x11}, QpEvent::Kind::kSqDrained}}));
   EXPECT_EQ(text(s.host.poll()), "1");
@@ -260,13 +261,13 @@ TEST(UcTransport, DrainsBetweenMessages) {
   EXPECT_EQ(s.out(), Lines{"SEND_ONLY " + std::to_string(1000 + kPackets) + " 10"});
 }
 
-// Loses each packet of a series in turn.  The other messages arrive whole, and nothing else
-// arrives.
+// Repeats a series of messages.  Each run loses another packet, which drops only the message of
+// this packet.  The other messages arrive complete.
 TEST(UcTransport, ALossDropsOnlyItsMessage) {
   constexpr std::size_t kMessages = 4, kBytes = 700, kPackets = 3;
   for (std::uint64_t lost = 0; lost < kMessages * kPackets; ++lost) {
     SCOPED_TRACE(lost);
-    Pair p(uc());
+    Pair p(uc_options());
     p.wire.faults = [lost](std::uint64_t number, auto) { return Fate{.copies = number != lost}; };
     for (std::size_t i = 0; i < kMessages; ++i) {
       p.a.fill(i * 1024, kBytes, static_cast<std::uint8_t>(i));
@@ -284,14 +285,14 @@ TEST(UcTransport, ALossDropsOnlyItsMessage) {
 }
 
 // Losses, duplicates and delays may drop a message or deliver it twice, but each message that
-// arrives is whole.  The immediate identifies the message.
-TEST(UcTransport, EachReceivedMessageIsWhole) {
+// arrives is complete.  The immediate data identify the message.
+TEST(UcTransport, EachReceivedMessageIsComplete) {
   constexpr std::size_t kMessages = 40, kSlot = 2048;
   std::size_t arrived = 0;
   for (std::uint64_t seed = 1; seed <= 100; ++seed) {
     SCOPED_TRACE(seed);
     Random random(seed);
-    Pair p(uc());
+    Pair p(uc_options());
     p.wire.faults = [&random](auto, auto) {
       if (random.chance({1, 20})) return Fate{.copies = 0};
       return Fate{.copies = random.chance({1, 20}) ? 2u : 1u,
@@ -325,7 +326,7 @@ TEST(UcTransport, EachReceivedMessageIsWhole) {
 }
 
 TEST(UcTransport, ASendCompletesWhenItsBurstIsSent) {
-  Pair p(uc());
+  Pair p(uc_options());
   p.receive(7, 0, 3000).value();
   p.send(1, 0, 3000).value();  // twelve packets
   p.send(2, 0, 1).value();

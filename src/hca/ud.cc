@@ -84,7 +84,7 @@ Verdict UdTransport::complete_send(const SendWqe& wqe, WcStatus status) {
   core_.shared.count_send(completion);
   const WqeSlot slot = sends_.release();
   const bool added = !signaled || core_.shared.complete(core_.send_cq, completion, slot, !good);
-  return good && added ? Verdict::kGoOn : Verdict::kError;
+  return good && added ? Verdict::kContinue : Verdict::kError;
 }
 
 Verdict UdTransport::complete_sent() {
@@ -93,7 +93,7 @@ Verdict UdTransport::complete_sent() {
     const SendWqe& wqe = sends_.at(sends_.head());
     if (complete_send(wqe, WcStatus::kSuccess) == Verdict::kError) return Verdict::kError;
   }
-  return Verdict::kGoOn;
+  return Verdict::kContinue;
 }
 
 Verdict UdTransport::transmit(link::Burst& burst, unsigned quota, bool begin_new, bool* more) {
@@ -101,10 +101,10 @@ Verdict UdTransport::transmit(link::Burst& burst, unsigned quota, bool begin_new
     const SendWqe& wqe = sends_.at(sends_.head() + in_burst_);
     const auto& target = sends_.extra<DatagramTarget>(wqe);
     core_.choose_lane(target.address, target.qpn);
-    if (!core_.prepare_room(burst, target.address)) break;
+    if (!core_.prepare_space(burst, target.address)) break;
     --quota;
     if (wqe.length > kPayloadBytesMax) return fail_send(wqe, WcStatus::kLocalLengthError);
-    // The packets of a QP leave by its own port (vol1 11.2.5.2).
+    // Packets may be sent only from the port of the QP (vol1 11.2.5.2).
     if (target.address.port != core_.port() && !core_.is_gsi()) {
       return fail_send(wqe, WcStatus::kLocalQpOperationError);
     }
@@ -120,7 +120,7 @@ Verdict UdTransport::transmit(link::Burst& burst, unsigned quota, bool begin_new
     packet.bth.psn = next_psn_;
     packet.deth = {own_qkey ? core_.attributes.qkey : target.qkey, core_.qpn};
     packet.immediate = wqe.immediate;
-    // The keys of copied bytes may have become invalid after the post.
+    // Checks the keys of copied bytes again, because they may have become invalid after the post.
     const bool added =
         (!wqe.is_copied() || core_.shared.memory.are_valid(core_.pd, SendQueue::sges(wqe), 0)) &&
         emit(core_, burst, target.address, packet, wqe.length,
@@ -130,29 +130,29 @@ Verdict UdTransport::transmit(link::Burst& burst, unsigned quota, bool begin_new
     ++in_burst_;
   }
   *more = begin_new && in_burst_ < sends_.size();
-  return Verdict::kGoOn;
+  return Verdict::kContinue;
 }
 
 // Fails the send, but only after the sends before it are complete.
 Verdict UdTransport::fail_send(const SendWqe& wqe, WcStatus status) {
-  return in_burst_ > 0 ? Verdict::kGoOn : complete_send(wqe, status);
+  return in_burst_ > 0 ? Verdict::kContinue : complete_send(wqe, status);
 }
 
 Verdict UdTransport::receive(const wire::TransportPacket& packet, const link::Arrival& arrival) {
   Counters& counters = core_.shared.counters;
   if (packet.deth.qkey != core_.attributes.qkey) {
     ++counters[Counter::kDropBadQkey];
-    return Verdict::kGoOn;
+    return Verdict::kContinue;
   }
   if (receives_.empty()) {
     ++counters[Counter::kDropNoReceive];
-    return Verdict::kGoOn;
+    return Verdict::kContinue;
   }
   const RecvWqe& wqe = receives_.head();
   const std::uint64_t bytes = kGrhBytes + packet.payload.size();
   if (bytes > wqe.length) {
     ++counters[Counter::kDropTooLong];
-    return Verdict::kGoOn;
+    return Verdict::kContinue;
   }
   const Memory& memory = core_.shared.memory;
   const Header header = network_header(arrival);
@@ -177,7 +177,7 @@ Verdict UdTransport::receive(const wire::TransportPacket& packet, const link::Ar
   const WqeSlot slot = receives_.release();
   const bool added =
       core_.shared.complete(core_.recv_cq, completion, slot, packet.bth.solicited_event || !copied);
-  return copied && added ? Verdict::kGoOn : Verdict::kError;
+  return copied && added ? Verdict::kContinue : Verdict::kError;
 }
 
 }  // namespace verbena::hca

@@ -7,7 +7,7 @@
 
 namespace verbena::hca {
 
-// Implements the UD transport (vol1 9.8.3): a send is one packet, and completes when its burst was
+// Implements the UD transport (vol1 9.8.3): a send is one packet, and completes when its burst is
 // sent.  A received packet fills one receive or is dropped.
 //
 // A receive begins with 40 bytes for the network header (vol1 11.4.2.1, annex A17.4.4): an IPv6

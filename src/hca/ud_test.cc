@@ -89,7 +89,7 @@ TEST(UdTransport, CarriesAMessageWithTheNetworkHeaderBeforeIt) {
   EXPECT_EQ(wire::ipv4_checksum(header.subspan(20)), 0u);
 }
 
-TEST(UdTransport, DeliversAWholeIpv6Header) {
+TEST(UdTransport, DeliversACompleteIpv6Header) {
   Host host(1);
   const QpHandle qp = create_ud(host, Qpn{0x11});
   const Sge sge = host.sge(0, 100);
@@ -112,7 +112,7 @@ TEST(UdTransport, DeliversAWholeIpv6Header) {
   EXPECT_EQ(host.memory[43], std::byte{0});
 }
 
-TEST(UdTransport, DropsAWrongQkey) {
+TEST(UdTransport, DropsADatagramWithAWrongQkey) {
   UdPair p;
   p.receive(7, 200);
   ASSERT_TRUE(p.send(1, 10, Qkey{1}));
@@ -122,7 +122,7 @@ TEST(UdTransport, DropsAWrongQkey) {
   EXPECT_EQ(p.b.engine.counters()[Counter::kDropBadQkey], 1u);
 }
 
-TEST(UdTransport, APrivilegedQkeyStandsForTheQpsOwn) {
+TEST(UdTransport, AQkeyWithTheTopBitSelectsTheQkeyOfTheQp) {
   UdPair p;
   p.receive(7, 200);
   ASSERT_TRUE(p.send(1, 10, Qkey{0x80000000}));
@@ -130,7 +130,7 @@ TEST(UdTransport, APrivilegedQkeyStandsForTheQpsOwn) {
   EXPECT_EQ(text(p.b.poll()), "7");
 }
 
-TEST(UdTransport, DropsADatagramWithoutALargeEnoughReceive) {
+TEST(UdTransport, DropsADatagramWithoutAReceiveThatIsLargeEnough) {
   UdPair p;
   ASSERT_TRUE(p.send(1, 10));
   p.wire.run();
@@ -145,13 +145,12 @@ TEST(UdTransport, DropsADatagramWithoutALargeEnoughReceive) {
 }
 
 // A program may exit when it sees a send's completion, and then unsent packets would be lost.
-template <class PairOf>
-void expect_done_when_sent(PairOf& p) {
+void expect_completion_when_sent(UdPair& p) {
   link::Burst burst;
   EXPECT_TRUE(p.a.engine.transmit(burst, p.wire.now));
   EXPECT_EQ(burst.packets().size(), 2u);
   EXPECT_EQ(text(p.a.poll()), "");
-  burst.clear();  // the burst counts as sent now
+  burst.clear();  // an empty burst means that the packets were sent
   EXPECT_FALSE(p.a.engine.transmit(burst, p.wire.now));
   EXPECT_EQ(text(p.a.poll()), "1 2");
 }
@@ -160,7 +159,7 @@ TEST(UdTransport, ASendCompletesWhenItsBurstIsSent) {
   UdPair p;
   ASSERT_TRUE(p.send(1, 10));
   ASSERT_TRUE(p.send(2, 10));
-  expect_done_when_sent(p);
+  expect_completion_when_sent(p);
 }
 
 TEST(UdTransport, ASentDatagramCompletesInTheErrorState) {

@@ -8,7 +8,7 @@ namespace {
 
 using namespace testing;  // NOLINT(google-build-using-namespace): the helpers of test_pair.h
 
-TEST(WaitingPosts, AFirstPostDoesNotWait) {
+TEST(WaitingPosts, APostWithoutUnansweredPacketsDoesNotWait) {
   HostUnderTest s;
   EXPECT_FALSE(s.host.engine.posts_can_wait()) << "nothing was posted";
   s.post(WrOpcode::kSend, 1, 64);

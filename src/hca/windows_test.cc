@@ -1,4 +1,4 @@
-// Tests the rules of memory windows one by one, and the access that they give to peers.
+// Tests the rules of memory windows one by one, and the access of peers through windows.
 
 #include <gtest/gtest.h>
 
@@ -18,19 +18,20 @@ using wire::Opcode;
 
 constexpr std::uint32_t kRights =
     access::kRemoteWrite | access::kRemoteRead | access::kRemoteAtomic;
-constexpr std::uint64_t kTop = ~std::uint64_t{0};
+constexpr std::uint64_t kAddressMax = ~std::uint64_t{0};
 
-constexpr std::uint32_t next_key(std::uint32_t key) {  // as ibv_inc_rkey() does
+// Returns the next key of a window, as ibv_inc_rkey() does.
+constexpr std::uint32_t next_key(std::uint32_t key) {
   return (key & 0xffffff00) | ((key + 1) & 0xff);
 }
 
 // ---- the rules, with Memory only ----------------------------------------------------------------
 
-struct Rules {
-  Rules() {
+struct Fixture {
+  Fixture() {
     memory.add(region);
-    memory.add(one);
-    memory.add(two);
+    memory.add(type_1);
+    memory.add(type_2);
   }
   WindowBinding binding(std::uint64_t offset, std::uint64_t length,
                         std::uint32_t flags = kRights) const {
@@ -51,88 +52,89 @@ struct Rules {
   Pd pd, other;
   MemoryRegion region{pd, reinterpret_cast<std::uintptr_t>(bytes.data()), bytes.size(), kIova,
                       access::kLocalWrite | access::kWindowBind};
-  MemoryWindow one{pd, WindowType::kOne}, two{pd, WindowType::kTwo};
+  MemoryWindow type_1{pd, WindowType::kOne}, type_2{pd, WindowType::kTwo};
   Memory memory{Random(1)};
 };
 
 TEST(Windows, GiveAccessToExactlyTheirRange) {
-  Rules r;
-  for (MemoryWindow* window : {&r.one, &r.two}) {
-    EXPECT_FALSE(r.find(*window, Rules::kIova, 1));  // the window is not bound yet
-    ASSERT_TRUE(r.bind(*window, r.binding(16, 32)));
-    EXPECT_EQ(r.find(*window, Rules::kIova + 16, 32)->data(), r.bytes.data() + 16);
-    EXPECT_TRUE(r.find(*window, Rules::kIova + 47, 1));
-    EXPECT_FALSE(r.find(*window, Rules::kIova + 15, 1));
-    EXPECT_FALSE(r.find(*window, Rules::kIova + 48, 1));
-    EXPECT_FALSE(r.find(*window, Rules::kIova + 16, 33));
-    EXPECT_FALSE(r.find(*window, Rules::kIova + 47, kTop));
-    EXPECT_FALSE(r.find(*window, kTop, 1));
-    EXPECT_FALSE(r.find(*window, 0, kTop));
+  Fixture f;
+  for (MemoryWindow* window : {&f.type_1, &f.type_2}) {
+    EXPECT_FALSE(f.find(*window, Fixture::kIova, 1));  // the window is not bound yet
+    ASSERT_TRUE(f.bind(*window, f.binding(16, 32)));
+    EXPECT_EQ(f.find(*window, Fixture::kIova + 16, 32)->data(), f.bytes.data() + 16);
+    EXPECT_TRUE(f.find(*window, Fixture::kIova + 47, 1));
+    EXPECT_FALSE(f.find(*window, Fixture::kIova + 15, 1));
+    EXPECT_FALSE(f.find(*window, Fixture::kIova + 48, 1));
+    EXPECT_FALSE(f.find(*window, Fixture::kIova + 16, 33));
+    EXPECT_FALSE(f.find(*window, Fixture::kIova + 47, kAddressMax));
+    EXPECT_FALSE(f.find(*window, kAddressMax, 1));
+    EXPECT_FALSE(f.find(*window, 0, kAddressMax));
   }
-  EXPECT_EQ(r.region.windows, 2u);
+  EXPECT_EQ(f.region.windows, 2u);
 }
 
-TEST(Windows, HaveTheirOwnRights) {
-  Rules r;
-  ASSERT_TRUE(r.bind(r.two, r.binding(0, 64, access::kRemoteRead)));
-  EXPECT_TRUE(r.find(r.two, Rules::kIova, 8, access::kRemoteRead));
-  EXPECT_FALSE(r.find(r.two, Rules::kIova, 8, access::kRemoteWrite));
-  EXPECT_FALSE(r.find(r.two, Rules::kIova, 8, access::kRemoteAtomic));
-  EXPECT_FALSE(
-      r.memory.find_remote(r.pd, Rules::kQp, r.region.key, Rules::kIova, 8, access::kRemoteRead))
+TEST(Windows, AWindowHasItsOwnRights) {
+  Fixture f;
+  ASSERT_TRUE(f.bind(f.type_2, f.binding(0, 64, access::kRemoteRead)));
+  EXPECT_TRUE(f.find(f.type_2, Fixture::kIova, 8, access::kRemoteRead));
+  EXPECT_FALSE(f.find(f.type_2, Fixture::kIova, 8, access::kRemoteWrite));
+  EXPECT_FALSE(f.find(f.type_2, Fixture::kIova, 8, access::kRemoteAtomic));
+  EXPECT_FALSE(f.memory.find_remote(f.pd, Fixture::kQp, f.region.key, Fixture::kIova, 8,
+                                    access::kRemoteRead))
       << "the region itself gives peers no access";
-  EXPECT_FALSE(r.memory.find(r.pd, r.two.key, Rules::kIova, 8, 0)) << "the key is no L_Key";
+  EXPECT_FALSE(f.memory.find(f.pd, f.type_2.key, Fixture::kIova, 8, 0))
+      << "the key is not an L_Key";
 }
 
 TEST(Windows, OnlyType2CanBeZeroBased) {
-  Rules r;
-  EXPECT_FALSE(r.bind(r.one, r.binding(16, 32, kRights | access::kZeroBased)));
-  ASSERT_TRUE(r.bind(r.two, r.binding(16, 32, kRights | access::kZeroBased)));
-  EXPECT_EQ(r.find(r.two, 0, 32)->data(), r.bytes.data() + 16);
-  EXPECT_FALSE(r.find(r.two, 32, 1));
-  EXPECT_FALSE(r.find(r.two, Rules::kIova + 16, 1));
+  Fixture f;
+  EXPECT_FALSE(f.bind(f.type_1, f.binding(16, 32, kRights | access::kZeroBased)));
+  ASSERT_TRUE(f.bind(f.type_2, f.binding(16, 32, kRights | access::kZeroBased)));
+  EXPECT_EQ(f.find(f.type_2, 0, 32)->data(), f.bytes.data() + 16);
+  EXPECT_FALSE(f.find(f.type_2, 32, 1));
+  EXPECT_FALSE(f.find(f.type_2, Fixture::kIova + 16, 1));
 }
 
 TEST(Windows, Type1ServesItsDomainAndType2ItsQp) {
-  Rules r;
-  ASSERT_TRUE(r.bind(r.one, r.binding(0, 64)));
-  ASSERT_TRUE(r.bind(r.two, r.binding(0, 64)));
+  Fixture f;
+  ASSERT_TRUE(f.bind(f.type_1, f.binding(0, 64)));
+  ASSERT_TRUE(f.bind(f.type_2, f.binding(0, 64)));
   const auto reaches = [&](const Pd& pd, QpHandle qp, const MemoryWindow& window) {
-    return r.memory.find_remote(pd, qp, window.key, Rules::kIova, 1, access::kRemoteRead)
+    return f.memory.find_remote(pd, qp, window.key, Fixture::kIova, 1, access::kRemoteRead)
         .has_value();
   };
-  EXPECT_TRUE(reaches(r.pd, Rules::kQp, r.one));
-  EXPECT_TRUE(reaches(r.pd, Rules::kOtherQp, r.one));
-  EXPECT_FALSE(reaches(r.other, Rules::kQp, r.one));
-  EXPECT_TRUE(reaches(r.pd, Rules::kQp, r.two));
-  EXPECT_FALSE(reaches(r.pd, Rules::kOtherQp, r.two));
-  EXPECT_FALSE(reaches(r.other, Rules::kQp, r.two));
+  EXPECT_TRUE(reaches(f.pd, Fixture::kQp, f.type_1));
+  EXPECT_TRUE(reaches(f.pd, Fixture::kOtherQp, f.type_1));
+  EXPECT_FALSE(reaches(f.other, Fixture::kQp, f.type_1));
+  EXPECT_TRUE(reaches(f.pd, Fixture::kQp, f.type_2));
+  EXPECT_FALSE(reaches(f.pd, Fixture::kOtherQp, f.type_2));
+  EXPECT_FALSE(reaches(f.other, Fixture::kQp, f.type_2));
 }
 
 TEST(Windows, RefuseInvalidBindings) {
-  Rules r;
-  const WindowBinding good = r.binding(0, 64);
+  Fixture f;
+  const WindowBinding good = f.binding(0, 64);
   const auto refused = [&](MemoryWindow& window, const WindowBinding& binding) {
     const std::uint32_t key = window.key;
-    const bool is_refused = !r.bind(window, binding);
+    const bool is_refused = !f.bind(window, binding);
     EXPECT_EQ(window.key, key);
     EXPECT_EQ(window.region, nullptr);
     return is_refused;
   };
-  MemoryRegion plain{r.pd, r.region.address, 256, Rules::kIova, access::kLocalWrite};
-  MemoryRegion read_only{r.pd, r.region.address, 256, Rules::kIova, access::kWindowBind};
-  MemoryRegion foreign{r.other, r.region.address, 256, Rules::kIova, r.region.access_flags};
-  for (MemoryRegion* region : {&plain, &read_only, &foreign}) r.memory.add(*region);
-  for (MemoryWindow* window : {&r.one, &r.two}) {
-    EXPECT_TRUE(refused(*window, r.binding(256, 1)));
-    EXPECT_TRUE(refused(*window, r.binding(0, 257)));
-    EXPECT_TRUE(refused(*window, r.binding(255, kTop)));
-    EXPECT_TRUE(refused(*window, r.binding(kTop - Rules::kIova, 2)));
-    EXPECT_TRUE(refused(*window, r.binding(0, 64, access::kWindowBind)));
+  MemoryRegion plain{f.pd, f.region.address, 256, Fixture::kIova, access::kLocalWrite};
+  MemoryRegion read_only{f.pd, f.region.address, 256, Fixture::kIova, access::kWindowBind};
+  MemoryRegion foreign{f.other, f.region.address, 256, Fixture::kIova, f.region.access_flags};
+  for (MemoryRegion* region : {&plain, &read_only, &foreign}) f.memory.add(*region);
+  for (MemoryWindow* window : {&f.type_1, &f.type_2}) {
+    EXPECT_TRUE(refused(*window, f.binding(256, 1)));
+    EXPECT_TRUE(refused(*window, f.binding(0, 257)));
+    EXPECT_TRUE(refused(*window, f.binding(255, kAddressMax)));
+    EXPECT_TRUE(refused(*window, f.binding(kAddressMax - Fixture::kIova, 2)));
+    EXPECT_TRUE(refused(*window, f.binding(0, 64, access::kWindowBind)));
     WindowBinding other = good;
     ++other.lkey;
     EXPECT_TRUE(refused(*window, other)) << "there is no such region";
-    other.lkey = r.one.key;
+    other.lkey = f.type_1.key;
     EXPECT_TRUE(refused(*window, other)) << "a window is not a region";
     other.lkey = plain.key;
     EXPECT_TRUE(refused(*window, other)) << "the region lacks the right to bind";
@@ -143,51 +145,51 @@ TEST(Windows, RefuseInvalidBindings) {
       other.access_flags = writes;
       EXPECT_TRUE(refused(*window, other)) << "the region lacks local write";
     }
-    EXPECT_FALSE(r.memory.bind(r.other, Rules::kQp, next_key(window->key), good))
+    EXPECT_FALSE(f.memory.bind(f.other, Fixture::kQp, next_key(window->key), good))
         << "the QP is in another domain";
     other.access_flags = access::kRemoteRead;
-    EXPECT_TRUE(r.bind(*window, other));
+    EXPECT_TRUE(f.bind(*window, other));
   }
-  MemoryWindow local{r.pd, WindowType::kOne};
-  r.memory.add(local);
-  EXPECT_TRUE(r.bind(local, r.binding(0, 64, access::kRemoteWrite | access::kLocalWrite)));
-  EXPECT_FALSE(r.memory.bind(r.pd, Rules::kQp, r.region.key, good)) << "a region is not a window";
-  MemoryWindow unbound{r.pd, WindowType::kTwo};
-  r.memory.add(unbound);
-  EXPECT_TRUE(refused(unbound, r.binding(0, 0)));
+  MemoryWindow local{f.pd, WindowType::kOne};
+  f.memory.add(local);
+  EXPECT_TRUE(f.bind(local, f.binding(0, 64, access::kRemoteWrite | access::kLocalWrite)));
+  EXPECT_FALSE(f.memory.bind(f.pd, Fixture::kQp, f.region.key, good)) << "a region is not a window";
+  MemoryWindow unbound{f.pd, WindowType::kTwo};
+  f.memory.add(unbound);
+  EXPECT_TRUE(refused(unbound, f.binding(0, 0)));
 }
 
 TEST(Windows, Type1CanBeReboundAndIsUnboundByLength0) {
-  Rules r;
-  ASSERT_TRUE(r.bind(r.one, r.binding(0, 64)));
-  const std::uint32_t old = r.one.key;
-  ASSERT_TRUE(r.bind(r.one, r.binding(64, 64)));
-  EXPECT_FALSE(r.memory.find_remote(r.pd, Rules::kQp, old, Rules::kIova + 64, 1, 0));
-  EXPECT_TRUE(r.find(r.one, Rules::kIova + 64, 1));
-  EXPECT_EQ(r.region.windows, 1u);
-  EXPECT_FALSE(r.memory.invalidate(r.pd, Rules::kQp, r.one.key));
-  ASSERT_TRUE(r.bind(r.one, {.length = 0}));
-  EXPECT_FALSE(r.find(r.one, Rules::kIova + 64, 1));
-  EXPECT_EQ(r.region.windows, 0u);
+  Fixture f;
+  ASSERT_TRUE(f.bind(f.type_1, f.binding(0, 64)));
+  const std::uint32_t old = f.type_1.key;
+  ASSERT_TRUE(f.bind(f.type_1, f.binding(64, 64)));
+  EXPECT_FALSE(f.memory.find_remote(f.pd, Fixture::kQp, old, Fixture::kIova + 64, 1, 0));
+  EXPECT_TRUE(f.find(f.type_1, Fixture::kIova + 64, 1));
+  EXPECT_EQ(f.region.windows, 1u);
+  EXPECT_FALSE(f.memory.invalidate(f.pd, Fixture::kQp, f.type_1.key));
+  ASSERT_TRUE(f.bind(f.type_1, {.length = 0}));
+  EXPECT_FALSE(f.find(f.type_1, Fixture::kIova + 64, 1));
+  EXPECT_EQ(f.region.windows, 0u);
 }
 
 TEST(Windows, OnlyItsQpInvalidatesType2) {
-  Rules r;
-  EXPECT_FALSE(r.memory.invalidate(r.pd, Rules::kQp, r.two.key));  // the window is not bound
-  ASSERT_TRUE(r.bind(r.two, r.binding(0, 64)));
-  const std::uint32_t key = r.two.key;
-  EXPECT_FALSE(r.bind(r.two, r.binding(0, 64)));  // the window is already bound
-  EXPECT_FALSE(r.memory.invalidate(r.pd, Rules::kOtherQp, key));
-  EXPECT_FALSE(r.memory.invalidate(r.other, Rules::kQp, key));
-  EXPECT_FALSE(r.memory.invalidate(r.pd, Rules::kQp, next_key(key)));
-  EXPECT_FALSE(r.memory.invalidate(r.pd, Rules::kQp, r.region.key));
-  EXPECT_TRUE(r.find(r.two, Rules::kIova, 1));
-  ASSERT_TRUE(r.memory.invalidate(r.pd, Rules::kQp, key));
-  EXPECT_FALSE(r.find(r.two, Rules::kIova, 1));
-  EXPECT_FALSE(r.memory.invalidate(r.pd, Rules::kQp, key));
-  EXPECT_EQ(r.region.windows, 0u);
-  ASSERT_TRUE(r.bind(r.two, r.binding(0, 64)));
-  EXPECT_EQ(r.two.key, next_key(key));
+  Fixture f;
+  EXPECT_FALSE(f.memory.invalidate(f.pd, Fixture::kQp, f.type_2.key));  // the window is not bound
+  ASSERT_TRUE(f.bind(f.type_2, f.binding(0, 64)));
+  const std::uint32_t key = f.type_2.key;
+  EXPECT_FALSE(f.bind(f.type_2, f.binding(0, 64)));  // the window is already bound
+  EXPECT_FALSE(f.memory.invalidate(f.pd, Fixture::kOtherQp, key));
+  EXPECT_FALSE(f.memory.invalidate(f.other, Fixture::kQp, key));
+  EXPECT_FALSE(f.memory.invalidate(f.pd, Fixture::kQp, next_key(key)));
+  EXPECT_FALSE(f.memory.invalidate(f.pd, Fixture::kQp, f.region.key));
+  EXPECT_TRUE(f.find(f.type_2, Fixture::kIova, 1));
+  ASSERT_TRUE(f.memory.invalidate(f.pd, Fixture::kQp, key));
+  EXPECT_FALSE(f.find(f.type_2, Fixture::kIova, 1));
+  EXPECT_FALSE(f.memory.invalidate(f.pd, Fixture::kQp, key));
+  EXPECT_EQ(f.region.windows, 0u);
+  ASSERT_TRUE(f.bind(f.type_2, f.binding(0, 64)));
+  EXPECT_EQ(f.type_2.key, next_key(key));
 }
 
 TEST(Windows, KeysOfRegionsAndWindowsDifferInTheirUpperBits) {
@@ -272,13 +274,13 @@ TEST(Windows, APeerWritesThroughAWindowUntilItIsInvalidated) {
   ASSERT_TRUE(p.invalidate(2, key));
   ASSERT_TRUE(p.write(2, key));
   p.wire.run();
-  const auto gone = p.b.poll();
-  ASSERT_EQ(text(gone), "2");
-  EXPECT_EQ(gone[0].opcode, WcOpcode::kLocalInvalidate);
+  const auto invalidated = p.b.poll();
+  ASSERT_EQ(text(invalidated), "2");
+  EXPECT_EQ(invalidated[0].opcode, WcOpcode::kLocalInvalidate);
   EXPECT_EQ(text(p.a.poll()), "2:remote access error");
 }
 
-TEST(Windows, Type1IsReachedByTheKeyOfItsLastBinding) {
+TEST(Windows, Type1HasTheKeyOfItsLastBinding) {
   WindowPair p(WindowType::kOne);
   const std::uint32_t key = next_key(p.window.rkey);
   ASSERT_TRUE(p.bind(1, key));
@@ -342,7 +344,8 @@ TEST(Windows, AnInvalidBindOrInvalidateEndsItsQp) {
   }
 }
 
-// Local requests complete in order with the other requests, even when packets are retransmitted.
+// Binds and invalidates complete in order with the other requests, even when packets are
+// retransmitted.
 TEST(Windows, CompletionsKeepTheOrderOfTheRequests) {
   for (std::uint64_t lost = 0; lost < 6; ++lost) {
     SCOPED_TRACE(lost);
@@ -404,7 +407,7 @@ TEST(Windows, ARegionWithBoundWindowsCannotBeDeregistered) {
   EXPECT_EQ(p.b.engine.destroy_mw(p.window.handle).error().code, Errc::kBadHandle);
 }
 
-TEST(Windows, KeepTheirDomainBusy) {
+TEST(Windows, ADomainWithWindowsCannotBeDestroyed) {
   Engine engine({.mws = 1}, Random(1));
   const PdHandle pd = engine.create_pd().value();
   EXPECT_EQ(engine.create_mw(pd, WindowType{3}).error().code, Errc::kInvalidArgument);
@@ -416,8 +419,9 @@ TEST(Windows, KeepTheirDomainBusy) {
   EXPECT_TRUE(engine.destroy_pd(pd));
 }
 
-// Nobody can use a window whose QP was destroyed, but the window stays bound until it is destroyed.
-TEST(Windows, StayBoundWhenTheirQpIsDestroyed) {
+// No peer can use a window whose QP was destroyed, but the window remains bound until it is
+// destroyed.
+TEST(Windows, AWindowRemainsBoundWhenItsQpIsDestroyed) {
   WindowPair p;
   ASSERT_TRUE(p.bind(1, next_key(p.window.rkey)));
   p.wire.run();
@@ -427,7 +431,7 @@ TEST(Windows, StayBoundWhenTheirQpIsDestroyed) {
   EXPECT_TRUE(p.b.engine.deregister_mr(p.bindable.handle));
 }
 
-// Access is checked again for every packet, because a READ response takes time to send.
+// The access is checked again for every packet, because a READ response may have many packets.
 TEST(Windows, AReadResponseStopsWhenItsWindowIsDestroyed) {
   constexpr std::uint32_t kPackets = 2 * link::Burst::kPacketsMax, kBytes = 256 * kPackets;
   HostUnderTest s({.mtu = Mtu::k256});

@@ -25,8 +25,8 @@ constexpr std::uint32_t saturated_length(std::uint64_t bytes) {
 // inline.  Adapters read small requests early, so some programs overwrite the memory before the
 // request completes.
 inline constexpr std::uint32_t kCopiedBytesMax = 128;
-// This bit in SendWqe::flags is not one of the program's flags.  The bit means that copied bytes
-// follow the elements.
+// The engine sets this bit in SendWqe::flags if copied bytes follow the elements.  Programs cannot
+// set the bit.
 inline constexpr std::uint8_t kCopiedFlag = 1u << 7;
 
 // Describes a posted send request.  Its elements follow in the slot.  The struct is small because
@@ -77,23 +77,22 @@ struct RecvWqe {
   std::uint32_t sge_count = 0;
 };
 
-// Holds the ring of one send or receive queue: any thread posts, the driver consumes.  A slot is a
-// Wqe followed by room for its elements (or inline bytes) and for extra data of some QP types.  The
-// constructor allocates all memory.
+// Holds the ring of one send or receive queue: any thread posts, the driver consumes.  A slot
+// contains a Wqe, space for its elements (or inline bytes), and space for extra data of some QP
+// types.  The constructor allocates all memory.
 //
 //                    head()              tail()
 //                      v                   v
-//   | free | completed | being worked on   | free |
+//   | free | completed | in progress       | free |
 //
 // head() and tail() only increase; request number n is in slot n & (capacity - 1).
 //
-// A completed slot becomes free when its completion, or a later completion of this queue, was
-// polled (vol1 10.8.5.1).  So an unsignaled request keeps its slot until a later completion was
-// polled.
+// A completed slot becomes free when its completion, or a later completion of this queue, is polled
+// (vol1 10.8.5.1).  So an unsignaled request keeps its slot until a later completion is polled.
 //
 // To post: lock mutex(), check full() and the QP's state (which changes only under both mutexes of
-// the QP), fill the slot of prepare(), and call publish().  The driver reads [head, tail) without a
-// lock.
+// the QP), fill the slot that prepare() returns, and call publish().  The driver reads [head, tail)
+// without a lock.
 template <class Wqe>
 class WorkQueue {
  public:
@@ -112,14 +111,15 @@ class WorkQueue {
 
   // ---- producers, under mutex() ----
   std::mutex& mutex() { return mutex_; }
-  bool full() const { return room() == 0; }
-  std::uint32_t room() const {
+  bool full() const { return free_slots() == 0; }
+  std::uint32_t free_slots() const {
     return capacity_ -
            (tail_.load(std::memory_order_relaxed) - freed_.load(std::memory_order_acquire));
   }
-  // Constructs the slot here and not earlier, so that a queue that is never used touches no pages.
+  // Constructs the Wqe of the next slot, and returns it.  The constructor of the queue does not do
+  // this, so that an unused queue touches no pages.
   Wqe& prepare() {
-    return *::new (at_slot(tail_.load(std::memory_order_relaxed) & (capacity_ - 1))) Wqe();
+    return *::new (slot_address(tail_.load(std::memory_order_relaxed) & (capacity_ - 1))) Wqe();
   }
   void publish() {
     tail_.store(tail_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
@@ -131,8 +131,8 @@ class WorkQueue {
   bool empty() const { return head() == tail(); }
   std::uint32_t size() const { return tail() - head(); }
   Wqe& at(std::uint32_t number) { return slot(number); }
-  // Removes the oldest request.  The caller passes the result on with the request's completion, if
-  // the request has a completion.
+  // Removes the oldest request, and returns its slot.  If the request gets a completion, the caller
+  // passes the slot to CompletionQueue::push().
   WqeSlot release() {
     head_.store(head() + 1, std::memory_order_release);
     return {&freed_, head()};
@@ -144,21 +144,21 @@ class WorkQueue {
     freed_.store(tail(), std::memory_order_release);
   }
 
-  // ---- both ----
+  // ---- producers and driver ----
   static std::span<const Sge> sges(const Wqe& wqe) {
     return {reinterpret_cast<const Sge*>(&wqe + 1), wqe.sge_count};
   }
-  static Sge* sge_room(Wqe& wqe) { return reinterpret_cast<Sge*>(&wqe + 1); }
-  // Returns the bytes that were copied at the post.  They follow the elements of the request.
-  static std::byte* byte_room(Wqe& wqe) {
-    return reinterpret_cast<std::byte*>(sge_room(wqe) + wqe.sge_count);
+  static Sge* sge_space(Wqe& wqe) { return reinterpret_cast<Sge*>(&wqe + 1); }
+  // Returns the space for the bytes that are copied at the post.  It follows the elements.
+  static std::byte* byte_space(Wqe& wqe) {
+    return reinterpret_cast<std::byte*>(sge_space(wqe) + wqe.sge_count);
   }
   static const std::byte* copied_bytes(const Wqe& wqe) {
     return reinterpret_cast<const std::byte*>(sges(wqe).data() + wqe.sge_count);
   }
-  // Returns the room for extra data after the elements.  REQUIRES: the queue was constructed with
-  // extra_bytes.
-  std::byte* extra_room(Wqe& wqe) const {
+  // Returns the space for extra data, which follows the elements and copied bytes.  REQUIRES: the
+  // queue was constructed with extra_bytes.
+  std::byte* extra_space(Wqe& wqe) const {
     return reinterpret_cast<std::byte*>(&wqe) + extra_offset_;
   }
   template <class Extra>
@@ -179,11 +179,11 @@ class WorkQueue {
     }
   };
 
-  std::byte* at_slot(std::uint32_t index) const {
+  std::byte* slot_address(std::uint32_t index) const {
     return memory_.get() + std::size_t{stride_} * index;
   }
   Wqe& slot(std::uint32_t number) {
-    return *std::launder(reinterpret_cast<Wqe*>(at_slot(number & (capacity_ - 1))));
+    return *std::launder(reinterpret_cast<Wqe*>(slot_address(number & (capacity_ - 1))));
   }
 
   const std::uint32_t capacity_;  // a power of two, or 0
