@@ -35,62 +35,64 @@ std::string no_answer_text(pid_t pid) {
 
 }  // namespace
 
-Answer<AgentConnection::Outcome> AgentConnection::greet(const Place& place, Role role,
-                                                        AgentConnection& out, std::string& text,
-                                                        Time deadline) {
-  auto channel = os::UnixChannel::connect(place.name, deadline);
+Answer<AgentConnection::Outcome> AgentConnection::send_hello(const AgentSocket& socket, Role role,
+                                                             AgentConnection& connection,
+                                                             std::string& text, Time deadline) {
+  auto channel = os::UnixChannel::connect(socket.name, deadline);
   if (!channel && channel.error().code == Errc::kUnreachable) return Outcome::kNoAgent;
   if (!channel) return std::unexpected("cannot reach the agent: " + error_text(channel.error()));
-  if (!channel->check_peer_uid(place.holder)) {
+  if (!channel->check_peer_uid(socket.owner)) {
     return std::unexpected(
-        fmt::format("the name '{}' is held by {}", place.name, os::name_holder(*channel)));
+        fmt::format("the name '{}' is held by {}", socket.name, os::name_holder(*channel)));
   }
-  if (const auto peer = channel->peer()) out.pid_ = peer->pid;
-  out.channel_ = std::move(*channel);
+  if (const auto peer = channel->peer()) connection.pid_ = peer->pid;
+  connection.channel_ = std::move(*channel);
 
   const ipc::Hello hello{.build = build_id(),
                          .pid = static_cast<std::uint32_t>(::getpid()),
                          .tool = role == Role::kTool};
   const auto pidfd = os::open_pidfd(::getpid());
   std::array<int, 1> fds{pidfd ? pidfd->get() : -1};
-  const auto sent = out.channel_.send(ipc::encode(out.next_request_, hello),
-                                      std::span<const int>(fds).first(pidfd ? 1 : 0), deadline);
+  const auto sent =
+      connection.channel_.send(ipc::encode(connection.next_request_, hello),
+                               std::span<const int>(fds).first(pidfd ? 1 : 0), deadline);
   if (!sent) return Outcome::kConnectionLost;
-  ++out.next_request_;
+  ++connection.next_request_;
 
   std::vector<std::byte> buffer(ipc::kMessageBytesMax);
   std::vector<os::Fd> received_fds;
-  const auto bytes = out.channel_.receive(buffer, received_fds, deadline);
+  const auto bytes = connection.channel_.receive(buffer, received_fds, deadline);
   if (!bytes && bytes.error().code == Errc::kTimedOut) {
-    return std::unexpected(no_answer_text(out.pid_));
+    return std::unexpected(no_answer_text(connection.pid_));
   }
   if (!bytes || *bytes == 0) return Outcome::kConnectionLost;
   const auto envelope = ipc::open(std::span(buffer).first(*bytes));
   const auto welcome = envelope ? ipc::decode<ipc::Welcome>(*envelope)
                                 : Result<ipc::Welcome>(std::unexpected(envelope.error()));
   if (welcome && welcome->refusal.empty()) {
-    out.welcome_ = *welcome;
+    connection.welcome_ = *welcome;
     return Outcome::kConnected;
   }
-  text =
-      welcome ? welcome->refusal : fmt::format("the agent (pid {}) is of another build", out.pid_);
-  // Waits until the agent closes the connection.  An idle agent then ends, and its name is free.
-  (void)out.channel_.receive(buffer, received_fds, deadline);
+  text = welcome ? welcome->refusal
+                 : fmt::format("the agent (pid {}) is of another build", connection.pid_);
+  // Waits until the agent closes the connection.  If the agent has no other clients, it then ends,
+  // and the name of its socket becomes free.
+  (void)connection.channel_.receive(buffer, received_fds, deadline);
   return Outcome::kRefused;
 }
 
-Answer<std::optional<AgentConnection>> AgentConnection::find(const Place& place, Role role,
+Answer<std::optional<AgentConnection>> AgentConnection::find(const AgentSocket& socket, Role role,
                                                              Time deadline) {
   int refusals = 0;
   for (;;) {
     AgentConnection connection;
     std::string text;
-    const Answer<Outcome> outcome = greet(place, role, connection, text, deadline);
+    const Answer<Outcome> outcome = send_hello(socket, role, connection, text, deadline);
     if (!outcome) return std::unexpected(outcome.error());
     switch (*outcome) {
       case Outcome::kConnected: return std::optional(std::move(connection));
       case Outcome::kNoAgent: return std::nullopt;
-      case Outcome::kRefused:  // tries once more, because an idle agent ends after it has refused
+      case Outcome::kRefused:  // tries once more, because an idle agent ends after a refusal
         if (++refusals == 2) return std::unexpected(text);
         break;
       case Outcome::kConnectionLost:

@@ -16,25 +16,25 @@
 
 namespace verbena::client {
 
-// Holds a value, or a message for the user in one line.
+// Holds a value, or a message for the user in one line that describes a failure.
 template <class T>
 using Answer = std::expected<T, std::string>;
 
 // Connects a tool to an agent, or to the process of a fabric.  The agent is the one that serves
-// this user, or the virtual host that the environment names.  Sends one request at a time.  Calls
-// block for a limited time.
+// this user, or the one of the virtual host that the environment names.  Sends one request at a
+// time.  Calls block for a limited time.
 class AgentConnection {
  public:
   // Tells the agent the kind of its client.  Tools only send requests.  Programs also own objects
-  // at the agent, which end with the program.
+  // at the agent, which the agent removes when the program ends.
   enum class Role : std::uint8_t { kTool, kProgram };
 
   // Connects to the agent.  Returns nothing if there is none.
   static Answer<std::optional<AgentConnection>> find(Role role = Role::kTool);
   // Connects to the process of a fabric.  Returns nothing if the fabric is not up.
   static Answer<std::optional<AgentConnection>> find_fabric(const std::string& fabric);
-  // Connects to the agent.  If there is none, starts one: verbenad in `library_directory`, or else
-  // the program that $VERBENA_AGENT names.
+  // Connects to the agent.  If there is none, starts verbenad in `library_directory`.  If that file
+  // cannot be executed, starts the program whose path is in $VERBENA_AGENT.
   static Answer<AgentConnection> find_or_start(const std::string& library_directory);
 
   // Returns the agent's pid, as the kernel reports it.
@@ -44,7 +44,7 @@ class AgentConnection {
   void set_timeout(Duration timeout) { timeout_ = timeout; }
 
   // Waits until the agent sends a remark for this program's user, and returns its text.  Fails when
-  // the agent ends.  REQUIRES: our role is kProgram.
+  // the agent ends.  REQUIRES: the connection has the role kProgram.
   Answer<std::string> wait_for_remark();
 
   // Sends a request and waits for its reply.  `received_fds` gets the descriptors of the reply.
@@ -71,19 +71,22 @@ class AgentConnection {
 
   AgentConnection() = default;
 
-  // Names a socket, and the user whose process must hold it.
-  struct Place {
+  // Names the socket of an agent, and the user who must own the agent's process.
+  struct AgentSocket {
     std::string name;
-    uid_t holder;
+    uid_t owner;
   };
 
-  // Connects once to the socket and sends Hello.  `text` is the reason if the agent refuses.
-  static Answer<Outcome> greet(const Place& place, Role role, AgentConnection& out,
-                               std::string& text, Time deadline);
-  // Tries until it is clear whether there is an agent.  If an agent is about to end, waits for
-  // that.
-  static Answer<std::optional<AgentConnection>> find(const Place& place, Role role, Time deadline);
-  // Looks for root's agent for all users, and then for the one of this user or virtual host.
+  // Connects once to the socket and exchanges Hello and Welcome.  If the agent refuses, `text`
+  // receives the reason.
+  static Answer<Outcome> send_hello(const AgentSocket& socket, Role role,
+                                    AgentConnection& connection, std::string& text, Time deadline);
+  // Tries again until there is a connection, no agent, or a refusal.  If an agent is about to end,
+  // waits until it has ended.
+  static Answer<std::optional<AgentConnection>> find(const AgentSocket& socket, Role role,
+                                                     Time deadline);
+  // Connects to root's agent for all users.  If there is none, connects to the agent of this user
+  // or virtual host.
   static Answer<std::optional<AgentConnection>> find_any(Role role, Time deadline);
   Answer<Bytes> exchange(Bytes message, std::span<const int> fds,
                          std::vector<os::Fd>* received_fds);

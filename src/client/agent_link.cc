@@ -13,7 +13,7 @@
 namespace verbena::client {
 namespace {
 
-// The program stays the listener as long as it has listened this often recently.
+// The program's threads remain the listeners as long as they have listened this often recently.
 constexpr std::uint32_t kListensOften = 4;
 
 }  // namespace
@@ -59,18 +59,19 @@ void AgentLink::reap_ended_agents() {
 // ---- sending
 
 void AgentLink::flush(std::span<const int> tables) {
-  const bool holds = may_hold();
-  held_since_turn_ |= holds;
-  holds_messages_.store(holds);
-  if (!holds) send_all(tables);
+  const bool delays = may_delay_messages();
+  delayed_since_iteration_ |= delays;
+  has_delayed_messages_.store(delays);
+  if (!delays) send_all(tables);
 }
 
-// Returns true if the messages may be held.  The limit keeps the agent from being idle meanwhile.
-bool AgentLink::may_hold() const {
-  constexpr std::size_t kHeldMessagesMax = 16;
+// Returns true if the messages may be delayed.  The limit of their number prevents that the agent
+// is idle for long.
+bool AgentLink::may_delay_messages() const {
+  constexpr std::size_t kDelayedMessagesMax = 16;
   const std::size_t count = process_.messages();
-  return will_take_more_events_ && next_turn_is_soon_ && !unsent_ && count > 0 &&
-         count < kHeldMessagesMax && process_.messages_may_wait();
+  return will_take_more_events_ && next_iteration_is_soon_ && !unsent_ && count > 0 &&
+         count < kDelayedMessagesMax && process_.messages_may_wait();
 }
 
 void AgentLink::send_all(std::span<const int> tables) {
@@ -98,14 +99,15 @@ void AgentLink::send_all(std::span<const int> tables) {
     if (!sent && sent.error().detail == ETOOMANYREFS) {
       (void)process_.on_unsent(*message).has_value();  // fails the request of the message
     } else if (!sent) {
-      shut_down();  // the agent is gone, or the connection is useless
+      shut_down();  // the agent has ended, or the connection is unusable
       return;
     }
   }
 }
 
-void AgentLink::wait_for_room(Time deadline) {
-  (void)os::wait_for(channel_.fd(), POLLOUT, deadline).has_value();  // the next flush() sees errors
+void AgentLink::wait_until_writable(Time deadline) {
+  // Ignores errors, because the next flush() reports them.
+  (void)os::wait_for(channel_.fd(), POLLOUT, deadline).has_value();
 }
 
 // ---- receiving
@@ -154,7 +156,8 @@ void AgentLink::program_listened(Time now) {
 }
 
 void AgentLink::let_progress_thread_listen() {
-  recent_listening_ = kListensOften;  // the next check finds a program that listens often
+  // Begins with a high sum, so that the first check does not stop a program that listens again.
+  recent_listening_ = kListensOften;
   if (program_listens_.exchange(false)) update_watch();
 }
 
@@ -162,19 +165,19 @@ bool AgentLink::may_be_answering(Time now) const {
   return now - last_sent_at_ < PollPolicy::kCheckEvery;
 }
 
-void AgentLink::begin_turn() {
+void AgentLink::begin_iteration() {
   if (program_listens_.load()) note_message();
 }
 
-bool AgentLink::end_turn(bool events_wait, Time now) {
+bool AgentLink::end_iteration(bool has_new_events, Time now) {
   if (program_listens_.load() && now - program_listens_since_ >= PollPolicy::kCheckEvery) {
-    const std::uint32_t times = std::exchange(times_listened_, 0);
-    recent_listening_ = recent_listening_ / 2 + times;
-    if (times == 0 || recent_listening_ < kListensOften) let_progress_thread_listen();
+    const std::uint32_t new_listening = std::exchange(times_listened_, 0);
+    recent_listening_ = recent_listening_ / 2 + new_listening;
+    if (new_listening == 0 || recent_listening_ < kListensOften) let_progress_thread_listen();
   }
-  const bool held = std::exchange(held_since_turn_, false);
-  next_turn_is_soon_ = events_wait || held || program_listens_.load();
-  return next_turn_is_soon_;
+  const bool delayed = std::exchange(delayed_since_iteration_, false);
+  next_iteration_is_soon_ = has_new_events || delayed || program_listens_.load();
+  return next_iteration_is_soon_;
 }
 
 void AgentLink::update_watch() {

@@ -4,12 +4,13 @@
 
 namespace verbena::client {
 
-// The driving thread looks for posts of other threads after this many packets, about every ten
-// microseconds.  A batch may have two thousand packets.
+// The driving thread looks for posts of other threads after each group of this many packets.  That
+// is about every ten microseconds; a whole batch may have two thousand packets.
 inline constexpr std::size_t kPacketsPerCheck = 16;
 
-// Takes the packets of a batch.  In between it sends the posts of other threads, which could not
-// get the drive lock meanwhile.
+// Calls take(packet) for each packet of a batch.  Every kPacketsPerCheck packets it calls send() if
+// has_work() returns true.  So posts of other threads, which cannot get the drive lock, do not wait
+// until the end of the batch.
 template <class Packets, class Take, class HasWork, class Send>
 void take_batch(const Packets& packets, Take take, HasWork has_work, Send send) {
   std::size_t count = 0;

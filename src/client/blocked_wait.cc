@@ -26,18 +26,18 @@ namespace {
 using c_api::NoCancellation;
 using Poll = os::UdpReceiver::Poll;
 
-// A wait gives the role back after this many packets that brought no event.  The limit for
-// completions is larger, because each may need several packets.
+// A wait gives the role back after this many wake-ups that brought no event.  The limit for
+// completions is larger, because one completion may need several packets.
 constexpr int kUselessWakesMax = 64;
 constexpr int kUselessWakesMaxForConnections = 8;
-// A thread asks the kernel for its signal handlers and processors at most once in this time, since
-// that takes some microseconds.
+// A thread asks the kernel for its signal handlers and processors at most once in this time,
+// because that takes some microseconds.
 constexpr Duration kKernelCheckEvery = std::chrono::milliseconds(10);
 
 // Records how this thread has waited recently.
 struct RecentWaits {
   SpinThenSleep spin{};
-  ReceiverRole::Wait wait = 0;  // the wait for which it has the role
+  ReceiverRole::Wait wait = 0;  // the wait for which this thread has the role; 0: none
   Time kernel_checked_at{};
   os::Interruption handlers{};
   bool has_one_processor = false;
@@ -57,13 +57,13 @@ os::Interruption interruption(const sigset_t& mask) {
 
 }  // namespace
 
-// Holds the role of the receiver for one wait.  A thread that unwinds gives the role back, because
+// Takes the role of the receiver for one wait.  A thread that unwinds gives the role back, because
 // it does not wait again.
 class BlockedWait::Role {
  public:
   Role(Driver& driver, ReceiverRole::For events) : driver_(driver) {
-    // If a wait is still recorded, a signal handler has jumped out of it.
-    if (recent_waits.wait != 0) driver_.leave_role(recent_waits.wait);
+    // A recorded wait has not ended normally: a signal handler has jumped out of that wait.
+    if (recent_waits.wait != 0) driver_.end_wait_with_role(recent_waits.wait);
     recent_waits.wait = driver_.take_role(events);
   }
   Role(const Role&) = delete;
@@ -71,22 +71,23 @@ class BlockedWait::Role {
   ~Role() { give_back(); }
 
   ReceiverRole::Wait wait() const { return recent_waits.wait; }
-  void leave() {
-    if (recent_waits.wait != 0) driver_.leave_role(std::exchange(recent_waits.wait, 0));
+  // Ends the wait of a thread that has its event.
+  void end_wait() {
+    if (recent_waits.wait != 0) driver_.end_wait_with_role(std::exchange(recent_waits.wait, 0));
   }
   void give_back() {
     if (recent_waits.wait == 0) return;
     const NoCancellation whole_call;
     driver_.give_role_back(std::exchange(recent_waits.wait, 0));
   }
-  // Forgets the role without giving it back, because this process is a forked copy.
+  // Forgets the role without giving it back, because this process is a forked child.
   static void abandon() { recent_waits.wait = 0; }
 
  private:
   Driver& driver_;
 };
 
-// Counts a wait without the role.
+// Counts a wait without the role while this object exists.
 class BlockedWait::WithoutRole {
  public:
   explicit WithoutRole(Driver& driver) : driver_(driver) { driver_.begin_wait_without_role(); }
@@ -98,7 +99,7 @@ class BlockedWait::WithoutRole {
   Driver& driver_;
 };
 
-// Waits with the role.
+// Waits for an event with the role of the receiver.
 template <class Queue, class Entry>
 class BlockedWait::WaitWithRole {
  public:
@@ -106,7 +107,7 @@ class BlockedWait::WaitWithRole {
                const os::SignalHold& signals)
       : owner_(owner), channel_(channel), event_(event), role_(role), signals_(signals) {}
 
-  // Returns the result of next(); or nothing, if the thread must wait without the role.
+  // Returns the result of next().  Returns none if the thread must wait without the role.
   std::optional<int> run(ReceiverRole::For events) {
     const bool completions = events == ReceiverRole::For::kCompletions;
     const int wakes_max = completions ? kUselessWakesMax : kUselessWakesMaxForConnections;
@@ -137,7 +138,8 @@ class BlockedWait::WaitWithRole {
       channel_.will_receive();
       received = owner_.driver_.receive_for_event(
           role_.wait(), poll_mode, [this] { return channel_.take_received(event_); });
-      // The event may also come from another thread, or from a delivery that once lacked memory.
+      // Another thread may have queued the event, or a delivery may queue it late because it lacked
+      // memory.
       if (received.event || channel_.take_received(event_)) result_ = 0;
       packets = packets || received.packets;
       has_role_ = received.has_role;
@@ -147,15 +149,15 @@ class BlockedWait::WaitWithRole {
 
   // Returns true if packets came.
   bool sleep() {
-    std::optional<Watches::ForReceiver> packets;
+    std::optional<Watches::ForReceiver> descriptors;
     {
       const NoCancellation whole_call;
-      packets = owner_.driver_.prepare_sleep(role_.wait());
+      descriptors = owner_.driver_.prepare_sleep(role_.wait());
     }
-    if (!packets) return true;
+    if (!descriptors) return true;
     std::array<pollfd, std::tuple_size_v<Watches::ForReceiver> + 1> waits{};
-    for (std::size_t i = 0; i < packets->size(); ++i) {
-      waits[i] = {.fd = (*packets)[i], .events = POLLIN, .revents = 0};
+    for (std::size_t i = 0; i < descriptors->size(); ++i) {
+      waits[i] = {.fd = (*descriptors)[i], .events = POLLIN, .revents = 0};
     }
     waits.back() = {.fd = channel_.fd(), .events = POLLIN, .revents = 0};
     const int ready = ::ppoll(waits.data(), waits.size(), nullptr, &signals_.mask_before());
@@ -164,22 +166,22 @@ class BlockedWait::WaitWithRole {
       return false;
     }
     owner_.driver_.count_receiver_wake();
-    if (waits[Watches::kAgentForReceiver].revents != 0) owner_.driver_.agent_is_ready();
+    if (waits[Watches::kAgentForReceiver].revents != 0) owner_.driver_.note_agent_is_ready();
     return waits.back().revents == 0;
   }
 
   // Runs the handlers of signals that came together with the event that ended the sleep.  Returns
-  // true if a handler has run.  A handler that jumps away must do so before the event is taken, or
-  // the event would be lost.
+  // true if a handler has run.  A handler may jump out of the wait, so it must run before the event
+  // is taken.  Otherwise the event would be lost.
   bool run_pending_handlers() {
     if (recent_waits.handlers == os::Interruption::kNone || !signals_.is_pending()) return false;
-    constexpr timespec kAtOnce{};
-    return ::ppoll(nullptr, 0, &kAtOnce, &signals_.mask_before()) < 0;
+    constexpr timespec kNoWait{};
+    return ::ppoll(nullptr, 0, &kNoWait, &signals_.mask_before()) < 0;
   }
 
   // Decides whether the signal handler that has run ends the wait.
   void handle_interruption() {
-    if (owner_.fork_mark_.in_copy()) {  // the handler called fork(), and this is the child
+    if (owner_.fork_mark_.in_copy()) {  // the handler called fork(), and this process is the child
       Role::abandon();
       has_role_ = false;
       return;
@@ -217,7 +219,7 @@ int BlockedWait::next_of(Queue& queue, Entry& entry, ReceiverRole::For events) {
       if (role.wait() != 0) {
         result = WaitWithRole<Queue, Entry>(*this, queue, entry, role, signals).run(events);
       }
-      if (result) role.leave();
+      if (result) role.end_wait();
     }
     signals.release();
   }

@@ -6,14 +6,14 @@
 
 namespace verbena::client {
 
-// Lets a thread of the program wait for an event of a channel.  While it waits, the thread receives
+// Lets a thread of the program wait for an event of a channel.  During the wait the thread receives
 // packets and the agent's messages in place of the progress thread (ReceiverRole).  So the packet
-// or message that brings the event wakes only this thread.
+// or message that causes the event wakes only this thread.
 //
-// In three cases the thread waits only on the channel's descriptor, while the progress thread
-// receives.  First, another thread has the role already.  Second, the role was of no use recently.
-// Third, the program has signal handlers with SA_RESTART and others without it: only read(2)
-// behaves as each of these handlers requires.
+// In three cases the thread waits only on the channel's descriptor, and another thread receives.
+// First, another thread has the role already.  Second, waits with the role gained nothing recently.
+// Third, the program has signal handlers with SA_RESTART and others without SA_RESTART.  Only
+// read(2) behaves as each of these handlers requires.
 class BlockedWait {
  public:
   // REQUIRES: both outlive this object.

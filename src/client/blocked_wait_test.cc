@@ -28,8 +28,8 @@ namespace {
 constexpr std::uint8_t kNoChannel = 0xff;
 
 // Simulates a program's engine with a socket, a lane and an agent.  A packet is one byte: the
-// channel that gets an event for it, or kNoChannel.  Each message of the agent brings an event of a
-// connection.
+// number of the channel that gets an event for the packet, or kNoChannel.  Each message of the
+// agent causes an event of a connection.
 struct Engine final : Driver::Work {
   explicit Engine(Watches& watches) : watches_(watches) {
     std::array<int, 2> pair{};
@@ -52,12 +52,12 @@ struct Engine final : Driver::Work {
   void send_by_lane(std::uint8_t channel) {
     in_lane = channel + 1;
     if (!is_parked.exchange(false)) return;
-    ++doorbell_rings;
+    ++doorbell_writes;
     const std::uint64_t one = 1;
     ASSERT_EQ(::write(doorbell, &one, sizeof one), 8);
   }
 
-  void send_by_agent() { ASSERT_EQ(::send(agent.get(), "", 1, 0), 1); }
+  void send_from_agent() { ASSERT_EQ(::send(agent.get(), "", 1, 0), 1); }
 
   // ---- Driver::Work ----
   bool receive(Time, std::optional<os::UdpReceiver::Poll> poll_mode) override {
@@ -83,8 +83,8 @@ struct Engine final : Driver::Work {
   bool take_unfinished() override { return false; }
   void deliver(Time) override {}
   Time deadline() const override { return kNever; }
-  void begin_turn() override {}
-  bool end_turn(Time) override { return false; }
+  void begin_iteration() override {}
+  bool end_iteration(Time) override { return false; }
   bool park() override {
     is_parked = true;
     if (in_lane == 0) return true;
@@ -96,15 +96,15 @@ struct Engine final : Driver::Work {
     is_parked = false;
   }
   bool has_lanes() override { return true; }
-  bool waits_for_room() override { return lane_is_full.load(); }
+  bool waits_for_lane_space() override { return lane_is_full.load(); }
   bool has_posts() override { return false; }
   bool posts_can_wait() const override { return false; }
   bool acknowledgements_can_wait() const override { return true; }
   bool needs_flush() const override { return false; }
-  bool needs_turn() const override { return message_noted; }
+  bool needs_progress_thread() const override { return message_noted; }
   bool delegate_messages() override { return !answer_awaited; }
-  void after_turn() override {}
-  void ready(Watches::Kind kind) override {
+  void after_iteration() override {}
+  void on_ready(Watches::Kind kind) override {
     if (kind == Watches::Kind::kAgent) message_noted = true;
   }
 
@@ -115,10 +115,10 @@ struct Engine final : Driver::Work {
   CmChannel connections{*os::EventFd::create()};
   std::atomic<bool> message_noted{false};
   std::atomic<bool> answer_awaited{false};
-  std::atomic<int> in_lane{0};  // 1 + the packet's byte
+  std::atomic<int> in_lane{0};  // 1 + the byte of the packet in the lane; 0: no packet
   std::atomic<bool> is_parked{false};
   std::atomic<bool> lane_is_full{false};
-  std::atomic<int> doorbell_rings{0};
+  std::atomic<int> doorbell_writes{0};
   std::atomic<int> received{0};
   std::atomic<int> flushes{0};
 
@@ -128,7 +128,7 @@ struct Engine final : Driver::Work {
 
 // Waits until the thread sleeps in one of the system calls, and returns that call.  `id` is 0 until
 // the thread has started.
-long until_thread_is_sleeping(const std::atomic<int>& id, std::initializer_list<long> calls) {
+long wait_until_thread_sleeps(const std::atomic<int>& id, std::initializer_list<long> calls) {
   id.wait(0);
   for (;;) {
     std::string text;
@@ -159,13 +159,13 @@ struct Waiter {
           }
         }) {}
 
-  void until_events(int count) {
+  void wait_for_events(int count) {
     for (int now = events; now < count; now = events) events.wait(now);
   }
   // Returns when the thread sleeps in this system call.
-  void until_sleeping(long call = SYS_ppoll) { until_thread_is_sleeping(id, {call}); }
+  void wait_until_sleeping(long call = SYS_ppoll) { wait_until_thread_sleeps(id, {call}); }
   // Waits until the thread sleeps.  Returns true if it has the role of the receiver.
-  bool has_role() { return until_thread_is_sleeping(id, {SYS_ppoll, SYS_read}) == SYS_ppoll; }
+  bool has_role() { return wait_until_thread_sleeps(id, {SYS_ppoll, SYS_read}) == SYS_ppoll; }
   void cancel() {
     ::pthread_cancel(thread.native_handle());
     thread.join();
@@ -185,7 +185,7 @@ struct Waiter {
   std::jthread thread;
 };
 
-void until_readable(int fd) {
+void wait_until_readable(int fd) {
   pollfd one{.fd = fd, .events = POLLIN, .revents = 0};
   ASSERT_EQ(::poll(&one, 1, -1), 1);
 }
@@ -200,13 +200,13 @@ struct BlockedWaitTest : testing::Test {
   BlockedWait wait{driver, fork_mark};
 };
 
-// Sends one message after the other to a blocked thread, and checks which threads they wake.  A
-// thread that waits long for a processor loses the role for a while; messages that come meanwhile
-// are not checked.
+// Sends one message after the other to a blocked thread, and checks which threads the messages
+// wake.  A thread that waits long for a processor loses the role for a while.  Messages that come
+// while the thread does not have the role are not checked.
 template <class Send>
 void exchange(BlockedWaitTest& test, Waiter& waiter, Send send) {
   constexpr int kBatch = 8, kMessages = 1000;
-  // The role may be lost within a batch, too.
+  // The thread may also lose the role within a batch.
   constexpr std::uint64_t kSlack = kMessages / 4;
   int sent = 0;
   std::uint64_t progress_wakes = 0;
@@ -215,7 +215,7 @@ void exchange(BlockedWaitTest& test, Waiter& waiter, Send send) {
     const std::uint64_t before = test.driver.progress_wakes();
     for (int i = 0; i < kBatch; ++i) {
       send();
-      waiter.until_events(++sent);
+      waiter.wait_for_events(++sent);
     }
     if (!has_role) continue;
     checked_messages += kBatch;
@@ -223,46 +223,46 @@ void exchange(BlockedWaitTest& test, Waiter& waiter, Send send) {
   }
   EXPECT_LE(progress_wakes, kSlack);
   EXPECT_LE(test.driver.receiver_wakes(), static_cast<std::uint64_t>(sent) + kSlack);
-  EXPECT_LE(test.client.doorbell_rings, sent);
+  EXPECT_LE(test.client.doorbell_writes, sent);
   waiter.stop();
 }
 
-TEST_F(BlockedWaitTest, AMessageByUdpWakesTheBlockedThreadAndNotTheProgressThread) {
+TEST_F(BlockedWaitTest, APacketByUdpWakesOnlyTheBlockedThread) {
   Waiter waiter(wait, client.channels[0]);
   exchange(*this, waiter, [&] { client.send_by_udp(0); });
 }
 
-TEST_F(BlockedWaitTest, AMessageByALaneWakesTheBlockedThreadAndNotTheProgressThread) {
+TEST_F(BlockedWaitTest, APacketByALaneWakesOnlyTheBlockedThread) {
   Waiter waiter(wait, client.channels[0]);
   exchange(*this, waiter, [&] { client.send_by_lane(0); });
 }
 
-TEST_F(BlockedWaitTest, AMessageOfTheAgentWakesTheBlockedThreadAndNotTheProgressThread) {
+TEST_F(BlockedWaitTest, AMessageOfTheAgentWakesOnlyTheBlockedThread) {
   Waiter waiter(wait, client.connections);
-  exchange(*this, waiter, [&] { client.send_by_agent(); });
+  exchange(*this, waiter, [&] { client.send_from_agent(); });
 }
 
-// Both threads wait all the time, as in many programs.
-TEST_F(BlockedWaitTest,
-       AThreadThatWaitsForConnectionsLeavesThePacketsToOneThatWaitsForCompletions) {
+// Many programs have one thread for connections and one for completions, which both wait all the
+// time.
+TEST_F(BlockedWaitTest, AThreadThatWaitsForCompletionsTakesTheRoleFromOneThatWaitsForConnections) {
   Waiter connections(wait, client.connections);
-  connections.until_sleeping();
+  connections.wait_until_sleeping();
   Waiter waiter(wait, client.channels[0]);
   exchange(*this, waiter, [&] { client.send_by_udp(0); });
-  client.send_by_agent();
-  connections.until_events(1);
+  client.send_from_agent();
+  connections.wait_for_events(1);
   connections.stop();
 }
 
 TEST_F(BlockedWaitTest, TheProgressThreadListensWhileACallWaitsForAnAnswer) {
   Waiter waiter(wait, client.channels[0], 1);
-  waiter.until_sleeping();
+  waiter.wait_until_sleeping();
   client.answer_awaited = true;
   driver.wake();
   client.send_by_udp(0);
-  waiter.until_events(1);
-  client.send_by_agent();
-  until_readable(client.connections.fd());
+  waiter.wait_for_events(1);
+  client.send_from_agent();
+  wait_until_readable(client.connections.fd());
 }
 
 TEST_F(BlockedWaitTest, TheProgressThreadTakesOverFromAThreadThatIsCancelled) {
@@ -272,38 +272,38 @@ TEST_F(BlockedWaitTest, TheProgressThreadTakesOverFromAThreadThatIsCancelled) {
   GTEST_SKIP() << "AddressSanitizer keeps the stack of a cancelled thread poisoned";
 #endif
   Waiter waiter(wait, client.channels[0]);
-  waiter.until_sleeping();
+  waiter.wait_until_sleeping();
   waiter.cancel();
   client.send_by_udp(0);
   client.received.wait(0);
   client.send_by_lane(1);
   client.received.wait(1);
-  until_readable(client.channels[0].fd());
-  until_readable(client.channels[1].fd());
+  wait_until_readable(client.channels[0].fd());
+  wait_until_readable(client.channels[1].fd());
 }
 
 TEST_F(BlockedWaitTest, TheProgressThreadTakesOverFromAThreadThatDoesNotComeBack) {
   Waiter waiter(wait, client.channels[0], 1);
-  waiter.until_sleeping();
+  waiter.wait_until_sleeping();
   client.send_by_lane(0);
-  waiter.until_events(1);
+  waiter.wait_for_events(1);
   for (int i = 1; i <= 10; ++i) {
     client.send_by_lane(1);
     client.received.wait(i);
   }
-  until_readable(client.channels[1].fd());
+  wait_until_readable(client.channels[1].fd());
 }
 
 TEST_F(BlockedWaitTest, AThreadGetsItsEventAfterTheProgressThreadTookOver) {
   {
     Waiter once(wait, client.channels[0], 1);
-    once.until_sleeping();
+    once.wait_until_sleeping();
     client.send_by_udp(0);
   }
   Waiter waiter(wait, client.channels[1]);
   for (int i = 0; i < 100; ++i) {
     client.send_by_udp(1);
-    waiter.until_events(i + 1);
+    waiter.wait_for_events(i + 1);
   }
   waiter.stop();
 }
@@ -314,8 +314,8 @@ TEST_F(BlockedWaitTest, TwoThreadsOnTwoChannelsGetTheirEvents) {
   for (int i = 0; i < 1000; ++i) {
     client.send_by_udp(0);
     client.send_by_lane(1);
-    first.until_events(i + 1);
-    second.until_events(i + 1);
+    first.wait_for_events(i + 1);
+    second.wait_for_events(i + 1);
   }
   first.stop();
   second.stop();
@@ -341,15 +341,16 @@ TEST_F(BlockedWaitTest, AThreadThatGetsOnlyPacketsForOthersGivesTheRoleBack) {
     client.received.wait(sent);
   }
   client.send_by_udp(0);
-  waiter.until_events(1);
+  waiter.wait_for_events(1);
   waiter.stop();
 }
 
 TEST_F(BlockedWaitTest, APostOfAnotherThreadWakesNobody) {
   Waiter waiter(wait, client.channels[0]);
-  waiter.until_sleeping();
+  waiter.wait_until_sleeping();
   const auto wakes = driver.receiver_wakes();
-  // A kick that finds the lock held leaves its flush to the holder, so expect only one flush.
+  // Expects only one flush, because a kick that does not get the lock makes the owner of the lock
+  // flush.
   const int flushes = client.flushes;
   for (int i = 0; i < 100; ++i) driver.kick();
   while (client.flushes == flushes) std::this_thread::yield();
@@ -357,9 +358,10 @@ TEST_F(BlockedWaitTest, APostOfAnotherThreadWakesNobody) {
   waiter.stop();
 }
 
-TEST_F(BlockedWaitTest, AThreadThatFillsALaneWakesTheBlockedThreadWhichAsksForRoom) {
+// The blocked thread then asks the peer for a wake-up when the lane has space.
+TEST_F(BlockedWaitTest, AThreadThatFillsALaneWakesTheBlockedThread) {
   Waiter waiter(wait, client.channels[0]);
-  waiter.until_sleeping();
+  waiter.wait_until_sleeping();
   const auto wakes = driver.receiver_wakes();
   client.lane_is_full = true;
   driver.kick();
@@ -373,7 +375,7 @@ TEST_F(BlockedWaitTest, AChannelThatDoesNotBlockIsServedByTheProgressThread) {
   CqEvent event;
   EXPECT_EQ(wait.next(channel, event), EAGAIN);
   client.send_by_udp(0);
-  until_readable(channel.fd());
+  wait_until_readable(channel.fd());
   EXPECT_EQ(wait.next(channel, event), 0);
 }
 
@@ -398,33 +400,33 @@ struct Handler {
   struct sigaction before {};
 };
 
-void until_handler_calls(int count) {
+void wait_for_handler_calls(int count) {
   while (handler_calls < count) std::this_thread::yield();
 }
 
 TEST_F(BlockedWaitTest, AHandlerWithSaRestartDoesNotEndTheWait) {
   const Handler handler(SIGUSR1, count, SA_RESTART);
   Waiter waiter(wait, client.channels[0]);
-  waiter.until_sleeping();
+  waiter.wait_until_sleeping();
   for (int i = 0; i < 20; ++i) {
     const int before = handler_calls;
     waiter.interrupt(SIGUSR1);
-    until_handler_calls(before + 1);
+    wait_for_handler_calls(before + 1);
   }
   client.send_by_udp(0);
-  waiter.until_events(1);
+  waiter.wait_for_events(1);
   waiter.stop();
 }
 
 TEST_F(BlockedWaitTest, AHandlerWithoutSaRestartEndsTheWait) {
   const Handler handler(SIGUSR1, count, 0);
   Waiter waiter(wait, client.channels[0]);
-  waiter.until_sleeping();
+  waiter.wait_until_sleeping();
   waiter.interrupt(SIGUSR1);
   waiter.thread.join();
   EXPECT_EQ(waiter.error, EINTR);
   client.send_by_udp(0);
-  until_readable(client.channels[0].fd());
+  wait_until_readable(client.channels[0].fd());
 }
 
 TEST_F(BlockedWaitTest, HandlersWithAndWithoutSaRestartBothHaveTheirEffect) {
@@ -435,13 +437,13 @@ TEST_F(BlockedWaitTest, HandlersWithAndWithoutSaRestartBothHaveTheirEffect) {
   const Handler restarts(SIGUSR1, count, SA_RESTART);
   const Handler stops(SIGUSR2, count, 0);
   Waiter waiter(wait, client.channels[0]);
-  waiter.until_sleeping(SYS_read);
+  waiter.wait_until_sleeping(SYS_read);
   const int before = handler_calls;
   waiter.interrupt(SIGUSR1);
-  until_handler_calls(before + 1);
+  wait_for_handler_calls(before + 1);
   client.send_by_udp(0);
-  waiter.until_events(1);
-  waiter.until_sleeping(SYS_read);
+  waiter.wait_for_events(1);
+  waiter.wait_until_sleeping(SYS_read);
   waiter.interrupt(SIGUSR2);
   waiter.thread.join();
   EXPECT_EQ(waiter.error, EINTR);
@@ -466,7 +468,7 @@ TEST_F(BlockedWaitTest, TheProgressThreadTakesOverFromAThreadThatJumpedOutOfItsW
     has_jumped.notify_all();
     stops.wait(false);
   });
-  until_thread_is_sleeping(id, {SYS_ppoll});  // it waits for packets
+  wait_until_thread_sleeps(id, {SYS_ppoll});  // the thread waits for packets
   client.send_by_udp(kNoChannel);
   client.received.wait(0);
   while (!has_jumped) {
@@ -474,7 +476,7 @@ TEST_F(BlockedWaitTest, TheProgressThreadTakesOverFromAThreadThatJumpedOutOfItsW
     std::this_thread::yield();
   }
   client.send_by_udp(1);
-  until_readable(client.channels[1].fd());
+  wait_until_readable(client.channels[1].fd());
   stops = true;
   stops.notify_all();
   thread.join();

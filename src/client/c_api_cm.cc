@@ -104,7 +104,7 @@ int vb_cm_channel_destroy(vb_handle channel) {
   });
 }
 
-// The body does not run in guarded(): it may unwind when the thread is cancelled.
+// Does not use guarded(), because this function may unwind when the thread is cancelled.
 int vb_cm_next_event(vb_handle channel, struct vb_cm_event* event) {
   Client* client = client_if_any();
   if (client == nullptr) return EINVAL;
@@ -114,7 +114,7 @@ int vb_cm_next_event(vb_handle channel, struct vb_cm_event* event) {
   if (const int error = client->next_event(*queue, notice); error != 0) return error;
   *event = to_vb_event(notice);
   if (!notice.why.empty()) set_last_error(notice.why);
-  // Uses the current cookie: the program may have set it after the event came.
+  // Uses the current cookie, because the program may have set it after the event came.
   client->command([&](Process& process, Time) {
     if (const auto found = process.connection(notice.id)) event->cookie = (*found)->cookie;
     return 0;
@@ -346,11 +346,12 @@ int vb_cm_listen_for(vb_handle id, int backlog, const struct vb_cm_filter* filte
 }
 
 int vb_cm_reject_with(vb_handle id, uint32_t reason, const struct vb_cm_message_data* data) {
-  constexpr vb_cm_message_data
-      kNone{};  // null would mean vb_cm_reject(), which may omit the reason
+  // Passes empty data instead of null, because null stands for vb_cm_reject() and its default
+  // reason.
+  constexpr vb_cm_message_data kNoData{};
   vb_cm_args args = args_for(id);
   args.reason = reason;
-  args.data = data != nullptr ? data : &kNone;
+  args.data = data != nullptr ? data : &kNoData;
   return cm_command(nullptr, VB_CM_REJECT, args);
 }
 

@@ -1,4 +1,5 @@
-// Implements the C API: commands to the RDMA connection manager in the agent, called or submitted.
+// Implements the C API: commands to the RDMA connection manager in the agent, which programs call
+// or submit.
 
 #include <algorithm>
 #include <chrono>
@@ -66,7 +67,7 @@ Result<rdmacm::ConnParam> param_of(const vb_conn_param* param, std::size_t priva
   return out;
 }
 
-// Holds the program's data for a message.  The code that makes the message checks the lengths.
+// Holds the program's data for a message.  The code that builds the message checks the lengths.
 struct MessageData {
   std::span<const std::byte> private_data{};
   std::span<const std::byte> additional_info{};
@@ -95,7 +96,7 @@ Result<rdmacm::Filter> filter_of(const vb_cm_filter* filter) {
                         .data_mask = {mask.begin(), mask.end()}};
 }
 
-// A negative timeout expires at once, as in rdma_resolve_addr().
+// Returns the timeout of a command.  A negative timeout expires at once, as in rdma_resolve_addr().
 Duration timeout_of(const vb_cm_args& args) {
   return std::chrono::milliseconds(std::max(args.timeout_ms, 0));
 }
@@ -144,8 +145,8 @@ int listen(const Submission* submission, const vb_cm_args& args) {
 }
 
 int connect(const Submission* submission, const vb_cm_args& args) {
-  // Checks the largest limit.  The connection manager knows the type of the QP, and so checks the
-  // limit of the message.
+  // Checks the largest limit of all messages.  The connection manager knows the type of the QP, and
+  // checks the limit of the actual message.
   const auto param = param_of(args.param, rdmacm::kConnectDatagramByGidPrivateBytes);
   if (!param) return failed(param.error());
   return call_or_submit_for_id<ipc::Done>(
@@ -165,8 +166,8 @@ int accept(const Submission* submission, const vb_cm_args& args) {
       });
 }
 
-// Rejects a request.  Without args.data this is rdma_reject(), which has only private data.  Then
-// reason 0 stands for a rejection by the program (28).
+// Rejects a request.  Without args.data the caller is rdma_reject(), which passes only private
+// data.  Then reason 0 stands for kRejectConsumer, a rejection by the program.
 int reject(const Submission* submission, const vb_cm_args& args) {
   MessageData data;
   if (args.data != nullptr) {

@@ -35,8 +35,8 @@ vb_wc to_vb_wc(const hca::WorkCompletion& wc) {
 
 verbena::Error describe_cqe_error(const verbena::Error& error, const char* call,
                                   std::uint32_t entries, Process& process) {
-  return name_size(error, call,
-                   {{"cqe", entries, "max_cqe", process.engine().limits().max_cqe, 1}});
+  return explain_size_error(error, call,
+                            {{"cqe", entries, "max_cqe", process.engine().limits().max_cqe, 1}});
 }
 
 // Returns how many completions were stored, or -errno.
@@ -76,7 +76,7 @@ int vb_channel_destroy(vb_handle channel) {
   });
 }
 
-// The body does not run in guarded(): it may unwind when the thread is cancelled.
+// Does not use guarded(), because this function may unwind when the thread is cancelled.
 int vb_channel_next(vb_handle channel, uint64_t* cq_cookie) {
   Client* client = client_if_any();
   if (client == nullptr) return EINVAL;
@@ -107,7 +107,7 @@ int vb_cq_create(vb_handle context, uint32_t* entries, vb_handle channel, uint64
       return result;
     });
     if (!handle) return failed(handle.error());
-    (*registration)->keep();
+    (*registration)->commit();
     *cq = handle->value;
     return 0;
   });

@@ -15,8 +15,8 @@
 namespace verbena::client {
 namespace {
 
-// Holds the only Client of the process.  It is never destroyed: threads of the program may use it
-// at exit.
+// Holds the only Client of the process.  The Client is never destroyed, because threads of the
+// program may use it at exit.
 std::atomic<Client*> the_client{nullptr};
 std::mutex creation_mutex;
 
@@ -32,18 +32,19 @@ void after_fork_in_parent() {
 // parent's connections.  Its first call makes a Client of its own.
 void after_fork_in_child() {
   if (Client* inherited = the_client.exchange(nullptr)) inherited->abandon();
-  first_generation.fetch_add(1u << 20);  // so that no inherited handle names an object of the child
-  new (&creation_mutex) std::mutex;      // another thread may have held the mutex at the fork
+  first_generation.fetch_add(1u << 20);  // makes all inherited handles invalid in the child
+  new (&creation_mutex) std::mutex;      // the fork may have copied a locked mutex
 }
 
-// Registers the handlers before any caller registers its own, so that a fork takes our lock last: a
-// thread that waits for our lock may hold one of theirs.
+// Registers the handlers before any user of this library registers its own.  So a fork takes our
+// lock last.  Another order could cause a deadlock, because a thread that waits for our lock may
+// have locked a mutex that another handler needs.
 __attribute__((constructor)) void register_fork_handlers() {
   pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
 }
 
-// Acknowledges packets that the program took just before its end, as an adapter would, and
-// completes the capture file of a program that exits normally.
+// Acknowledges the packets that the program received just before its end, as an adapter would.
+// Completes the capture file of a program that exits normally.
 __attribute__((destructor)) void flush_at_exit() {
   Client* client = the_client.load();
   if (client == nullptr || client->in_copy()) return;
@@ -52,9 +53,9 @@ __attribute__((destructor)) void flush_at_exit() {
 }
 
 // Writes a diagnostic line about a call that failed because of the program's mistake.
-void report_program_fault(const Error& error) {
+void report_program_error(const Error& error) {
   const Errc code = error.code;
-  if (!is_programs_fault(code)) return;
+  if (!is_program_error(code)) return;
   Client* const client = the_client.load(std::memory_order_acquire);
   if (client == nullptr || client->in_copy()) return;
   client->diagnostics().write_refusal(*error.context != '\0' ? error.context : to_string(code),
@@ -72,14 +73,15 @@ int failed(Client& client, const Error& error) {
 Client* client_if_any() {
   Client* client = the_client.load(std::memory_order_acquire);
   if (client == nullptr || !client->in_copy()) return client;
-  after_fork_in_child();  // a child of clone(), which runs no fork handlers
+  after_fork_in_child();  // a bare clone() has made this child, and runs no fork handlers
   return nullptr;
 }
 
 namespace {
 
 Client* fail_without_client(const Error& why, const std::string& problem, int& error) {
-  static Diagnostics diagnostics;  // there may be no Client, whose Diagnostics would serve
+  // Uses an object of its own, because there may be no Client with Diagnostics.
+  static Diagnostics diagnostics;
   const std::string& text = problem.empty() ? std::string(why.context) : problem;
   diagnostics.write(text, Client::os_now());
   error = to_errno(why);
@@ -102,7 +104,7 @@ Client* client_with_agent(int& error) {
   if (!result) return fail_without_client(result.error(), problem, error);
   Client* client = result->release();
   the_client.store(client, std::memory_order_release);
-  if (client->diagnostics().enabled()) c_api::set_error_listener(report_program_fault);
+  if (client->diagnostics().enabled()) c_api::set_error_listener(report_program_error);
   return client;
 }
 
@@ -120,8 +122,8 @@ namespace {
 
 constexpr verbena::Error kAgentLost{verbena::Errc::kDeviceFatal, 0, "the agent is gone"};
 
-// Sets the attributes of the port's link.  On InfiniBand the subnet has them; on Ethernet they are
-// nominal, since no link is measured.
+// Sets the attributes of the port's link.  On InfiniBand they come from the subnet.  On Ethernet
+// they are nominal values, because nothing measures the link.
 void set_link(vb_port_attr& attr, const ipc::Port& port) {
   if (port.link_layer == verbena::LinkLayer::kInfiniband) {
     attr.link_layer = 1;  // IBV_LINK_LAYER_INFINIBAND
@@ -265,7 +267,7 @@ int vb_context_destroy(vb_handle context) {
   });
 }
 
-// The body does not run in guarded(): it may unwind when the thread is cancelled.
+// Does not use guarded(), because this function may unwind when the thread is cancelled.
 int vb_async_next(vb_handle context, struct vb_async_event* event) {
   Client* client = client_if_any();
   if (client == nullptr) return EINVAL;

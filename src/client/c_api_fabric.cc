@@ -23,6 +23,8 @@ int fail_with(int error, const std::string& text) {
   return error;
 }
 
+// Returns the name of a fabric.  If `name` is nullptr, returns the fabric of this program's virtual
+// host, or an empty name if there is none.
 std::string fabric_or_own(const char* name) {
   if (name != nullptr) return name;
   const auto host = os::fabric_host_of_environment();

@@ -16,7 +16,7 @@ using verbena::process::Process;
 
 namespace {
 
-constexpr std::uint32_t kOptionalAccess = 0x3ff00000;  // IBV_ACCESS_OPTIONAL_RANGE: may be ignored
+constexpr std::uint32_t kOptionalAccess = 0x3ff00000;  // IBV_ACCESS_OPTIONAL_RANGE, ignored
 constexpr std::uint32_t kHugePages = 1u << 7;          // a hint about how the memory was allocated
 constexpr std::uint32_t kAccessSupported = hca::access::kLocalWrite | hca::access::kRemoteWrite |
                                            hca::access::kRemoteRead | hca::access::kRemoteAtomic |
@@ -24,7 +24,7 @@ constexpr std::uint32_t kAccessSupported = hca::access::kLocalWrite | hca::acces
                                            hca::access::kOnDemand;
 constexpr std::uint32_t kAccessKnown = 0x1ff;
 
-// Returns the flags that the engine uses, without optional flags and hints.
+// Returns the access flags for the engine, without optional flags and hints.
 Result<std::uint32_t> access_of(std::uint32_t requested) {
   const std::uint32_t flags = requested & ~(kOptionalAccess | kHugePages);
   if ((flags & ~kAccessKnown) != 0) {
@@ -38,8 +38,8 @@ Result<std::uint32_t> access_of(std::uint32_t requested) {
   return flags;
 }
 
-// Returns true if the memory can be registered now.  For registration on demand the program may map
-// the memory later.
+// Returns true if the memory can be registered now.  For on-demand registration this is always
+// true, because the program may map the memory later.
 bool is_accessible(const void* address, std::uint64_t length, std::uint32_t access) {
   return (access & hca::access::kOnDemand) != 0 ||
          os::memory_is_mapped(address, length, (access & hca::access::kLocalWrite) != 0);
@@ -96,8 +96,8 @@ int vb_mr_reregister(vb_handle mr, uint32_t what, vb_handle pd, void* address, u
       if (!flags) return failed(flags.error());
       change.access_flags = *flags;
     }
-    // If the access rights stay, this checks for reading only.  If the rights include writing and
-    // the memory is read-only, a later write faults.
+    // If the call does not change the access rights, checks only that the memory is readable.  If
+    // the existing rights include writing and the new memory is read-only, a later write faults.
     if ((what & hca::Engine::MrChange::kTranslation) != 0 &&
         !is_accessible(address, length, change.access_flags)) {
       return failed(kNotAccessible);
@@ -119,7 +119,8 @@ int vb_mr_deregister(vb_handle mr) {
 int vb_mr_prefetch(vb_handle pd, const struct vb_sge* list, uint32_t count, int write) {
   return on_object([&](Client& client) {
     const std::uint32_t needed = write != 0 ? hca::access::kLocalWrite : 0;
-    for (const bool all_checked : {false, true}) {  // check every element before the first prefetch
+    // Checks every element before the first prefetch.
+    for (const bool all_checked : {false, true}) {
       for (const vb_sge& sge : std::span(list, count)) {
         const auto memory = client.command([&](Process& process, Time) {
           return process.engine().find_memory(

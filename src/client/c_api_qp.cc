@@ -64,7 +64,7 @@ using verbena::process::Process;
 namespace {
 
 constexpr std::uint32_t kSgeMax = 32;
-using SgeRoom = UnsetArray<hca::Sge, kSgeMax>;
+using SgeStorage = UnsetArray<hca::Sge, kSgeMax>;
 constexpr std::uint32_t kSendFlagsKnown = hca::send_flag::kFence | hca::send_flag::kSignaled |
                                           hca::send_flag::kSolicited | hca::send_flag::kInline;
 
@@ -154,13 +154,14 @@ Result<hca::QpAttributes> attributes_of(Process& process, hca::QpHandle qp, cons
   return out;
 }
 
-// Converts the list for the engine and stores it in `room`.  kInvalidArgument: the list is too long
-// for any queue.
-Result<std::span<const hca::Sge>> sges_of(const vb_sge* list, std::uint32_t count, SgeRoom& room) {
+// Converts a list of scatter/gather elements for the engine, and stores it in `storage`.
+// kInvalidArgument: the list is too long for any queue.
+Result<std::span<const hca::Sge>> sges_of(const vb_sge* list, std::uint32_t count,
+                                          SgeStorage& storage) {
   if (count > kSgeMax) {
     return verbena::fail(Errc::kInvalidArgument, "more than 32 scatter/gather elements");
   }
-  const std::span sges = room.all();
+  const std::span sges = storage.all();
   for (std::uint32_t i = 0; i < count; ++i) {
     sges[i] = {.address = list[i].addr, .length = list[i].length, .lkey = list[i].lkey};
   }
@@ -174,12 +175,12 @@ Result<void> post(hca::Engine& engine, vb_handle qp, const vb_send_wr& wr) {
   if ((wr.send_flags & ~kSendFlagsKnown) != 0) {
     return verbena::fail(Errc::kInvalidArgument, "unknown send flags");
   }
-  SgeRoom room;
+  SgeStorage storage;
   return engine.post_send(as_handle<hca::QpHandle>(qp),
                           {.wr_id = wr.wr_id,
                            .opcode = static_cast<hca::WrOpcode>(wr.opcode),
                            .flags = wr.send_flags,
-                           .sges = VB_TRY(sges_of(wr.sg_list, wr.num_sge, room)),
+                           .sges = VB_TRY(sges_of(wr.sg_list, wr.num_sge, storage)),
                            .immediate = wr.imm,
                            .remote_address = wr.remote_addr,
                            .r_key = wr.rkey,
@@ -195,21 +196,21 @@ Result<void> post(hca::Engine& engine, vb_handle qp, const vb_send_wr& wr) {
 }
 
 Result<void> post(hca::Engine& engine, vb_handle qp, const vb_recv_wr& wr) {
-  SgeRoom room;
+  SgeStorage storage;
   return engine.post_recv(
       as_handle<hca::QpHandle>(qp),
-      {.wr_id = wr.wr_id, .sges = VB_TRY(sges_of(wr.sg_list, wr.num_sge, room))});
+      {.wr_id = wr.wr_id, .sges = VB_TRY(sges_of(wr.sg_list, wr.num_sge, storage))});
 }
 
 Result<void> post_shared(hca::Engine& engine, vb_handle srq, const vb_recv_wr& wr) {
-  SgeRoom room;
+  SgeStorage storage;
   return engine.post_srq_recv(
       as_handle<hca::SrqHandle>(srq),
-      {.wr_id = wr.wr_id, .sges = VB_TRY(sges_of(wr.sg_list, wr.num_sge, room))});
+      {.wr_id = wr.wr_id, .sges = VB_TRY(sges_of(wr.sg_list, wr.num_sge, storage))});
 }
 
-// Returns the errno of a post.  Stores no text for a full queue: that result is normal on the data
-// path, which should not pay for the copy.
+// Returns the errno of a post.  Stores no text for a full queue, because a full queue is normal on
+// the data path, where the copy of a text would be too slow.
 int errno_of_post(const Result<void>& result) {
   if (result) return 0;
   return result.error().code == Errc::kNoResources ? ENOMEM : failed(result.error());
@@ -219,7 +220,7 @@ int errno_of_post(const Result<void>& result) {
 
 int verbena::client::qp_create(const Submission* submission, vb_qp_init* init, vb_handle* qp,
                                std::uint32_t* qp_num) {
-  return on_agent([&](Client& client) {
+  return on_object_with_agent([&](Client& client) {
     if (init->type < std::to_underlying(hca::QpType::kRc) ||
         init->type > std::to_underlying(hca::QpType::kUd)) {
       return failed({Errc::kNotSupported, 0, "only the QP types RC, UC and UD are supported"});
@@ -245,23 +246,23 @@ int verbena::client::qp_create(const Submission* submission, vb_qp_init* init, v
         [&](Process& process, Time now, verbena::Completion<hca::QpHandle> done) {
           return process.create_qp(qp_init, now, std::move(done));
         },
-        [=, guard = *std::move(registration)](Process& process,
-                                              const Result<hca::QpHandle>& result) -> Result<void> {
+        [=, owned_registration = *std::move(registration)](
+            Process& process, const Result<hca::QpHandle>& result) -> Result<void> {
           if (!result) {
             const hca::Limits& limits = process.engine().limits();
             const vb_qp_cap& cap = init->cap;
             const std::uint32_t receives = init->srq == 0 ? cap.max_recv_wr : 0;
             const std::uint32_t receive_sge = init->srq == 0 ? cap.max_recv_sge : 0;
             return std::unexpected(
-                name_size(result.error(), "ibv_create_qp()",
-                          {{"max_send_wr", cap.max_send_wr, "max_qp_wr", limits.max_wr},
-                           {"max_recv_wr", receives, "max_qp_wr", limits.max_wr},
-                           {"max_send_sge", cap.max_send_sge, "max_sge", limits.max_sge},
-                           {"max_recv_sge", receive_sge, "max_sge", limits.max_sge},
-                           {"max_inline_data", cap.max_inline_data, "the device's",
-                            limits.max_inline_bytes}}));
+                explain_size_error(result.error(), "ibv_create_qp()",
+                                   {{"max_send_wr", cap.max_send_wr, "max_qp_wr", limits.max_wr},
+                                    {"max_recv_wr", receives, "max_qp_wr", limits.max_wr},
+                                    {"max_send_sge", cap.max_send_sge, "max_sge", limits.max_sge},
+                                    {"max_recv_sge", receive_sge, "max_sge", limits.max_sge},
+                                    {"max_inline_data", cap.max_inline_data, "the device's",
+                                     limits.max_inline_bytes}}));
           }
-          guard->keep();
+          owned_registration->commit();
           const hca::QpHandle handle = *result;
           const auto info = VB_TRY(process.engine().query_qp(handle));
           init->cap = caps_of(info.init.caps);
@@ -273,7 +274,7 @@ int verbena::client::qp_create(const Submission* submission, vb_qp_init* init, v
 }
 
 int verbena::client::qp_attach(const Submission* submission, const vb_group_args& args) {
-  return on_agent([&](Client& client) {
+  return on_object_with_agent([&](Client& client) {
     return call_or_submit<verbena::ipc::Done>(
         client, submission,
         [&](Process& process, Time, verbena::Completion<verbena::ipc::Done> done) {
@@ -290,7 +291,7 @@ int verbena::client::qp_attach(const Submission* submission, const vb_group_args
 extern "C" {
 
 int vb_ah_create(uint32_t device, vb_handle pd, const struct vb_ah_attr* attr, vb_handle* ah) {
-  return on_agent([&](Client& client) {
+  return on_object_with_agent([&](Client& client) {
     const auto result = client.command([&](Process& process, Time) -> Result<hca::AhHandle> {
       const auto path = VB_TRY(path_of(process, device, *attr));
       return process.engine().create_ah(as_handle<hca::PdHandle>(pd), path);
@@ -388,8 +389,8 @@ int vb_post_send(vb_handle qp, const struct vb_send_wr* wr, int more) {
   Client* client = client_if_any();
   if (client == nullptr) return EINVAL;
   const int error = errno_of_post(post(client->engine(), qp, *wr));
-  // Kicks the driver also after an error, because earlier requests, posted with `more` set, must
-  // not wait.
+  // Also kicks the driver after an error, because earlier requests may have been posted with `more`
+  // set, and nothing else would send them.
   if (more == 0 || error != 0) client->kick();
   return error;
 }
@@ -398,7 +399,8 @@ int vb_post_recv(vb_handle qp, const struct vb_recv_wr* wr) {
   Client* client = client_if_any();
   if (client == nullptr) return EINVAL;
   const int error = errno_of_post(post(client->engine(), qp, *wr));
-  if (error == 0 && client->engine().has_work()) client->kick();  // a QP in error flushes receives
+  // Kicks the driver because a QP in the error state flushes the request at once.
+  if (error == 0 && client->engine().has_work()) client->kick();
   return error;
 }
 

@@ -12,21 +12,24 @@
 namespace verbena::client {
 namespace {
 
-// The queues exist before the Client does: opening the device is a request, too.
+// Returns the request queues.  They exist before the Client does, because opening the device is a
+// request, too.
 c_api::RequestQueues& queues() {
-  static auto* const instance =
-      new c_api::RequestQueues;  // never freed: threads may use it at exit
+  // Never frees the queues, because threads may use them at exit.
+  static auto* const instance = new c_api::RequestQueues;
   return *instance;
 }
 
-// Describes one VB_OPEN command.  The command may start the agent and waits for it, so each such
-// command has a thread of its own.  Most programs open the device once.
+// Describes one VB_OPEN command.  The command may start the agent and then waits for the agent, so
+// each such command has a thread of its own.  Few threads are needed, because most programs open
+// the device once.
 struct Opening {
   vb_open_args args{};  // a copy of the program's arguments
   std::mutex mutex;
-  vb_request* request = nullptr;  // nullptr: cancelled
+  vb_request* request = nullptr;  // nullptr: the command was cancelled
 };
 
+// Runs the VB_OPEN commands.
 class Openings {
  public:
   int start(RequestQueue& queue, vb_request& request) {
@@ -47,7 +50,7 @@ class Openings {
     thread->detach();
     return EINPROGRESS;
   }
-  // Ends an opening: after this call its thread does not touch the request.
+  // Ends an opening.  After this call, the thread of the opening does not touch the request.
   void end(vb_request& request) {
     if (const auto opening = forget(request)) {
       const std::lock_guard lock(opening->mutex);
@@ -83,7 +86,7 @@ void Openings::open(RequestQueue& queue, Opening& opening) {
   queue.finish(*opening.request, error, text);
 }
 
-// Drops the record of a completed request, which the program has taken.
+// Removes the record of a completed request that the program has taken.
 void forget_request(vb_request& request) {
   if (request.command == VB_OPEN) return openings().end(request);
   if (Client* client = client_if_any()) client->forget(request);

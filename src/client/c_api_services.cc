@@ -20,7 +20,7 @@ using process::Connection;
 using process::ConnectionHandle;
 using process::Process;
 
-// Linux takes the first record with exactly these flags, and ignores all others.
+// Uses the first record with exactly these flags and ignores all others, as Linux does.
 constexpr std::uint32_t kPrimaryBothWays =
     IBV_PATH_FLAG_GMP | IBV_PATH_FLAG_PRIMARY | IBV_PATH_FLAG_BIDIRECTIONAL;
 
@@ -31,7 +31,7 @@ rdmacm::PathInfo path_of(const wire::PathRecord& record) {
           .packet_life_time = record.packet_life};
 }
 
-// Converts a port.  An invalid device stays invalid, so that the agent refuses it.
+// Converts a port.  An invalid device number remains invalid, so that the agent refuses it.
 PortId port_of(std::uint32_t device, std::uint8_t port) {
   constexpr std::uint32_t kDeviceMax = 0xff;
   return {static_cast<std::uint8_t>(std::min(device, kDeviceMax)), port};

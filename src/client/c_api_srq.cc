@@ -30,12 +30,12 @@ int vb_srq_create(vb_handle context, vb_handle pd, struct vb_srq_attr* attr, uin
       if (result) return result;
       const hca::Limits& limits = process.engine().limits();
       return std::unexpected(
-          name_size(result.error(), "ibv_create_srq()",
-                    {{"max_wr", attr->max_wr, "max_srq_wr", limits.max_wr, 1},
-                     {"max_sge", attr->max_sge, "max_srq_sge", limits.max_sge}}));
+          explain_size_error(result.error(), "ibv_create_srq()",
+                             {{"max_wr", attr->max_wr, "max_srq_wr", limits.max_wr, 1},
+                              {"max_sge", attr->max_sge, "max_srq_sge", limits.max_sge}}));
     });
     if (!handle) return failed(handle.error());
-    (*registration)->keep();
+    (*registration)->commit();
     *srq = handle->value;
     return vb_srq_query(*srq, attr);
   });
@@ -53,19 +53,20 @@ int vb_srq_modify(vb_handle srq, const struct vb_srq_attr* attr, uint32_t mask) 
       if ((mask & kMaxWr) != 0) {
         const auto resized = engine.resize_srq(handle, attr->max_wr);
         if (!resized) {
-          return std::unexpected(
-              name_size(resized.error(), "ibv_modify_srq()",
-                        {{"max_wr", attr->max_wr, "max_srq_wr", engine.limits().max_wr, 1}}));
+          return std::unexpected(explain_size_error(
+              resized.error(), "ibv_modify_srq()",
+              {{"max_wr", attr->max_wr, "max_srq_wr", engine.limits().max_wr, 1}}));
         }
       }
       if ((mask & kLimit) == 0) return {};
       const auto limit_result = engine.arm_srq(handle, attr->limit);
       if (limit_result) return limit_result;
-      // Restores the old size: a call that fails changes nothing.
+      // Restores the old size, because a call that fails must not change anything.
       if ((mask & kMaxWr) != 0) VB_TRY_VOID(engine.resize_srq(handle, old_info.caps.max_wr));
       const std::uint32_t max_wr = (mask & kMaxWr) != 0 ? attr->max_wr : old_info.caps.max_wr;
-      return std::unexpected(name_size(limit_result.error(), "ibv_modify_srq()",
-                                       {{"srq_limit", attr->limit, "the SRQ's max_wr", max_wr}}));
+      return std::unexpected(
+          explain_size_error(limit_result.error(), "ibv_modify_srq()",
+                             {{"srq_limit", attr->limit, "the SRQ's max_wr", max_wr}}));
     }));
   });
 }

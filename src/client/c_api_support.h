@@ -12,11 +12,12 @@
 // Provides helpers that the source files of the C API share.
 namespace verbena::client {
 
-// Returns the program's Client, made at first use and joined to an agent.  If the agent has died,
-// the Client joins the next agent.  nullptr: no agent can be reached; `error` is the errno, and
-// vb_last_error() gives the reason.
+// Returns the program's Client.  The first call makes the Client and joins an agent.  If the agent
+// has died, the Client joins the next agent.  Returns nullptr if no agent can be reached; then
+// `error` is the errno, and vb_last_error() returns the reason.
 Client* client_with_agent(int& error);
-// Returns the Client, or nullptr if there is none yet.  For calls that name one of its objects.
+// Returns the Client, or nullptr if there is none yet.  Calls on an existing object use this
+// function.
 Client* client_if_any();
 
 // Converts a path to the C API.  `port` is the number of the QP's or id's port.
@@ -36,9 +37,9 @@ T as_handle(vb_handle handle) {
   return T{handle};
 }
 
-// Registers an object with the channels before the engine creates it.  The destructor withdraws the
-// registration unless keep() was called, because the engine may refuse to create the object, or the
-// request may be cancelled.
+// Registers an object with the channels before the engine creates the object.  The destructor
+// withdraws the registration unless commit() was called, because the engine may refuse to create
+// the object, or the request may be cancelled.
 class Registration {
  public:
   static Result<std::shared_ptr<Registration>> add(Channels& channels, const EventTarget& target) {
@@ -50,20 +51,21 @@ class Registration {
   Registration(const Registration&) = delete;
   Registration& operator=(const Registration&) = delete;
   ~Registration() {
-    if (!is_kept_) channels_.remove_object(object_);
+    if (!is_committed_) channels_.remove_object(object_);
   }
 
   std::uint64_t object() const { return object_; }
-  void keep() { is_kept_ = true; }
+  // Makes the registration permanent, because the engine has created the object.
+  void commit() { is_committed_ = true; }
 
  private:
   Channels& channels_;
   std::uint64_t object_ = 0;
-  bool is_kept_ = false;
+  bool is_committed_ = false;
 };
 
-// Runs the body of a call on an object: body(client).  Returns EINVAL if there is no Client, and so
-// no object.
+// Runs body(client) for a call on an object.  Returns EINVAL if there is no Client, because then
+// there is no object.
 template <class Body>
 int on_object(Body body) {
   return guarded([&] {
@@ -73,7 +75,8 @@ int on_object(Body body) {
   });
 }
 
-// Runs the body of a call that may be the program's first, or the first after the agent's death.
+// Runs body(client) for a call that may be the program's first call, or the first call after the
+// agent's death.
 template <class Body>
 int on_client(Body body) {
   return guarded([&] {
@@ -84,19 +87,20 @@ int on_client(Body body) {
   });
 }
 
-// Runs the body of a call on an object that needs the agent.  Works as on_object(), but joins the
-// next agent if the last one has died.
+// Runs body(client) for a call on an object that needs the agent.  Works as on_object(), but joins
+// the next agent if the last one has died.
 template <class Body>
-int on_agent(Body body) {
+int on_object_with_agent(Body body) {
   if (client_if_any() == nullptr) return failed({Errc::kBadHandle, 0, "no such object"});
   return on_client(std::move(body));
 }
 
 // ---- commands that may wait for the agent, called or submitted ----------------------------------
 
-// Runs `start(process, now, done)`, and `finish(process, result)` -> Result<void> when the command
-// has ended, both under the drive lock.  Returns 0 or an errno; EINPROGRESS: `submission` ends
-// later.
+// Begins a command by start(process, now, done).  When the command has ended, calls finish(process,
+// result), which returns a Result<void>.  Both functions run under the drive lock.  If `submission`
+// is nullptr, waits for the end of the command.  Returns 0 or an errno.  EINPROGRESS means that
+// `submission` ends later.
 template <class T, class Start, class Finish>
 int call_or_submit(Client& client, const Submission* submission, Start start, Finish finish) {
   if (submission != nullptr) {
@@ -109,7 +113,7 @@ int call_or_submit(Client& client, const Submission* submission, Start start, Fi
 }
 
 // Works as call_or_submit() for an existing id, which it passes to `start(process, id, now, done)`.
-// Only the success or failure of the reply counts.
+// Returns only the success or failure of the reply, and ignores its fields.
 template <class Reply, class Start>
 int call_or_submit_for_id(const Submission* submission, vb_handle id, Start start) {
   return on_object([&](Client& client) {
@@ -125,6 +129,7 @@ int call_or_submit_for_id(const Submission* submission, vb_handle id, Start star
   });
 }
 
+// These two functions carry out vb_qp_create() and vb_qp_attach().
 int qp_create(const Submission* submission, vb_qp_init* init, vb_handle* qp, std::uint32_t* qp_num);
 int qp_attach(const Submission* submission, const vb_group_args& args);
 // Sets the path of an id (RDMA_OPTION_IB_PATH).  `value` is an array of struct ibv_path_data.  Uses

@@ -7,8 +7,8 @@
 namespace verbena::client {
 namespace {
 
-// Returns true for an event of a CQ, QP or SRQ, false for one of the port or the device.  `type` is
-// an enum ibv_event_type.
+// Returns true for an event of a CQ, QP or SRQ.  Returns false for an event of a port or the
+// device.  `type` is an enum ibv_event_type.
 bool is_of_an_object(std::uint32_t type) {
   constexpr std::uint32_t kPathMigErr = 7, kSrqErr = 14, kLastWqeReached = 16;
   return type <= kPathMigErr || (type >= kSrqErr && type <= kLastWqeReached);
@@ -173,7 +173,7 @@ void Channels::set_id(process::ConnectionHandle id, CmChannelHandle channel) {
   CmChannelHandle& id_channel = ids_[id];
   if (CmChannel* old_channel = find_in(cm_, id_channel)) --old_channel->users;
   id_channel = channel;
-  if (CmChannel* now = find_in(cm_, channel)) ++now->users;
+  if (CmChannel* new_channel = find_in(cm_, channel)) ++new_channel->users;
 }
 
 // Removes the id from its channel, and returns the channel.  REQUIRES: the caller holds the lock.
@@ -215,7 +215,7 @@ Result<void> Channels::migrate_id(process::ConnectionHandle id, CmChannelHandle 
   CmChannel* from = find_in(cm_, found->second);
   set_id(id, channel);
   if (from == nullptr || from == to) return {};
-  // Also moves the unread requests of a listener, and the events that have come for them since.
+  // Also moves the unread requests of a listener, and the later events of their new ids.
   std::set<process::ConnectionHandle> moving_ids{id};
   const auto notices = from->withdraw_if([&](const process::CmNotice& one) {
     if (!moving_ids.contains(one.id)) return false;
@@ -254,8 +254,8 @@ bool Channels::dispatch(const process::Notice& notice) {
 }
 
 // Queues an asynchronous event.  An object's event goes only to the object's context.  A port's
-// event goes to the contexts of its device.  A device's event goes to all contexts, because the
-// agent's death takes all devices away.  REQUIRES: the caller holds the lock.
+// event goes to the contexts of its device.  A device's event goes to all contexts, because it
+// reports the agent's death, which removes all devices.  REQUIRES: the caller holds the lock.
 void Channels::dispatch_async(const process::AsyncNotice& notice) {
   if (is_of_an_object(notice.type)) {
     const auto found = objects_.find(notice.cookie);
@@ -269,7 +269,8 @@ void Channels::dispatch_async(const process::AsyncNotice& notice) {
     const bool is_of_its_device =
         context->device == VB_ALL_DEVICES || context->device == notice.port.device;
     if (is_of_a_port(notice.type) && !is_of_its_device) return;
-    // Only the last event of a type matters, so that unread events do not pile up.
+    // Replaces an unread event of the same type, because only the last one matters.  So the number
+    // of unread events remains small.
     (void)context->withdraw(0, [&](const AsyncEvent& one) {
       return one.type == notice.type && one.port == notice.port;
     });

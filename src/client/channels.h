@@ -22,9 +22,9 @@
 
 namespace verbena::client {
 
-// CqEvent is an event of a completion queue, and AsyncEvent one of a context.  `object` is the
-// number that Channels::add_object() gave to the CQ, QP or SRQ; 0: an event of the port or the
-// device.
+// CqEvent is an event of a completion queue, and AsyncEvent is an asynchronous event of a context.
+// `object` is the number that Channels::add_object() has returned for the CQ, QP or SRQ.  It is 0
+// for an event of a port or of the device.
 struct CqEvent {
   std::uint64_t object = 0;
   std::uint64_t cookie = 0;
@@ -39,17 +39,19 @@ struct AsyncEvent {
 // Returns true for an event of a port.  `type` is an enum ibv_event_type.
 bool is_of_a_port(std::uint32_t type);
 
-// Returns the object whose removal also withdraws the entry from its queue.
+// Returns the owner of a queue entry: when the owner is removed, its entries are withdrawn from the
+// queue.
 inline std::uint64_t owner_of(const CqEvent& event) { return event.object; }
 inline std::uint64_t owner_of(const AsyncEvent& event) { return event.object; }
 inline std::uint64_t owner_of(const process::CmNotice& notice) { return notice.id.value; }
 
-// Holds a queue with a descriptor that is readable exactly while the queue has entries.  The cost
-// of withdrawing the entries of one owner does not depend on the number of other entries.
+// Holds a queue with a descriptor that is readable exactly while the queue has entries.
+// Withdrawing the entries of one owner takes the same time however many other entries there are.
 //
-// Invariant, under the lock: the descriptor is posted while there are entries, except while a
-// reader has taken the post but not yet the lock, or receives packets itself.  That reader posts
-// again if entries remain.  If another reader was quicker and no entry remains, it waits again.
+// Invariant, under the lock: the descriptor is posted (readable) while there are entries.  There
+// are two exceptions: a reader has taken the post but not yet the lock, or a reader receives
+// packets itself.  That reader posts again if entries remain.  If another reader has taken the last
+// entry, that reader waits again.
 template <class Entry>
 class EventQueue {
  public:
@@ -71,6 +73,7 @@ class EventQueue {
     }
   }
 
+  // Takes the next entry.  Returns false if there is none.
   bool try_next(Entry& entry) {
     const std::lock_guard lock(mutex_);
     if (entries_.empty()) return false;
@@ -79,12 +82,13 @@ class EventQueue {
     return true;
   }
 
-  // Notes that a thread receives packets, and will call take_received() for the entries that they
-  // bring.  So the first such entry need not make the descriptor readable.
+  // Notes that a thread receives packets, and will call take_received() for the entries that the
+  // packets cause.  So the first such entry need not make the descriptor readable.
   void will_receive() {
     const std::lock_guard lock(mutex_);
     reader_receives_ = true;
   }
+  // Ends what will_receive() has begun.  Takes the next entry; returns false if there is none.
   bool take_received(Entry& entry) {
     const std::lock_guard lock(mutex_);
     reader_receives_ = false;
@@ -98,7 +102,8 @@ class EventQueue {
     }
     return true;
   }
-  // Returns false if a reader may have to wait although the descriptor is readable, see EventFd.
+  // Returns false if a reader may have to wait although the descriptor was readable; see
+  // os::EventFd.
   bool never_waits() const { return fd_.never_waits(); }
 
   // Takes the next entry, and waits as read(2) on the descriptor does.  Returns 0 or the errno of
@@ -136,12 +141,12 @@ class EventQueue {
     std::vector<Entry> out;
     const std::lock_guard lock(mutex_);
     const auto [first, last] = by_owner_.equal_range(owner);
-    for (auto its = first; its != last;) {
-      const auto at = its++;
-      if (!select(std::as_const(*at->second))) continue;
-      out.push_back(std::move(*at->second));
-      entries_.erase(at->second);
-      by_owner_.erase(at);
+    for (auto next = first; next != last;) {
+      const auto current = next++;
+      if (!select(std::as_const(*current->second))) continue;
+      out.push_back(std::move(*current->second));
+      entries_.erase(current->second);
+      by_owner_.erase(current);
     }
     if (!out.empty()) make_unreadable_if_empty();
     return out;
@@ -155,13 +160,13 @@ class EventQueue {
     std::vector<Entry> out;
     const std::lock_guard lock(mutex_);
     for (auto next = entries_.begin(); next != entries_.end();) {
-      const auto at = next++;
-      if (!select(std::as_const(*at))) continue;
-      const auto [first, last] = by_owner_.equal_range(owner_of(*at));
-      out.push_back(std::move(*at));
+      const auto current = next++;
+      if (!select(std::as_const(*current))) continue;
+      const auto [first, last] = by_owner_.equal_range(owner_of(*current));
+      out.push_back(std::move(*current));
       by_owner_.erase(
-          std::find_if(first, last, [&](const auto& item) { return item.second == at; }));
-      entries_.erase(at);
+          std::find_if(first, last, [&](const auto& item) { return item.second == current; }));
+      entries_.erase(current);
     }
     if (!out.empty()) make_unreadable_if_empty();
     return out;
@@ -170,8 +175,9 @@ class EventQueue {
  private:
   using List = std::list<Entry>;
 
-  // Cleans up if a signal or a cancellation ends the sleep of a thread before it takes an entry.
-  // Some C libraries cancel after read(2) has taken the post, so the destructor posts again.
+  // Cleans up if a signal or a cancellation ends the sleep of a thread before the thread takes an
+  // entry.  Some C libraries cancel the thread after read(2) has taken the post, so the destructor
+  // posts again.
   struct Sleep {
     EventQueue& queue;
     bool has_taken = false;
@@ -184,7 +190,7 @@ class EventQueue {
     }
   };
 
-  // REQUIRES: the caller holds the lock, for pop(), post() and quieten().
+  // REQUIRES: the caller of pop(), post() or make_unreadable_if_empty() holds the lock.
   void pop(Entry& entry) {
     by_owner_.erase(by_owner_.lower_bound(owner_of(entries_.front())));  // the owner's oldest entry
     entry = std::move(entries_.front());
@@ -194,25 +200,25 @@ class EventQueue {
     ++posts_;
     fd_.post();
   }
-  // Makes the descriptor unreadable if the queue is empty.  If try_take() may wait, leaves the post
-  // to a sleeping reader, which finds no entry and sleeps again.  If both tried to take the post,
-  // the loser would wait.
+  // Makes the descriptor unreadable if the queue is empty.  If try_take() may wait and a reader
+  // sleeps, does not take the post: the reader takes the post, finds no entry and sleeps again.  If
+  // both tried to take the post, the slower one would wait.
   void make_unreadable_if_empty() {
     if (entries_.empty() && (sleepers_ == 0 || fd_.never_waits())) (void)fd_.try_take();
   }
 
   os::EventFd fd_;
-  std::uint64_t posts_ = 0;
-  std::uint32_t sleepers_ = 0;
-  bool reader_receives_ = false;
-  bool withheld_ = false;  // an entry has come since will_receive(), and was not posted
+  std::uint64_t posts_ = 0;       // the number of calls of post()
+  std::uint32_t sleepers_ = 0;    // readers that sleep in next()
+  bool reader_receives_ = false;  // will_receive() was called, but not yet take_received()
+  bool withheld_ = false;         // an entry has come since will_receive(), and was not posted
   std::mutex mutex_;
   List entries_;
   std::multimap<std::uint64_t, typename List::iterator> by_owner_;  // oldest first for each owner
 };
 
-// Holds the events of CQs or ids.  `users` counts the CQs or ids that report to the channel; the
-// lock of Channels guards it.
+// These two channels hold the events of CQs or of ids.  `users` counts the CQs or ids that report
+// to the channel.  The lock of Channels guards `users`.
 struct CompletionChannel : EventQueue<CqEvent> {
   using EventQueue::EventQueue;
   std::uint32_t users = 0;
@@ -228,19 +234,19 @@ struct Context : EventQueue<AsyncEvent> {
   std::uint32_t device = VB_ALL_DEVICES;  // guarded by the lock of Channels
 };
 
-// Shares a channel between Channels and a thread that is about to wait on it, because some programs
-// destroy a channel while a thread waits on it (rping, at its end).  The thread then never gets an
-// event, and the descriptor stays open while the thread waits.
+// A shared pointer belongs to Channels and to each thread that is about to wait on the channel,
+// because some programs (rping, at its end) destroy a channel while a thread waits on it.  The
+// thread then never gets an event, and the descriptor remains open while the thread waits.
 template <class Queue>
 using Shared = std::shared_ptr<Queue>;
 using CompletionChannelHandle = Handle<Shared<CompletionChannel>>;
 using CmChannelHandle = Handle<Shared<CmChannel>>;
 using ContextHandle = Handle<Shared<Context>>;
 
-// Names the destination of the events of a CQ, QP or SRQ, and the cookie that the events carry.
+// Describes where the events of a CQ, QP or SRQ go, and the cookie that the events carry.
 struct EventTarget {
   CompletionChannelHandle channel{};  // for a CQ; null: none
-  ContextHandle context{};            // events for a closed context are dropped
+  ContextHandle context{};            // if the context is closed, its events are dropped
   std::uint64_t cookie = 0;
 };
 
@@ -250,13 +256,13 @@ class Channels {
  public:
   // Limits the channels of each kind, and the contexts.
   static constexpr std::uint32_t kChannelsMax = 65536;
-  // Limits the unread user events of each event channel.  It does not limit other events, which
-  // must be reported.
+  // Limits the unread user events (RDMA_CM_EVENT_USER) of each event channel.  Other events have no
+  // limit, because they must be reported.
   static constexpr std::size_t kUnreadEventsMax = 65'536;
 
   Channels();
 
-  // Counts refusals because of kChannelsMax or kUnreadEventsMax.
+  // Returns the number of refusals because of kChannelsMax or kUnreadEventsMax.
   std::uint64_t limits_met() const { return limits_met_.load(std::memory_order_relaxed); }
 
   // The next functions manage completion channels.
@@ -270,8 +276,9 @@ class Channels {
   Result<void> destroy_context(ContextHandle context);
   Shared<Context> context(ContextHandle context);
 
-  // Returns a number for a CQ, QP or SRQ: the engine's cookie for it.  It is valid until
-  // remove_object(), after which no queue returns an event of the object.
+  // Returns a number for a CQ, QP or SRQ.  The engine uses the number as its cookie for the object.
+  // The number is valid until remove_object().  After that, no queue returns an event of the
+  // object.
   Result<std::uint64_t> add_object(const EventTarget& target);
   void remove_object(std::uint64_t object);
   // Returns an empty EventTarget if there is no such object.
@@ -281,21 +288,21 @@ class Channels {
   Result<CmChannelHandle> create_cm();
   Result<void> destroy_cm(CmChannelHandle channel);
   Shared<CmChannel> cm(CmChannelHandle channel);
-  // From now on, hides the events of each id that a CONNECT_REQUEST created, until the program has
-  // accepted that id.
+  // From now on, hides the events of each id that a CONNECT_REQUEST has created, until the program
+  // has accepted the request.
   Result<void> hide_lost_requests(CmChannelHandle channel);
   Result<void> add_id(process::ConnectionHandle id, CmChannelHandle channel);
-  // Returns the notices of the id that nobody has taken.
+  // Removes the id, and returns its unread notices.
   std::vector<process::CmNotice> remove_id(process::ConnectionHandle id);
-  // Drops the unread events of this join.
+  // Drops the unread events of one join of a multicast group.
   void remove_group(process::ConnectionHandle id, std::uint64_t group);
   Result<void> migrate_id(process::ConnectionHandle id, CmChannelHandle channel);
-  // Queues an event that the program itself has written, in the id's channel.  kNoResources: it is
-  // a user event, and kUnreadEventsMax events are unread.
+  // Queues an event that the program itself has written, in the id's channel.  kNoResources: the
+  // event is a user event, and kUnreadEventsMax events are unread.
   Result<void> write_event(process::CmNotice&& notice);
 
-  // Queues an event in its channel or context.  Returns true if other events wait in the same event
-  // channel, so that its reader will take more events.
+  // Queues an event in its channel or context.  Returns true if the event went to an event channel
+  // that already had events, so that its reader will take more events.
   bool dispatch(const process::Notice& notice);
 
  private:

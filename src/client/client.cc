@@ -23,20 +23,20 @@
 namespace verbena::client {
 namespace {
 
-// A flood of datagrams must not keep commands waiting, so the drive lock is released after polling
-// the sockets this many times.
+// Limits how often the sockets are polled under one lock.  Commands need the drive lock, and must
+// not wait until a flood of datagrams ends.
 constexpr int kSocketPollsMax = 16;
-// The answer to a READ may be two million packets.  Neither commands nor received packets must wait
-// for all of them.
-constexpr int kBurstsOfFlush = 8;
+// Limits the bursts that one flush() sends.  The answer to a READ may have two million packets.
+// Neither commands nor received packets must wait until all of these are sent.
+constexpr int kBurstsPerFlush = 8;
 constexpr std::uint32_t kDeviceFatal = 8;  // IBV_EVENT_DEVICE_FATAL
 
-std::uint64_t capture_of_environment() {
+std::uint64_t capture_from_environment() {
   const char* text = ::secure_getenv("VERBENA_CAPTURE");
   return text == nullptr ? 0 : std::strtoull(text, nullptr, 10);
 }
 
-Result<hca::Personality> personality_of_environment(std::string& problem) {
+Result<hca::Personality> personality_from_environment(std::string& problem) {
   const char* text = ::secure_getenv("VERBENA_PERSONALITY");
   const std::string name = text == nullptr ? "" : text;
   if (name.empty() || name == "connectx") return hca::kConnectX;
@@ -45,8 +45,8 @@ Result<hca::Personality> personality_of_environment(std::string& problem) {
   return fail(Errc::kInvalidArgument, "no such personality");
 }
 
-// Returns true if the program uses lanes to programs of its host.
-Result<bool> lanes_of_environment(std::string& problem) {
+// Returns true if the program may use lanes to the other programs of its host.
+Result<bool> lanes_from_environment(std::string& problem) {
   const char* text = ::secure_getenv("VERBENA_LINK");
   const std::string name = text == nullptr ? "" : text;
   if (name.empty() || name == "lane") return true;
@@ -74,8 +74,8 @@ Client::Client(const process::Process::Config& config, Watches watches, os::Fork
 Client::~Client() { driver_.stop(); }
 
 Result<std::unique_ptr<Client>> Client::connect(std::string& problem) {
-  const hca::Personality personality = VB_TRY(personality_of_environment(problem));
-  const bool lanes = VB_TRY(lanes_of_environment(problem));
+  const hca::Personality personality = VB_TRY(personality_from_environment(problem));
+  const bool lanes = VB_TRY(lanes_from_environment(problem));
   if (!lanes && os::fabric_host_of_environment()) {
     problem = "VERBENA_LINK is 'udp', but a host of a fabric has no UDP";
     return fail(Errc::kInvalidArgument, "no such link");
@@ -85,11 +85,11 @@ Result<std::unique_ptr<Client>> Client::connect(std::string& problem) {
   std::unique_ptr<Client> client(new Client({.personality = personality,
                                              .build = build_id(),
                                              .pid = static_cast<std::uint32_t>(::getpid()),
-                                             .capture = capture_of_environment(),
+                                             .capture = capture_from_environment(),
                                              .lanes = lanes},
                                             std::move(watches), std::move(fork_mark)));
-  // A capture shows packets, and direct accesses have none.
-  VB_TRY_VOID(client->begin(lanes && capture_of_environment() == 0));
+  // Allows no direct access with a capture, because direct accesses have no packets to capture.
+  VB_TRY_VOID(client->begin(lanes && capture_from_environment() == 0));
   VB_TRY_VOID(client->join(problem));
   return client;
 }
@@ -107,7 +107,8 @@ Result<void> Client::begin(bool allows_direct_access) {
   return driver_.start();
 }
 
-// Without shared memory nobody else sees the table, but the program works.
+// Creates the table of QPs.  If the program may not create shared memory, uses private memory.
+// Then no other process can read the table, but the program works.
 Result<void> Client::make_qp_table() {
   auto shared = os::create_shared_memory("verbena-qps", ipc::QpTable::kBytes);
   if (shared) {
@@ -126,9 +127,9 @@ void Client::abandon() VB_NO_THREAD_SAFETY_ANALYSIS {
   Driver::after_fork_in_child();
   agent_.abandon();
   watches_.abandon();
-  // Closes the descriptors of the members instead of destroying them: a child of a bare clone() may
-  // have begun while another thread held a lock of the allocator, and free() would then wait for
-  // ever.
+  // Closes the descriptors of the members, but does not destroy the members.  A bare clone() may
+  // have made this child while another thread had locked a mutex of the allocator.  Then free()
+  // would wait for ever.
   data_.abandon();
   links_.abandon();
   qp_table_.fd.reset();
@@ -140,26 +141,26 @@ void Client::abandon() VB_NO_THREAD_SAFETY_ANALYSIS {
 Result<void> Client::join(std::string& problem) {
   if (joined_.load()) return {};
   const NoCancellation whole_call;
-  const std::lock_guard one_at_a_time(joining_);
-  // An agent that is about to end may still answer; then this loop starts the next one.
+  const std::lock_guard one_at_a_time(join_mutex_);
+  // An agent that is about to end may still answer.  Then the next attempt starts a new agent.
   constexpr int kAttempts = 5;
   for (int attempt = 0;; ++attempt) {
     if (joined_.load()) return {};
-    bool again = false;
-    auto joined = try_join(problem, again);
-    if (joined || !again || attempt == kAttempts) return joined;
+    bool should_retry = false;
+    auto joined = try_join(problem, should_retry);
+    if (joined || !should_retry || attempt == kAttempts) return joined;
   }
 }
 
-Result<void> Client::try_join(std::string& problem, bool& again) {
+Result<void> Client::try_join(std::string& problem, bool& should_retry) {
   os::Daemon daemon;
   auto channel = VB_TRY(find_agent(problem, daemon));
-  Answer<ipc::Welcome> answer;
+  PendingResult<ipc::Welcome> answer;
   Started<ipc::Welcome> started;
   std::optional<AgentLink::AwaitedAnswer> awaited;
   {
     const Driving lock(driver_);
-    // An earlier attempt that ran out of memory may have left its connection open.
+    // An earlier attempt may have run out of memory before it closed its connection.
     if (agent_loss_unfinished_ || agent_.is_open()) handle_agent_loss(os::now());
     if (const auto opened = agent_.open(std::move(channel), std::move(daemon)); !opened) {
       handle_agent_loss(os::now());
@@ -178,7 +179,7 @@ Result<void> Client::try_join(std::string& problem, bool& again) {
   const Driving lock(driver_);
   awaited.reset();
   started.emplace<Pending>();  // destroying a Pending needs the drive lock
-  auto joined = check_welcome(answer.result, problem, again);
+  auto joined = check_welcome(answer.result, problem, should_retry);
   if (joined) {
     joined_.store(true);
   } else if (agent_.is_open()) {
@@ -187,9 +188,9 @@ Result<void> Client::try_join(std::string& problem, bool& again) {
   return joined;
 }
 
-// Returns the result of Hello.  Sets `again` if another agent may give a better result.
+// Returns the result of Hello.  Sets `should_retry` if another agent may give a better result.
 Result<void> Client::check_welcome(const std::optional<Result<ipc::Welcome>>& welcome,
-                                   std::string& problem, bool& again) {
+                                   std::string& problem, bool& should_retry) {
   if (!welcome) {
     problem = "the agent does not answer (is it stopped? see 'verbena agent status')";
     return fail(Errc::kUnreachable, "no agent");
@@ -204,20 +205,20 @@ Result<void> Client::check_welcome(const std::optional<Result<ipc::Welcome>>& we
   }
   if (*welcome && !(*welcome)->refusal.empty()) {
     problem = (*welcome)->refusal;
-    again = (*welcome)->again;
+    should_retry = (*welcome)->again;
     return fail(Errc::kPermission, "the agent refused");
   }
   // An agent may also die after its Welcome.
   if (!*welcome || !process_.connected()) {
     problem = "the agent went away during the first exchange";
-    again = true;
+    should_retry = true;
     return fail(Errc::kUnreachable, "no agent");
   }
   return {};
 }
 
-// Cleans up after the agent's death.  If memory runs out, this function throws in the middle, and
-// the next turn calls it again.
+// Cleans up after the agent's death.  If memory runs out, this function throws before it has
+// finished, and the next receive() calls it again.
 void Client::handle_agent_loss(Time now) {
   agent_loss_unfinished_ = true;
   needs_flush_ = true;
@@ -246,8 +247,8 @@ bool Client::receive(Time now, std::optional<os::UdpReceiver::Poll> poll_mode) {
   return any_packets;
 }
 
-// Polls the lanes and the sockets.  Polling the sockets costs system calls.  So a program that
-// polls and has lanes polls the sockets only from time to time, unless packets have come by them a
+// Polls the lanes and the sockets.  Polling the sockets costs system calls.  So if a program polls
+// and has lanes, polls the sockets only from time to time, unless packets came by the sockets a
 // moment ago.
 bool Client::receive_packets(Time now, os::UdpReceiver::Poll poll_mode) {
   constexpr Duration kSocketPollEvery = std::chrono::microseconds(20);
@@ -266,7 +267,7 @@ bool Client::receive_packets(Time now, os::UdpReceiver::Poll poll_mode) {
 
 bool Client::receive_from_sockets(Time now, os::UdpReceiver::Poll poll_mode) {
   bool any_packets = false;
-  for (int turn = 0; turn < kSocketPollsMax; ++turn) {
+  for (int polls = 0; polls < kSocketPollsMax; ++polls) {
     const auto take = [&](const link::Arrival& arrival) VB_NO_THREAD_SAFETY_ANALYSIS {
       needs_flush_ = true;
       process_.receive(arrival, now);
@@ -274,11 +275,12 @@ bool Client::receive_from_sockets(Time now, os::UdpReceiver::Poll poll_mode) {
     const auto send = [&]() VB_NO_THREAD_SAFETY_ANALYSIS { flush(); };
     const auto received = data_.receive(
         now, poll_mode, take, [&] { return has_posts(); }, send);
-    if (data_.take_dropped()) process_.show_soon();  // the next packet may come much later
+    if (data_.take_dropped())
+      process_.show_soon();  // does not wait for the next packet, which may come late
     any_packets |= received.any_packets;
     if (!received.full) return any_packets;
-    flush();          // acknowledgements do not wait for the end of a flood
-    now = os::now();  // flush() used a later time, and the engine's time must not go back
+    flush();          // sends acknowledgements before the flood ends
+    now = os::now();  // flush() used a later time, and the engine's time must never decrease
   }
   unfinished_ = true;
   return any_packets;
@@ -286,10 +288,10 @@ bool Client::receive_from_sockets(Time now, os::UdpReceiver::Poll poll_mode) {
 
 void Client::flush() {
   const Time now = os::now();
-  needs_flush_ = true;  // in case an exception ends this function
+  needs_flush_ = true;  // remains true if an exception ends this function
   if (data_.coalesces() && process_.hears_others()) data_.stop_coalescing();
   bool more = true;
-  for (int bursts = 0; more && bursts < kBurstsOfFlush; ++bursts) {
+  for (int bursts = 0; more && bursts < kBurstsPerFlush; ++bursts) {
     more = process_.transmit(data_.burst(), now);
     data_.send();
   }
@@ -320,7 +322,7 @@ void Client::deliver_notices(Time now) {
       if (!undelivered_) break;
       describe(*undelivered_, now);
     }
-    events_wait_ |= channels_.dispatch(*undelivered_);
+    has_new_events_ |= channels_.dispatch(*undelivered_);
     undelivered_.reset();
   }
   while (const auto failure = process_.engine().poll_failure()) {
@@ -356,7 +358,7 @@ void Client::show_counters() {
                        .progress = driver_.progress_wakes()});
 }
 
-void Client::begin_turn() { agent_.begin_turn(); }
+void Client::begin_iteration() { agent_.begin_iteration(); }
 
 void Client::unpark() {
   watches_.clear_lanes();
@@ -364,13 +366,15 @@ void Client::unpark() {
   process_.lanes().unpark();
 }
 
-bool Client::end_turn(Time now) { return agent_.end_turn(std::exchange(events_wait_, false), now); }
+bool Client::end_iteration(Time now) {
+  return agent_.end_iteration(std::exchange(has_new_events_, false), now);
+}
 
-void Client::after_turn() {
+void Client::after_iteration() {
   if (trim_is_pending_.load() && trim_is_pending_.exchange(false)) os::trim_heap();
 }
 
-void Client::ready(Watches::Kind kind) VB_NO_THREAD_SAFETY_ANALYSIS {
+void Client::on_ready(Watches::Kind kind) VB_NO_THREAD_SAFETY_ANALYSIS {
   if (kind == Watches::Kind::kAgent) agent_.note_message();
   if (kind == Watches::Kind::kReaper) {
     const Driving lock(driver_);
@@ -391,23 +395,23 @@ void Client::receive_messages(Time now) {
       while (!rest.empty()) {
         const auto message = ipc::take_message(rest);
         if (!message) return handle_agent_loss(now);
-        if (is_remark(*message, now)) continue;
-        // The descriptors come first: the completion of the request may use the sockets.
+        if (show_if_remark(*message, now)) continue;
+        // Takes the descriptors first, because the completion of the request may use the sockets.
         const bool complete =
             take_descriptors(*message, std::exchange(fds, {})) && (*datagram)->complete;
         if (!process_.on_message(*message, now, complete)) return handle_agent_loss(now);
       }
     } catch (const std::bad_alloc&) {
-      // The message is lost, and a thread may wait for it.  The end of the connection wakes that
-      // thread.
+      // The message is lost, but a thread may wait for it.  So ends the connection, which wakes
+      // that thread.
       agent_.shut_down();
       throw;
     }
   }
 }
 
-// Returns true if the message is a remark, and shows it to the user.
-bool Client::is_remark(std::span<const std::byte> message, Time now) {
+// If the message is a remark, shows it to the user and returns true.
+bool Client::show_if_remark(std::span<const std::byte> message, Time now) {
   const auto envelope = ipc::open(message);
   if (!envelope || envelope->type != ipc::Type::kRemark) return false;
   if (const auto remark = ipc::decode<ipc::Remark>(*envelope)) {
@@ -421,9 +425,10 @@ bool Client::take_descriptors(std::span<const std::byte> message, std::vector<os
   const auto envelope = ipc::open(message);
   if (!envelope) return true;  // the process reports the error
   if (envelope->type == ipc::Type::kLeased) {
-    if (process_.lanes().has_uplink()) return fds.empty();  // the program needs no sockets
-    // All hosts use port 4791.  Other hosts do not know of any other port, so the program then
-    // reaches this host alone.
+    if (process_.lanes().has_uplink())
+      return fds.empty();  // a program with an uplink gets no sockets
+    // All other hosts expect packets on port 4791 only.  If this program has another port, it can
+    // reach only this host.
     std::function<bool(const Gid&)> is_of_this_host;
     if (process_.udp_port() != wire::kRoceUdpPort) {
       is_of_this_host = [this](const Gid& address) VB_NO_THREAD_SAFETY_ANALYSIS {
@@ -450,9 +455,9 @@ bool Client::take_descriptors(std::span<const std::byte> message, std::vector<os
 
 // ---- commands
 
-// Polls, because the end of an access wakes nobody: initiators should not have to search for
-// waiting threads.
-void Client::wait_for(std::vector<link::Lanes::Access> accesses) {
+// Waits until the accesses have ended.  Polls, because the end of an access wakes no thread: the
+// initiator would have to find out at each end whether a thread waits.
+void Client::wait_for_end_of(std::vector<link::Lanes::Access> accesses) {
   constexpr int kShortWaits = 200;
   constexpr auto kPause = std::chrono::milliseconds(1);
   for (int i = 0;; ++i) {
@@ -470,7 +475,7 @@ void Client::wait_for(std::vector<link::Lanes::Access> accesses) {
 
 void Client::begin_command() {
   driver_.send_deferred();
-  needs_flush_ = true;  // in case an exception skips finish_command()
+  needs_flush_ = true;  // remains true if an exception skips finish_command()
 }
 
 void Client::finish_command() {
@@ -480,7 +485,7 @@ void Client::finish_command() {
     watches_.wake();
   }
   driver_.try_flush();
-  // The progress thread trims the heap, so that the program need not wait for it.
+  // Lets the progress thread trim the heap, so that the program does not wait for that.
   if (heap_trim_.is_due(process_.engine().qp_count())) {
     trim_is_pending_.store(true);
     watches_.wake();
@@ -493,7 +498,8 @@ void Client::forget(vb_request& request) {
 }
 
 int Client::cancel(RequestQueue& queue, vb_request& request, bool* was_done) {
-  // Completions run under the lock: if the request is not done now, it never will be.
+  // Completions run under the lock.  So if the request is not done when this function has the lock,
+  // its completion never runs.
   const Driving lock(driver_);
   const bool found = queue.cancel(request, was_done);
   submitted_.erase(&request);
@@ -509,15 +515,15 @@ void Client::send_all_queued(std::chrono::milliseconds timeout) {
   for (;;) {
     driver_.try_flush();
     if (agent_.all_sent() || os::now() >= deadline) break;
-    agent_.wait_for_room(deadline);
+    agent_.wait_until_writable(deadline);
   }
-  process_.show_now(os::now());  // the agent adds these counters to the port's
+  process_.show_now(os::now());  // the agent adds these counters to those of the port
   show_counters();
 }
 
 void Client::flush_capture(std::chrono::milliseconds timeout) {
   const NoCancellation whole_call;
-  Answer<ipc::Done> answer;
+  PendingResult<ipc::Done> answer;
   Started<ipc::Done> started;
   std::optional<AgentLink::AwaitedAnswer> awaited;
   {
@@ -538,13 +544,13 @@ void Client::flush_capture(std::chrono::milliseconds timeout) {
 }
 
 std::string Client::explain(const Error& error) {
-  const std::string& agent = process_.last_text();
-  if (error.from_agent && !agent.empty()) {
-    diagnostics_.write(agent, os::now());
-    return agent;
+  const std::string& agent_text = process_.last_text();
+  if (error.from_agent && !agent_text.empty()) {
+    diagnostics_.write(agent_text, os::now());
+    return agent_text;
   }
   std::string text = *error.context != '\0' ? error.context : to_string(error.code);
-  if (is_programs_fault(error.code)) diagnostics_.write_refusal(text, os::now());
+  if (is_program_error(error.code)) diagnostics_.write_refusal(text, os::now());
   return text;
 }
 

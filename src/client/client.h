@@ -37,24 +37,25 @@ using c_api::RequestQueue;
 using c_api::settle;
 using c_api::Submission;
 
-// Runs a program's half of the stack in real time: a process::Process between the program's
+// Runs a program's half of the stack in real time.  Connects a process::Process with the program's
 // threads, its sockets (DataPath) and its agent (AgentLink).  The Driver decides which thread runs
 // the Process.
 //
-// A thread locks joining_ before the drive lock, and the drive lock before the channels' locks.
+// A thread locks join_mutex_ before the drive lock, and the drive lock before the channels' locks.
 class Client final : private Driver::Work {
  public:
   // Finds the user's agent, or starts one, and sends Hello.  `problem` explains a failure in one
   // line.
   static Result<std::unique_ptr<Client>> connect(std::string& problem);
-  // Joins the next agent if the last one has died; see process::Process for the effects.  If many
+  // Joins the next agent if the last agent has died; see process::Process for the effects.  If many
   // threads call join(), one of them joins and the others wait.  Costs one atomic load if the agent
   // lives.
   Result<void> join(std::string& problem);
   ~Client();
 
   // ---- commands ----
-  // Runs `body(process, now)` under the drive lock, and then sends and delivers the results.
+  // Runs `body(process, now)` under the drive lock, and then sends the resulting messages and
+  // packets and delivers the resulting events.
   template <class Body>
   auto command(Body body) {
     const Driving lock(driver_);
@@ -70,37 +71,39 @@ class Client final : private Driver::Work {
   auto revoke(Body body) {
     std::vector<link::Lanes::Access> accesses;
     auto result = command([&](process::Process& process, Time now) {
-      auto made = body(process, now);
+      auto body_result = body(process, now);
       accesses = process.lanes().accesses();
-      return made;
+      return body_result;
     });
-    if (!accesses.empty()) wait_for(std::move(accesses));
+    if (!accesses.empty()) wait_for_end_of(std::move(accesses));
     return result;
   }
-  // Starts an asynchronous command and waits for its end.  Waits for the agent's answer, but never
-  // for a peer's answer.  Not a cancellation point.
+  // Starts an asynchronous command and waits for its end.  The command may wait for the agent's
+  // answer, but never for a peer's answer.  This function is not a cancellation point.
   template <class T, class Start>
   Result<T> call(Start start);
   // Starts an asynchronous command for `submission`.  Returns its status, or EINPROGRESS.
   // `finish(process, result)` runs under the drive lock and makes the caller's result.
   template <class T, class Start, class Finish>
   int submit(const Submission& submission, Start start, Finish finish);
-  // Drops the record of a submitted request that the program has taken.
+  // Removes the record of a submitted request whose result the program has taken.
   void forget(vb_request& request);
-  // Cancels a submitted request.  Returns 0, or EINVAL if the queue does not have it.  *was_done
-  // tells whether the command had been carried out.
+  // Cancels a submitted request.  Returns 0, or EINVAL if the request is not in the queue.  Sets
+  // *was_done if the command had been carried out already.
   int cancel(RequestQueue& queue, vb_request& request, bool* was_done);
-  // Sends all that is queued, because the program exits, perhaps from a signal handler inside any
-  // call.  Gives up after `timeout`, if another thread drives or the agent is slow to read.
+  // Sends all queued packets and messages, because the program exits.  It may exit in a signal
+  // handler that has interrupted any call.  Gives up after `timeout` if another thread drives or
+  // the agent is slow to read.
   void send_all_queued(std::chrono::milliseconds timeout);
-  // Waits until all packets captured so far are in the file, because the program exits.
+  // Waits until all packets captured so far are in the capture file, because the program exits.
+  // Gives up after `timeout`.
   void flush_capture(std::chrono::milliseconds timeout);
 
-  // Takes the next event of a completion channel, see BlockedWait.
+  // Takes the next event of a completion channel (BlockedWait::next()).
   int next_event(CompletionChannel& channel, CqEvent& event) {
     return blocked_.next(channel, event);
   }
-  // These two call the functions of EventWait.
+  // The next two functions call those of EventWait.
   int next_event(CmChannel& channel, process::CmNotice& notice) {
     return events_.next(channel, notice);
   }
@@ -108,15 +111,15 @@ class Client final : private Driver::Work {
 
   // Returns the engine, whose direct calls need no drive lock.
   hca::Engine& engine() VB_NO_THREAD_SAFETY_ANALYSIS { return process_.engine(); }
-  // These three call the functions of the Driver.
+  // The next three functions call those of the Driver with the same names.
   void kick() { driver_.kick(); }
   void poll() {
     AgentLink::set_will_take_more_events(false);
     driver_.poll();
   }
   void cq_armed() { driver_.cq_armed(); }
-  // Describes a failure.  If the agent refused, this is the agent's text, and a line for the user
-  // (Diagnostics) has it as well.
+  // Returns a text that describes a failure.  If the agent refused a request, returns the agent's
+  // text, and also writes that text as a line for the user (Diagnostics).
   std::string explain(const Error& error) VB_REQUIRES(drive_lock);
 
   Diagnostics& diagnostics() { return diagnostics_; }
@@ -124,12 +127,13 @@ class Client final : private Driver::Work {
   bool capturing() const VB_NO_THREAD_SAFETY_ANALYSIS { return data_.capturing(); }
 
   // ---- fork ----
-  // Returns true in a forked child, which has a copy of this object and must not use it.
+  // Returns true in a forked child.  The child has a copy of this object, and must not use it.
   bool in_copy() const { return fork_mark_.in_copy(); }
   void before_fork() { driver_.before_fork(); }
   void after_fork_in_parent() { driver_.after_fork_in_parent(); }
-  // Closes the inherited descriptors in the child, and touches nothing of the parent's.  Leaves the
-  // descriptors of channels open, because the program knows their numbers and closes them itself.
+  // Closes the inherited descriptors in the child, and does not change anything that the child
+  // shares with the parent.  Leaves the descriptors of channels open, because the program knows
+  // their numbers and closes them itself.
   void abandon();
 
   // Returns the time now.
@@ -139,7 +143,7 @@ class Client final : private Driver::Work {
   // Carries the result of a command from its completion, which runs under the drive lock, to the
   // call that waits for it.
   template <class T>
-  struct Answer {
+  struct PendingResult {
     std::mutex mutex;
     std::condition_variable available;
     std::optional<Result<T>> result;
@@ -162,9 +166,9 @@ class Client final : private Driver::Work {
 
   Result<void> begin(bool allows_direct_access);
   Result<void> make_qp_table() VB_REQUIRES(drive_lock);
-  Result<void> try_join(std::string& problem, bool& again);
+  Result<void> try_join(std::string& problem, bool& should_retry);
   Result<void> check_welcome(const std::optional<Result<ipc::Welcome>>& welcome,
-                             std::string& problem, bool& again) VB_REQUIRES(drive_lock);
+                             std::string& problem, bool& should_retry) VB_REQUIRES(drive_lock);
 
   // ---- Driver::Work
   bool receive(Time now, std::optional<os::UdpReceiver::Poll> poll_mode)
@@ -172,15 +176,15 @@ class Client final : private Driver::Work {
   void flush() VB_REQUIRES(drive_lock) override;
   void deliver(Time now) VB_REQUIRES(drive_lock) override;
   Time deadline() const VB_REQUIRES(drive_lock) override { return process_.deadline(); }
-  void begin_turn() VB_REQUIRES(drive_lock) override;
-  bool end_turn(Time now) VB_REQUIRES(drive_lock) override;
+  void begin_iteration() VB_REQUIRES(drive_lock) override;
+  bool end_iteration(Time now) VB_REQUIRES(drive_lock) override;
   bool take_unfinished() VB_REQUIRES(drive_lock) override {
     return std::exchange(unfinished_, false);
   }
   bool park() VB_REQUIRES(drive_lock) override { return process_.lanes().park(); }
   void unpark() VB_REQUIRES(drive_lock) override;
   bool has_lanes() VB_REQUIRES(drive_lock) override { return !process_.lanes().empty(); }
-  bool waits_for_room() VB_REQUIRES(drive_lock) override { return engine().waits_for_lane(); }
+  bool waits_for_lane_space() VB_REQUIRES(drive_lock) override { return engine().waits_for_lane(); }
   bool has_posts() override { return engine().has_work(); }
   bool posts_can_wait() const override VB_REQUIRES(drive_lock) {
     return process_.engine().posts_can_wait();
@@ -189,22 +193,24 @@ class Client final : private Driver::Work {
     return data_.coalesces();
   }
   bool needs_flush() const override VB_REQUIRES(drive_lock) {
-    return needs_flush_ || agent_.holds_messages() || process_.engine().waits_for_lane();
+    return needs_flush_ || agent_.has_delayed_messages() || process_.engine().waits_for_lane();
   }
-  bool needs_turn() const override VB_NO_THREAD_SAFETY_ANALYSIS { return agent_.needs_turn(); }
+  bool needs_progress_thread() const override VB_NO_THREAD_SAFETY_ANALYSIS {
+    return agent_.needs_progress_thread();
+  }
   bool delegate_messages() override VB_NO_THREAD_SAFETY_ANALYSIS {
     return agent_.delegate_messages();
   }
-  void after_turn() override;
-  void ready(Watches::Kind kind) override;
+  void after_iteration() override;
+  void on_ready(Watches::Kind kind) override;
 
-  void wait_for(std::vector<link::Lanes::Access> accesses);
+  void wait_for_end_of(std::vector<link::Lanes::Access> accesses);
   void begin_command() VB_REQUIRES(drive_lock);
   void finish_command() VB_REQUIRES(drive_lock);
   void receive_messages(Time now) VB_REQUIRES(drive_lock);
   bool receive_packets(Time now, os::UdpReceiver::Poll poll_mode) VB_REQUIRES(drive_lock);
   bool receive_from_sockets(Time now, os::UdpReceiver::Poll poll_mode) VB_REQUIRES(drive_lock);
-  bool is_remark(std::span<const std::byte> message, Time now) VB_REQUIRES(drive_lock);
+  bool show_if_remark(std::span<const std::byte> message, Time now) VB_REQUIRES(drive_lock);
   bool take_descriptors(std::span<const std::byte> message, std::vector<os::Fd> fds)
       VB_REQUIRES(drive_lock);
   void handle_agent_loss(Time now) VB_REQUIRES(drive_lock);
@@ -215,7 +221,8 @@ class Client final : private Driver::Work {
 
   os::ForkMark fork_mark_;
   Watches watches_;
-  Channels channels_;  // completions that process_ and submitted_ hold may use it to the end
+  // Precedes process_ and submitted_, because their destructors may still deliver to channels.
+  Channels channels_;
   process::Process process_ VB_GUARDED_BY(drive_lock);
   AgentLink agent_ VB_GUARDED_BY(drive_lock);
   DataPath data_ VB_GUARDED_BY(drive_lock);
@@ -223,11 +230,12 @@ class Client final : private Driver::Work {
   Time sockets_polled_at_ VB_GUARDED_BY(drive_lock){};
   Time sockets_had_packets_at_ VB_GUARDED_BY(drive_lock){};
   os::SharedMemory qp_table_ VB_GUARDED_BY(drive_lock);
-  // These two members hold work that an earlier call could not finish because memory ran out.
+  // These two members record work that an earlier call could not finish because memory ran out.
   std::optional<process::Notice> undelivered_ VB_GUARDED_BY(drive_lock);
   bool agent_loss_unfinished_ VB_GUARDED_BY(drive_lock) = false;
-  bool events_wait_ VB_GUARDED_BY(drive_lock) = false;  // events came since the last turn
-  bool needs_flush_ VB_GUARDED_BY(drive_lock) = false;  // something was received or is left over
+  // Events were delivered since the last iteration.
+  bool has_new_events_ VB_GUARDED_BY(drive_lock) = false;
+  bool needs_flush_ VB_GUARDED_BY(drive_lock) = false;  // see needs_flush()
   bool unfinished_ VB_GUARDED_BY(drive_lock) = false;   // see take_unfinished()
   std::map<vb_request*, SubmittedCommand> submitted_ VB_GUARDED_BY(drive_lock);
   Time counters_shown_ VB_GUARDED_BY(drive_lock){};
@@ -235,8 +243,8 @@ class Client final : private Driver::Work {
   Diagnostics diagnostics_;
   std::atomic<bool> trim_is_pending_{false};
   std::atomic<bool> joined_{false};
-  std::mutex joining_;  // held for a whole join()
-  Driver driver_;       // its thread uses all members above
+  std::mutex join_mutex_;  // locked during a whole join()
+  Driver driver_;          // its thread uses all members above
   BlockedWait blocked_;
   EventWait events_;
 };
@@ -244,7 +252,7 @@ class Client final : private Driver::Work {
 template <class T, class Start>
 Result<T> Client::call(Start start) {
   const NoCancellation whole_call;
-  Answer<T> answer;
+  PendingResult<T> answer;
   Started<T> started = Result<T>(fail(Errc::kBadState, "not started"));
   std::optional<AgentLink::AwaitedAnswer> awaited;
   {
@@ -269,35 +277,35 @@ Result<T> Client::call(Start start) {
 template <class T, class Start, class Finish>
 int Client::submit(const Submission& submission, Start start, Finish finish) {
   vb_request& request = submission.request;
-  const auto settled = [this, finish = std::move(finish)](const Result<T>& result)
-                           VB_NO_THREAD_SAFETY_ANALYSIS {
-                             const Result<void> end = finish(process_, result);
-                             return end ? std::pair(0, std::string())
-                                        : std::pair(to_errno(end.error()), explain(end.error()));
-                           };
+  const auto outcome_of =
+      [this, finish = std::move(finish)](const Result<T>& result) VB_NO_THREAD_SAFETY_ANALYSIS {
+        const Result<void> finished = finish(process_, result);
+        return finished ? std::pair(0, std::string())
+                        : std::pair(to_errno(finished.error()), explain(finished.error()));
+      };
   const Driving lock(driver_);
   begin_command();
   submitted_[&request] = SubmittedCommand();  // allocates before the command starts
   submission.queue.begin(request);
-  Started<T> started =
-      start(process_, os_now(),
-            Completion<T>([&queue = submission.queue, &request, settled](const Result<T>& result) {
-              const auto [status, text] = settled(result);
-              queue.finish(request, status, text);
-            }));
+  Started<T> started = start(
+      process_, os_now(),
+      Completion<T>([&queue = submission.queue, &request, outcome_of](const Result<T>& result) {
+        const auto [status, text] = outcome_of(result);
+        queue.finish(request, status, text);
+      }));
   int status = EINPROGRESS;
   if (auto* at_once = std::get_if<Result<T>>(&started)) {
     submission.queue.end(request);
     submitted_.erase(&request);
-    const auto [ended, text] = settled(*at_once);
-    if (ended != 0) c_api::set_last_error(text);  // vb_submit() takes it from there
-    status = ended;
+    const auto [error, text] = outcome_of(*at_once);
+    if (error != 0) c_api::set_last_error(text);  // vb_submit() copies this text to the request
+    status = error;
   } else {
     SubmittedCommand& entry = submitted_[&request];
     entry.pending = std::move(std::get<Pending>(started));
     entry.awaited.emplace(agent_);
   }
-  finish_command();  // the request may be done and taken by now
+  finish_command();  // do not use `request` after this: the program may have taken and freed it
   return status;
 }
 

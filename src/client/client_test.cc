@@ -20,6 +20,7 @@
 namespace verbena::client {
 namespace {
 
+// Returns the poll(2) events of the descriptor, without POLLOUT.
 short ready(int fd) {
   pollfd one{.fd = fd, .events = POLLIN | POLLOUT, .revents = 0};
   (void)::poll(&one, 1, 0);
@@ -41,7 +42,7 @@ TEST(Batch, PostsOfOtherThreadsAreSentWithinAFewPackets) {
   take_batch(
       packets, [&](int) { posted |= ++packets_taken == kPostedAt; }, [&] { return posted; },
       [&] {
-        EXPECT_EQ(sent_at, 0) << "sends, but nothing was posted";
+        EXPECT_EQ(sent_at, 0) << "send() was called although nothing was posted";
         sent_at = packets_taken;
         posted = false;
       });
@@ -77,7 +78,8 @@ TEST(Channels, ADestroyedCqLeavesNoEventBehind) {
   EXPECT_EQ(channels.destroy_completion(handle).error().code, Errc::kBusy);
   channels.remove_object(object);
   EXPECT_EQ(ready(channels.completion(handle)->fd()), 0);
-  channels.dispatch(process::CqNotice{object});  // an event that was under way
+  // An event that the engine made before the removal may arrive after it.
+  channels.dispatch(process::CqNotice{object});
   EXPECT_EQ(ready(channels.completion(handle)->fd()), 0);
   EXPECT_TRUE(channels.destroy_completion(handle));
   EXPECT_EQ(channels.destroy_completion(handle).error().code, Errc::kBadHandle);
@@ -116,7 +118,7 @@ TEST(Channels, ConcurrentReadersAndWritersLoseNoEvent) {
   for (std::size_t i = 0; i < readers.size(); ++i) channel.push({.object = kLast});
   for (std::thread& reader : readers) reader.join();
   EXPECT_EQ(events, 2 * kPushes);
-  EXPECT_EQ(ready(channel.fd()), 0) << "readable, and nothing to give";
+  EXPECT_EQ(ready(channel.fd()), 0) << "the descriptor is readable, but the queue is empty";
   channel.push({.object = 1});
   EXPECT_EQ(ready(channel.fd()), POLLIN);
 }
@@ -182,7 +184,7 @@ TEST(Channels, MigratingAListenerMovesItsRequestsAndTheirEvents) {
   ASSERT_TRUE(channels.add_id({7}, from));
   channels.dispatch(process::CmNotice{.id = {1}, .new_id = {2}});
   channels.dispatch(process::CmNotice{.id = {7}});
-  channels.dispatch(process::CmNotice{.id = {2}});  // the peer has given up meanwhile
+  channels.dispatch(process::CmNotice{.id = {2}});  // the request of the peer has timed out
   ASSERT_TRUE(channels.migrate_id({1}, to));
   process::CmNotice notice;
   ASSERT_EQ(channels.cm(from)->next(notice), 0);
@@ -202,7 +204,7 @@ TEST(Channels, RemovingAListenerReturnsItsUnreadRequests) {
   const auto unread = channels.remove_id({1});
   ASSERT_EQ(unread.size(), 1u);
   EXPECT_EQ(unread[0].new_id, process::ConnectionHandle{2});
-  EXPECT_TRUE(channels.destroy_cm(channel)) << "neither id is there any more";
+  EXPECT_TRUE(channels.destroy_cm(channel)) << "both ids were removed";
 }
 
 TEST(Channels, RemovingAListenerDropsTheEventsOfItsUnreadRequests) {
@@ -210,9 +212,10 @@ TEST(Channels, RemovingAListenerDropsTheEventsOfItsUnreadRequests) {
   const auto channel = *channels.create_cm();
   ASSERT_TRUE(channels.add_id({1}, channel));
   channels.dispatch(process::CmNotice{.id = {1}, .new_id = {2}});
-  channels.dispatch(process::CmNotice{.id = {2}});  // the peer has given up meanwhile
+  channels.dispatch(process::CmNotice{.id = {2}});  // the request of the peer has timed out
   EXPECT_EQ(channels.remove_id({1}).size(), 1u);
-  EXPECT_EQ(ready(channels.cm(channel)->fd()), 0) << "readable, and nothing to give";
+  EXPECT_EQ(ready(channels.cm(channel)->fd()), 0)
+      << "the descriptor is readable, but the queue is empty";
 }
 
 constexpr std::uint32_t kCommEst = 4, kDeviceFatal = 8, kPortActive = 9, kPortErr = 10;
@@ -234,7 +237,8 @@ TEST(Channels, AnAsynchronousEventDoesNotOutliveItsQp) {
   channels.dispatch(process::AsyncNotice{.type = kCommEst, .cookie = remaining});
   channels.dispatch(process::AsyncNotice{.type = kDeviceFatal});
   channels.remove_object(removed);
-  channels.dispatch(process::AsyncNotice{.type = kCommEst, .cookie = removed});  // was under way
+  // An event that the engine made before the removal may arrive after it.
+  channels.dispatch(process::AsyncNotice{.type = kCommEst, .cookie = removed});
   AsyncEvent event;
   EXPECT_EQ(channels.context(context)->next(event), 0);
   EXPECT_EQ(event.cookie, 10u);
@@ -266,7 +270,8 @@ TEST(Channels, PortEventsGoToTheContextsOfTheirDevice) {
   channels.dispatch(process::AsyncNotice{.type = kPortErr, .port = {0, 1}});
   channels.dispatch(process::AsyncNotice{.type = kPortErr, .port = {1, 1}});
   channels.dispatch(process::AsyncNotice{.type = kPortErr, .port = {1, 2}});
-  channels.dispatch(process::AsyncNotice{.type = kPortErr, .port = {1, 2}});  // replaces the last
+  // The next event replaces the last one.
+  channels.dispatch(process::AsyncNotice{.type = kPortErr, .port = {1, 2}});
   channels.dispatch(process::AsyncNotice{.type = kDeviceFatal});
   const auto ports_in = [&](ContextHandle context) {
     std::vector<PortId> ports;
@@ -283,13 +288,14 @@ TEST(Channels, PortEventsGoToTheContextsOfTheirDevice) {
 TEST(Channels, AClosedContextGetsNoEventsAndItsObjectsStay) {
   Channels channels;
   const auto context = *channels.create_context();
-  const auto channel_in_use = channels.context(context);  // like a thread that is about to wait
+  const auto channel_in_use = channels.context(context);  // as in a thread that is about to wait
   const std::uint64_t qp = *channels.add_object({.context = context, .cookie = 5});
   ASSERT_TRUE(channels.destroy_context(context));
   EXPECT_EQ(channels.destroy_context(context).error().code, Errc::kBadHandle);
   const auto next = *channels.create_context();
   channels.dispatch(process::AsyncNotice{.type = kCommEst, .cookie = qp});
-  EXPECT_EQ(types_in(channels, next), std::vector<std::uint32_t>()) << "it is another's";
+  EXPECT_EQ(types_in(channels, next), std::vector<std::uint32_t>())
+      << "the event is for an object of another context";
   EXPECT_EQ(ready(channel_in_use->fd()), 0);
   EXPECT_EQ(channels.target_of(qp).cookie, 5u);
   channels.remove_object(qp);
@@ -365,7 +371,8 @@ TEST(Sockaddr, IbAddressesSurviveARoundTrip) {
   EXPECT_TRUE(from_sockaddr(address));
 }
 
-// Without a Client there are no objects, so every handle is invalid.  These calls start no agent.
+// Without a Client there are no objects, so every handle is invalid.  The calls do not start an
+// agent.
 TEST(CApi, ForgedHandlesAreErrors) {
   EXPECT_EQ(vb_pd_destroy(1), EINVAL);
   EXPECT_EQ(vb_mr_deregister(0xffffffffffffffff), EINVAL);

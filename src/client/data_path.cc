@@ -39,7 +39,7 @@ void DataPath::close() {
   }
   sockets_.clear();
   sends_packets_ = true;
-  capture_.reset();  // the dead agent was its only reader
+  capture_.reset();  // the dead agent was the only reader of the ring
 }
 
 void DataPath::abandon() {
@@ -84,9 +84,10 @@ void DataPath::sent(const link::Address& address, std::span<const std::byte> dat
     capture_->write(os::now(), link::Direction::kOut, address, identification, datagram);
 }
 
-// Packets of lanes have no ICRC, so this function computes the ICRC for the capture.
-void DataPath::passed(link::Direction direction, const link::Address& address,
-                      std::span<const std::byte> transport) {
+// Copies a packet of a lane into the capture.  Packets of lanes have no ICRC, so this function
+// computes one.
+void DataPath::on_packet(link::Direction direction, const link::Address& address,
+                         std::span<const std::byte> transport) {
   if (!capture_) return;
   std::array<std::byte, link::Lane::kPacketBytesMax + link::Burst::kIcrcBytes> datagram;
   const auto sealed = std::span(datagram).first(transport.size() + link::Burst::kIcrcBytes);

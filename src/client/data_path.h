@@ -25,7 +25,7 @@
 namespace verbena::client {
 
 // Owns a program's sockets.  It receives and sends packets, counts them, and copies them into the
-// capture if there is one.  The drive lock guards it.
+// capture if there is one.  The drive lock guards this object.
 class DataPath final : private os::PacketObserver, private link::LaneObserver {
  public:
   // The progress thread sleeps on `watches`.  REQUIRES: they outlive this object.
@@ -38,45 +38,47 @@ class DataPath final : private os::PacketObserver, private link::LaneObserver {
   // Adds the sockets of a range of QP numbers: IPv4, then IPv6 if the host has it (ipc::Leased).
   // kMalformed: `fds` is empty.  kSystem: a socket cannot be watched, or its options cannot be set.
   Result<void> add(std::vector<os::Fd> fds);
-  // From now on until close(), discards the packets that this program would send by UDP; packets in
-  // lanes are sent as before.  The program's own sockets are of no use then: the kernel's network
-  // does not know the addresses of a virtual host, and if an agent serves all users, other hosts
-  // expect packets from that agent's port.
+  // From now on until close(), discards the packets that this program would send by UDP.  Packets
+  // in lanes are sent as before.  Call this when the program gets an uplink.  The program's own
+  // socket is useless then: the kernel's network does not know the addresses of a virtual host, and
+  // if an agent serves all users, other hosts expect packets from that agent's port.
   void stop_sending() { sends_packets_ = false; }
-  // Sets where later packets go (os::UdpSender::Options).
+  // Sets the destination of later packets (os::UdpSender::Options).
   void set_destination(std::uint16_t port, std::function<bool(const Gid&)> is_of_this_host) {
     sender_.set_destination(port, std::move(is_of_this_host));
   }
-  // Closes the sockets of a dead agent, because the next agent cannot open the port before that.
+  // Closes the sockets that a dead agent has sent, because the next agent can open the port only
+  // after that.
   void close();
-  // Closes the descriptors in a forked child, and leaves the parent's memory alone.
+  // Closes the descriptors in a forked child, and does not touch the memory that it shares with the
+  // parent.
   void abandon();
 
-  // Switches off UDP_GRO.  Call this when the first peer on another host appears: the flow of such
+  // Switches off UDP_GRO.  Call this when the first peer on another host appears.  The flow of such
   // a peer may carry packets for several programs of this host, and the kernel would give coalesced
-  // packets to one of these programs.  Programs of this host never put packets for two QPs into a
-  // batch.
+  // packets to only one of these programs.  Peers on this host do not need this call, because they
+  // never put packets for two QPs into a batch.
   void stop_coalescing();
   bool coalesces() const { return coalesces_; }
 
   // Starts to copy packets into the capture ring in the memory of `fd`.  If that memory cannot be
-  // mapped, there is no capture.
+  // mapped, copies nothing.
   void start_capture(int fd);
   bool capturing() const { return capture_.has_value(); }
-  // Copies the packets of lanes into the capture, too.
+  // Returns the observer that copies the packets of lanes into the capture.
   link::LaneObserver& lane_observer() { return *this; }
 
   struct Received {
     bool any_packets = false;
     bool full = false;  // there may be more packets
   };
-  // Receives packets and calls take(arrival) for each.  has_posts() and send() work as in
-  // take_batch().
+  // Receives packets and calls take(arrival) for each.  Also calls has_posts() and send(), as
+  // take_batch() does.
   template <class Take, class HasPosts, class Send>
   Received receive(Time now, os::UdpReceiver::Poll poll_mode, Take take, HasPosts has_posts,
                    Send send);
 
-  // Sends the packets in burst().
+  // The caller fills burst(), and then calls send(), which sends the packets of the burst.
   link::Burst& burst() { return burst_; }
   void send() {
     if (burst_.empty()) return;
@@ -87,7 +89,7 @@ class DataPath final : private os::PacketObserver, private link::LaneObserver {
     }
   }
 
-  // Returns true if something was dropped since the last call, so that the table must be updated.
+  // Returns true if packets were dropped since the last call, so that the table must be updated.
   bool take_dropped() { return std::exchange(dropped_, false); }
   void show_counters(const Diagnostics& diagnostics, const Channels& channels,
                      const WakeCounters& wakes) const;
@@ -101,8 +103,8 @@ class DataPath final : private os::PacketObserver, private link::LaneObserver {
   void unwatch(const Sockets& sockets);
   void sent(const link::Address& address, std::span<const std::byte> datagram,
             std::uint16_t identification) override;
-  void passed(link::Direction direction, const link::Address& address,
-              std::span<const std::byte> transport) override;
+  void on_packet(link::Direction direction, const link::Address& address,
+                 std::span<const std::byte> transport) override;
 
   Watches& watches_;
   os::UdpSender sender_;

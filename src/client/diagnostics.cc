@@ -35,7 +35,7 @@ std::string address_text(const rdmacm::SocketAddress& address) {
                              : fmt::format("{}:{}", ip, address.port);
 }
 
-const char* words(Step step) {
+const char* step_text(Step step) {
   switch (step) {
     case Step::kNone: break;
     case Step::kResolve: return "resolving";
@@ -46,8 +46,8 @@ const char* words(Step step) {
   return "connection with";
 }
 
-// Returns true for events that may report a failure.  text_of() formats no text for the many
-// others.
+// Returns true for events that may report a failure.  So text_of() does no formatting for other
+// events, which are the most frequent.
 bool may_report_failure(const rdmacm::Event& event) {
   switch (event.kind) {
     case EventKind::kRejected:
@@ -62,12 +62,12 @@ bool may_report_failure(const rdmacm::Event& event) {
   }
 }
 
-// Describes a status that is -errno.
+// Describes a status.  Failures have a negative errno as their status.
 std::string errno_text(std::int32_t status) {
   return status < 0 ? std::strerror(-status) : fmt::format("status {}", status);
 }
 
-const char* words(hca::WrOpcode opcode) {
+const char* opcode_text(hca::WrOpcode opcode) {
   switch (opcode) {
     case hca::WrOpcode::kWrite:
     case hca::WrOpcode::kWriteImm: return "WRITE";
@@ -93,11 +93,11 @@ std::string duration_text(Duration spent) {
 std::optional<std::string> text_of(const rdmacm::Event& event, Step step, Duration spent) {
   if (!may_report_failure(event)) return std::nullopt;
   const std::string peer = address_text(event.destination);
-  // An event outside any step has no start time, so the text names no duration.
+  // If the connection is in no step, there is no start time.  Then the text names no duration.
   const std::string failed =
       step == Step::kNone
-          ? fmt::format("{} {} failed: ", words(step), peer)
-          : fmt::format("{} {} failed after {}: ", words(step), peer, duration_text(spent));
+          ? fmt::format("{} {} failed: ", step_text(step), peer)
+          : fmt::format("{} {} failed after {}: ", step_text(step), peer, duration_text(spent));
   switch (event.kind) {
     case EventKind::kRejected:
       return fmt::format("{}rejected, {} (REJ reason {})", failed,
@@ -138,7 +138,8 @@ std::string text_of(const hca::RequestFailure& failure, Duration spent) {
                   address_text(failure.destination), failure.destination_qpn.value);
   const char* status = hca::to_string(failure.status);
   if (failure.is_receive) return fmt::format("{}: RECEIVE failed: {}", qps, status);
-  const std::string failed = fmt::format("{}: {} failed: {}", qps, words(failure.opcode), status);
+  const std::string failed =
+      fmt::format("{}: {} failed: {}", qps, opcode_text(failure.opcode), status);
   if (failure.tries == 0) return failed + ", before anything was sent";
   const std::string tries =
       fmt::format("{} {}", failure.tries, failure.tries == 1 ? "try" : "tries");
@@ -184,10 +185,10 @@ std::optional<std::string> RepeatFilter::take(const std::string& text, Time now)
   const auto entry = std::ranges::find(kinds_, kind, &Kind::text);
   if (entry != kinds_.end() && now - entry->written < kWindow) {
     ++entry->repeats;
-    ++folded_;
+    ++suppressed_;
     return std::nullopt;
   }
-  // Replaces the kind that was written longest ago.
+  // A new kind replaces the kind that was written longest ago.
   Kind& slot =
       entry != kinds_.end() ? *entry : *std::ranges::min_element(kinds_, {}, &Kind::written);
   const std::uint64_t repeats = entry != kinds_.end() ? slot.repeats : 0;
@@ -238,9 +239,9 @@ std::uint64_t Diagnostics::written() const {
   return written_;
 }
 
-std::uint64_t Diagnostics::folded() const {
+std::uint64_t Diagnostics::suppressed() const {
   const std::lock_guard lock(mutex_);
-  return repeats_.folded();
+  return repeats_.suppressed();
 }
 
 std::uint64_t Diagnostics::left_out() const {

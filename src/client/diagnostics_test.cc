@@ -72,7 +72,7 @@ TEST(Diagnostics, SuccessfulEventsHaveNoText) {
   }
 }
 
-TEST(Diagnostics, AnEventOutsideAnyStepHasNoTime) {
+TEST(Diagnostics, TheTextOfAnEventOutsideAnyStepNamesNoTime) {
   const auto text =
       text_of(event(EventKind::kRejected, 4), Connection::Step::kNone, std::chrono::hours(2));
   ASSERT_TRUE(text);
@@ -144,7 +144,7 @@ TEST(LineBudget, AllowsABurstAndThenTenLinesPerSecond) {
   EXPECT_FALSE(budget.take(now));
 }
 
-TEST(RepeatFilter, LinesThatDifferOnlyInNumbersAreFolded) {
+TEST(RepeatFilter, LinesThatDifferOnlyInNumbersAreSuppressed) {
   RepeatFilter repeats;
   Time now{std::chrono::hours(1)};
   const auto probe = [](int bytes) {
@@ -156,7 +156,7 @@ TEST(RepeatFilter, LinesThatDifferOnlyInNumbersAreFolded) {
     now += milliseconds(1);
     EXPECT_FALSE(repeats.take(probe(4000 - i), now));
   }
-  EXPECT_EQ(repeats.folded(), 19u);
+  EXPECT_EQ(repeats.suppressed(), 19u);
   EXPECT_EQ(repeats.take("refused: another", now), "refused: another");
   EXPECT_EQ(repeats.left_out_note(), " (19 repeats of '" + probe(4096) + "' were left out)");
   EXPECT_EQ(repeats.left_out_note(), "");
@@ -165,7 +165,7 @@ TEST(RepeatFilter, LinesThatDifferOnlyInNumbersAreFolded) {
   EXPECT_EQ(repeats.take(probe(2), now), probe(2) + " (and 1 times since the last line about it)");
 }
 
-TEST(RepeatFilter, TheOldestOfManyKindsIsForgotten) {
+TEST(RepeatFilter, ANewKindReplacesTheOldestOne) {
   RepeatFilter repeats;
   Time now{std::chrono::hours(1)};
   for (std::size_t i = 0; i <= RepeatFilter::kKindsMax; ++i) {

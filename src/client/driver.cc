@@ -11,16 +11,18 @@
 namespace verbena::client {
 namespace {
 
-// Limits the time that a fork waits for the thread that drives.  The forking thread may be that
-// thread itself, in a signal handler that interrupted it, and then no wait would end.
+// Limits the time that a fork waits for the thread that drives.  Without a limit, the fork might
+// wait for ever: a signal handler that interrupted the thread that drives may call fork().
 constexpr Duration kForkWaitMax = std::chrono::seconds(1);
 
-// A program that polls comes back within a few microseconds.  If it does not, the progress thread
-// sends its packets.
+// Limits the time that packets are deferred until the program's next poll.  A program that polls
+// usually polls again within a few microseconds.  If it does not, the progress thread sends the
+// packets.
 constexpr Duration kDeferralMax = std::chrono::microseconds(50);
 
-// A program with signal handlers may lose the thread that waits for packets: a handler jumps out of
-// its wait.  The progress thread checks this often whether packets are left.
+// The progress thread checks at this interval whether packets are unread, if the program has signal
+// handlers.  A handler may jump out of the wait of the thread that waits for packets, and then no
+// thread receives them.
 constexpr Duration kReceiverCheckEvery = std::chrono::milliseconds(100);
 
 // Lets other threads run.  If another thread always wants this processor, sleeps for a moment, so
@@ -32,7 +34,7 @@ void let_others_run() {
   if (shared.yielded(before, os::now()) && !os::has_one_processor()) os::sleep_for_a_moment();
 }
 
-// This is true while this thread holds the drive lock for a fork.
+// This flag is true while this thread holds the drive lock for a fork.
 thread_local bool fork_holds_lock = false;
 
 }  // namespace
@@ -50,132 +52,139 @@ void Driver::stop() {
 }
 
 void Driver::run() {
-  // No event tells when there is memory again.
+  // No event tells when memory is available again, so the thread waits and then tries again.
   constexpr auto kPause = std::chrono::milliseconds(10);
   while (!stop_.load()) {
     try {
-      turn();
+      iterate();
     } catch (const std::bad_alloc&) {
-      // The next turn finishes the work of this one.
+      // The next iteration finishes the work of this iteration.
       std::this_thread::sleep_for(kPause);
     }
   }
 }
 
-void Driver::turn() {
+void Driver::iterate() {
   evict_lost_receiver(os::now());
-  const PollPolicy::Turn turn = policy_.begin_turn(os::now());
-  bool expired = false;
-  if (const std::uint32_t deferrals = deferrals_.load(); turn.left_to_program && is_deferred()) {
+  const PollPolicy::Iteration iteration = policy_.begin_iteration(os::now());
+  bool deferral_expired = false;
+  if (const std::uint32_t deferrals = deferrals_.load();
+      iteration.program_receives && is_deferred()) {
     const auto ready = watches_.wait(Watches::For::kAllButSockets, os::now() + kDeferralMax);
     if (!ready.empty()) {
-      policy_.end_turn(turn);
-      return serve(ready);
+      policy_.end_iteration(iteration);
+      return handle_ready(ready);
     }
-    expired = deferrals_.load() == deferrals;
+    deferral_expired = deferrals_.load() == deferrals;
   }
   Time deadline = os::now() + PollPolicy::kCheckEvery;
-  if (!turn.left_to_program || turn.lent || expired || work_.needs_turn()) {
+  if (!iteration.program_receives || iteration.lent || deferral_expired ||
+      work_.needs_progress_thread()) {
     const Driving lock(*this);
-    deadline = take_turn(turn, expired);
+    deadline = work_under_lock(iteration, deferral_expired);
     sleeps_until_ = deadline;
   }
-  work_.after_turn();
-  policy_.end_turn(turn);
-  sleep(turn, deadline);
+  work_.after_iteration();
+  policy_.end_iteration(iteration);
+  sleep(iteration, deadline);
 }
 
-// Does the progress thread's work, and returns the time of its next turn.
-Time Driver::take_turn(const PollPolicy::Turn& turn, bool expired) {
-  const Time turn_start = os::now();
-  const bool work_is_left = work_is_left_.exchange(false);
-  bool next_turn_is_soon = turn.checks_again;
-  if (!turn.lent || expired || work_is_left || work_.needs_turn() ||
-      work_.deadline() <= turn_start) {
-    parks_ = !turn.left_to_program;
-    if (expired && is_deferred()) {
+// Does the progress thread's work of one iteration under the lock.  Returns the time of its next
+// iteration.
+Time Driver::work_under_lock(const PollPolicy::Iteration& iteration, bool deferral_expired) {
+  const Time work_start = os::now();
+  const bool has_passed_work = progress_thread_has_work_.exchange(false);
+  bool next_iteration_is_soon = iteration.checks_again;
+  if (!iteration.lent || deferral_expired || has_passed_work || work_.needs_progress_thread() ||
+      work_.deadline() <= work_start) {
+    will_park_ = !iteration.program_receives;
+    if (deferral_expired && is_deferred()) {
       policy_.deferral_expired();
-      deferrals_.fetch_add(1);  // so that flush() does not count it as sent in time
+      deferrals_.fetch_add(1);  // so that flush() does not call deferred_was_sent()
       try_flush();
     }
-    send_deferred();  // before a message of the agent or a timer ends a connection
+    send_deferred();  // must come before messages and timers, which may end a connection
     const Time now = os::now();
-    work_.begin_turn();
-    // Another thread may have taken the role meanwhile.  It may sleep now, and then needs the lanes
-    // parked.
-    if (!turn.left_to_program && !policy_.is_lent()) unpark();
-    // A timer that is due may wait for a packet that has already come, so poll the sockets too.
+    work_.begin_iteration();
+    // Another thread may have taken the role meanwhile, and may sleep.  That thread needs parked
+    // lanes, so do not unpark them.
+    if (!iteration.program_receives && !policy_.is_lent()) unpark();
+    // Polls the sockets before a timer expires, because the packet that stops the timer may have
+    // arrived.
     const bool polls_sockets =
-        (!turn.lent && policy_.should_poll_sockets()) || work_.deadline() <= now;
+        (!iteration.lent && policy_.should_poll_sockets()) || work_.deadline() <= now;
     const bool found = work_.receive(
         now, polls_sockets ? std::optional(os::UdpReceiver::Poll::kAll) : std::nullopt);
-    policy_.sockets_polled(turn, found, now);
+    policy_.sockets_polled(iteration, found, now);
     flush();
   }
-  next_turn_is_soon = work_.end_turn(os::now()) || next_turn_is_soon;
+  next_iteration_is_soon = work_.end_iteration(os::now()) || next_iteration_is_soon;
   const Time due = work_.deadline();
-  if (next_turn_is_soon) return std::min(os::now() + PollPolicy::kCheckEvery, due);
-  return turn.lent && receiver_may_be_lost_.load() ? std::min(next_receiver_check_, due) : due;
+  if (next_iteration_is_soon) return std::min(os::now() + PollPolicy::kCheckEvery, due);
+  return iteration.lent && receiver_may_be_lost_.load() ? std::min(next_receiver_check_, due) : due;
 }
 
-void Driver::sleep(const PollPolicy::Turn& turn, Time deadline) {
+void Driver::sleep(const PollPolicy::Iteration& iteration, Time deadline) {
   std::span<const Watches::Kind> ready;
-  const auto count = [&] {
+  const auto count_wake = [&] {
     const bool woken = std::ranges::any_of(
         ready, [](Watches::Kind kind) { return kind != Watches::Kind::kCheck; });
     if (woken) progress_wakes_.fetch_add(1, std::memory_order_relaxed);
   };
-  if (turn.left_to_program) {
-    const bool delegates = turn.lent && work_.delegate_messages();
-    ready = watches_.wait(delegates ? Watches::For::kRest : Watches::For::kAllButSockets, deadline);
-    count();
+  if (iteration.program_receives) {
+    const bool delegates_messages = iteration.lent && work_.delegate_messages();
+    ready = watches_.wait(
+        delegates_messages ? Watches::For::kNotForReceiver : Watches::For::kAllButSockets,
+        deadline);
+    count_wake();
   } else {
     const auto wait = [&](Time until) {
       const bool sleeps = until > Time{};
-      const bool in_lanes = sleeps ? !park_for_progress_thread() : poll_lanes();
-      ready = watches_.wait(Watches::For::kAll, in_lanes ? Time{} : until);
-      if (sleeps) count();
+      const bool lanes_have_packets = sleeps ? !park_for_progress_thread() : poll_lanes();
+      ready = watches_.wait(Watches::For::kAll, lanes_have_packets ? Time{} : until);
+      if (sleeps) count_wake();
       const bool packets =
-          in_lanes || std::ranges::any_of(ready, [](Watches::Kind kind) {
+          lanes_have_packets || std::ranges::any_of(ready, [](Watches::Kind kind) {
             return kind == Watches::Kind::kSockets || kind == Watches::Kind::kLanes;
           });
-      return std::pair(ready.size() + (in_lanes ? 1 : 0), packets);
+      return std::pair(ready.size() + (lanes_have_packets ? 1 : 0), packets);
     };
     (void)spin_.wait(deadline, os::now, os::let_others_run, wait,
-                     [this] { return policy_.will_leave_sockets(os::now()); });
+                     [this] { return policy_.will_let_program_receive(os::now()); });
   }
-  serve(ready);
+  handle_ready(ready);
 }
 
-void Driver::serve(std::span<const Watches::Kind> ready) {
+void Driver::handle_ready(std::span<const Watches::Kind> ready) {
   for (const Watches::Kind kind : ready) {
     if (kind == Watches::Kind::kSockets || kind == Watches::Kind::kLanes) {
       policy_.packets_came();
       if (kind != Watches::Kind::kLanes) continue;
       const Driving lock(*this);
-      parked_ = true;  // makes unpark() clear the doorbell, even if it rang during a spin
+      parked_ = true;  // so that unpark() clears the doorbell, even if it rang during a spin
     } else if (kind != Watches::Kind::kWake) {
-      work_.ready(kind);
+      work_.on_ready(kind);
     }
   }
 }
 
 void Driver::release() VB_NO_THREAD_SAFETY_ANALYSIS {
-  // A thread that parks the lanes before it sleeps also asks the peers for room.  It does not do so
-  // for posts of other threads that try_flush() sends below, so later rounds wake a thread for it.
-  bool asks_for_room = std::exchange(parks_, false);
+  // If a lane is full, its peer must be asked for a wake-up when there is space.  A thread that is
+  // about to park the lanes asks for that itself.  It does not ask for posts of other threads that
+  // try_flush() sends below, so later rounds of this loop wake the receiver, which then asks.
+  bool will_ask_for_space = std::exchange(will_park_, false);
   for (;;) {
-    // A new timer may be due before the progress thread would wake up.
+    // Wakes the progress thread if a new timer is due earlier than the end of its sleep.
     if (const Time due = work_.deadline(); due < sleeps_until_) {
       sleeps_until_ = due;
       wake();
     }
-    // The thread that sleeps on the lanes asks the peers to wake it when there is room.
-    if (!std::exchange(asks_for_room, false) && work_.waits_for_room() &&
-        !policy_.is_left_to_polls()) {
+    // Wakes the receiver, which parks the lanes and so asks the peers for a wake-up.
+    if (!std::exchange(will_ask_for_space, false) && work_.waits_for_lane_space() &&
+        !policy_.program_polls()) {
       watches_.wake_receiver();
     }
-    if (work_.take_unfinished()) leave_work();
+    if (work_.take_unfinished()) pass_work_to_progress_thread();
     const auto deferring_kick = std::exchange(deferring_kick_, std::nullopt);
     mutex_.unlock();
     const bool only_deferred_posts = handover_.fetch_add(1) == deferring_kick;
@@ -217,7 +226,7 @@ void Driver::poll() {
         flush();
       }
     } catch (const std::bad_alloc&) {
-      leave_work();
+      pass_work_to_progress_thread();
     }
   }
   if (found) policy_.took_packets();
@@ -232,17 +241,17 @@ void Driver::try_flush() {
   try {
     flush();
   } catch (const std::bad_alloc&) {
-    leave_work();
+    pass_work_to_progress_thread();
   }
 }
 
-// Lets the progress thread finish the work, even if another thread has the role of the receiver.
-void Driver::leave_work() {
-  work_is_left_.store(true);
+// Makes the progress thread finish the work, even if another thread has the role of the receiver.
+void Driver::pass_work_to_progress_thread() {
+  progress_thread_has_work_.store(true);
   wake();
 }
 
-// ---- who waits for packets
+// ---- the role of the receiver
 
 ReceiverRole::Wait Driver::take_role(ReceiverRole::For events) {
   const ReceiverRole::TakenRole role = policy_.take_role(events, os::now());
@@ -251,10 +260,10 @@ ReceiverRole::Wait Driver::take_role(ReceiverRole::For events) {
   return role.wait;
 }
 
-void Driver::leave_role(ReceiverRole::Wait wait) {
-  if (policy_.role().another_waits()) {
+void Driver::end_wait_with_role(ReceiverRole::Wait wait) {
+  if (policy_.role().another_waits_without_role()) {
     give_role_back(wait);
-  } else if (policy_.role().leave(wait)) {
+  } else if (policy_.role().end_wait(wait)) {
     watches_.check_at(os::now() + PollPolicy::kCheckEvery);
   }
 }
@@ -271,7 +280,8 @@ void Driver::expect_lost_receiver() {
   if (!receiver_may_be_lost_.exchange(true)) wake();
 }
 
-// Takes the role away from a waiter that has left packets for a whole interval of checks.
+// Takes the role away from a waiter that has received nothing since the last check although packets
+// are unread.
 void Driver::evict_lost_receiver(Time now) {
   if (!policy_.is_lent() || !receiver_may_be_lost_.load() || now < next_receiver_check_) return;
   next_receiver_check_ = now + kReceiverCheckEvery;
@@ -285,8 +295,8 @@ void Driver::evict_lost_receiver(Time now) {
 // receive.
 bool Driver::park_for_progress_thread() {
   const Driving lock(*this);
-  if (policy_.is_lent()) return true;  // a wake-up follows, and another thread takes the lanes
-  parks_ = true;
+  if (policy_.is_lent()) return true;  // another thread parks the lanes, and wakes this thread
+  will_park_ = true;
   if (park()) return true;
   policy_.packets_came();
   return false;
@@ -297,21 +307,21 @@ bool Driver::park_for_progress_thread() {
 bool Driver::poll_lanes() {
   const Driving lock(*this, std::try_to_lock);
   if (!lock || policy_.is_lent() || !work_.has_lanes()) return false;
-  parks_ = true;
+  will_park_ = true;
   try {
     const bool found = work_.receive(os::now(), os::UdpReceiver::Poll::kLikely);
     if (work_.needs_flush()) flush();
     return found;
   } catch (const std::bad_alloc&) {
-    leave_work();
+    pass_work_to_progress_thread();
     return false;
   }
 }
 
 std::optional<Watches::ForReceiver> Driver::prepare_sleep(ReceiverRole::Wait wait) {
   const Driving lock(*this);
-  if (!policy_.role().has(wait)) return {};
-  parks_ = true;
+  if (!policy_.role().belongs_to(wait)) return {};
+  will_park_ = true;
   if (!park()) return {};
   return watches_.for_receiver();
 }
@@ -338,7 +348,7 @@ void Driver::before_fork() { fork_holds_lock = mutex_.try_lock_for(kForkWaitMax)
 void Driver::after_fork_in_parent() {
   if (!std::exchange(fork_holds_lock, false)) return;
   mutex_.unlock();
-  wake();  // the progress thread sends posts that came meanwhile
+  wake();  // the progress thread sends posts that were made during the fork
 }
 
 void Driver::after_fork_in_child() { fork_holds_lock = false; }

@@ -11,7 +11,7 @@
 namespace verbena::client {
 namespace {
 
-// Plays a program's engine, whose posts can wait if `can_wait` is set.
+// Simulates a program's engine.  Its posts may wait if `can_wait` is set.
 struct TestWork final : Driver::Work {
   bool receive(Time, std::optional<os::UdpReceiver::Poll>) override { return false; }
   void flush() override {
@@ -21,12 +21,12 @@ struct TestWork final : Driver::Work {
   bool take_unfinished() override { return false; }
   void deliver(Time) override {}
   Time deadline() const override { return kNever; }
-  void begin_turn() override {}
-  bool end_turn(Time) override { return false; }
+  void begin_iteration() override {}
+  bool end_iteration(Time) override { return false; }
   bool park() override { return true; }
   void unpark() override {}
   bool has_lanes() override { return false; }
-  bool waits_for_room() override { return lane_is_full.load(); }
+  bool waits_for_lane_space() override { return lane_is_full.load(); }
   bool has_posts() override { return posts.load() > 0; }
   bool posts_can_wait() const override {
     const bool can = can_wait.load();
@@ -35,24 +35,25 @@ struct TestWork final : Driver::Work {
   }
   bool acknowledgements_can_wait() const override { return true; }
   bool needs_flush() const override { return false; }
-  bool needs_turn() const override { return false; }
+  bool needs_progress_thread() const override { return false; }
   bool delegate_messages() override { return true; }
-  void after_turn() override {
+  void after_iteration() override {
     if (!should_stop) return;
     is_stopped = true;
     is_stopped.notify_all();
     should_stop.wait(true);
     is_stopped = false;
   }
-  void ready(Watches::Kind) override {}
+  void on_ready(Watches::Kind) override {}
 
   std::atomic<int> posts{0};
   std::atomic<int> flushes{0};
   std::atomic<bool> can_wait{false};
-  std::atomic<bool> lane_is_full{false};           // packets wait for room in a lane
+  std::atomic<bool> lane_is_full{false};           // packets wait for space in a lane
   mutable std::function<void()> after_decision{};  // runs once, after posts_can_wait() has decided
-  std::atomic<bool> should_stop{false};            // the progress thread stops after its next turn
-  std::atomic<bool> is_stopped{false};  // the progress thread has stopped, without the lock
+  std::atomic<bool> should_stop{false};  // makes the progress thread stop after its next iteration
+  // The progress thread has stopped, and does not have the lock.
+  std::atomic<bool> is_stopped{false};
 };
 
 struct DriverTest : testing::Test {
@@ -66,16 +67,17 @@ struct DriverTest : testing::Test {
     ++work.posts;
     driver.kick();
   }
-  // Lets the progress thread take its first turn, and stops it after that.
-  void take_one_turn() {
+  // Lets the progress thread run its first iteration, and stops it before its first sleep.
+  void run_one_iteration() {
     work.should_stop = true;
     ASSERT_TRUE(driver.start());
     work.is_stopped.wait(false);
   }
-  // Returns true if the progress thread, which is stopped, will take another turn at once.
-  bool will_take_a_turn() { return !watches.wait(Watches::For::kAll, Time{}).empty(); }
-  // Polls and posts until a post waits.  The progress thread is stopped when this returns.
-  void post_one_that_waits() {
+  // Returns true if the progress thread, which is stopped, will begin another iteration at once.
+  bool will_iterate_at_once() { return !watches.wait(Watches::For::kAll, Time{}).empty(); }
+  // Polls and posts until a post waits.  When this function returns, the progress thread is
+  // stopped.
+  void make_a_waiting_post() {
     work.can_wait = true;
     ASSERT_TRUE(driver.start());
     for (;;) {
@@ -103,57 +105,58 @@ TEST_F(DriverTest, PostsOfAProgramThatDoesNotPollAreSentAtOnce) {
 }
 
 TEST_F(DriverTest, APostThatWaitsIsSentByTheNextPoll) {
-  post_one_that_waits();
+  make_a_waiting_post();
   driver.poll();
   EXPECT_FALSE(work.has_posts());
 }
 
-TEST_F(DriverTest, APostThatWaitsIsSentWithTheFirstThatCannotWait) {
-  post_one_that_waits();
+TEST_F(DriverTest, APostThatWaitsIsSentWithTheFirstPostThatCannotWait) {
+  make_a_waiting_post();
   work.can_wait = false;
   post();
   EXPECT_FALSE(work.has_posts());
 }
 
-// The second thread does not get the lock.  So the thread that holds it must send both posts,
-// although its own could wait.
-TEST_F(DriverTest, APostOfAnotherThreadIsSentTogetherWithOneThatCouldWait) {
-  post_one_that_waits();
+// The second thread does not get the lock.  So the thread that has the lock must send both posts,
+// although its own post could wait.
+TEST_F(DriverTest, APostOfAnotherThreadIsSentTogetherWithAPostThatCouldWait) {
+  make_a_waiting_post();
   work.after_decision = [&] { std::thread([&] { post(); }).join(); };
   post();
   EXPECT_FALSE(work.has_posts());
 }
 
 TEST_F(DriverTest, ACommandSendsPostsThatWait) {
-  post_one_that_waits();
+  make_a_waiting_post();
   const Driving lock(driver);
   driver.send_deferred();
   EXPECT_FALSE(work.has_posts());
 }
 
 TEST_F(DriverTest, TheProgressThreadSendsPostsIfTheProgramStopsPolling) {
-  post_one_that_waits();
+  make_a_waiting_post();
   let_progress_thread_continue();
   while (work.has_posts()) std::this_thread::yield();
 }
 
 TEST_F(DriverTest, TheProgressThreadDoesNotWakeItselfWhileALaneIsFull) {
   work.lane_is_full = true;
-  take_one_turn();
-  EXPECT_FALSE(will_take_a_turn());
+  run_one_iteration();
+  EXPECT_FALSE(will_iterate_at_once());
 }
 
-TEST_F(DriverTest, AThreadThatFillsALaneWakesTheProgressThreadWhichAsksForRoom) {
-  take_one_turn();
+// The progress thread then asks the peer for a wake-up when the lane has space.
+TEST_F(DriverTest, AThreadThatFillsALaneWakesTheProgressThread) {
+  run_one_iteration();
   work.lane_is_full = true;
   post();
-  EXPECT_TRUE(will_take_a_turn());
+  EXPECT_TRUE(will_iterate_at_once());
 }
 
 // Threads post at the same time.  A post is sent by its own thread, by the thread that holds the
 // lock, or by a later poll.
-TEST_F(DriverTest, NoPostIsForgottenWhileThreadsPostTogether) {
-  post_one_that_waits();
+TEST_F(DriverTest, NoPostIsLostWhileThreadsPostAtTheSameTime) {
+  make_a_waiting_post();
   let_progress_thread_continue();
   const auto run = [&] {
     for (int i = 0; i < 20'000; ++i) {

@@ -20,34 +20,36 @@ namespace {
 
 using c_api::NoCancellation;
 
-// A thread counts as polling if it finds no event this often within PollPolicy::kCheckEvery.  A
-// thread that polls less often polls once more before it sleeps.
+// A thread counts as polling if it finds no event this many times within PollPolicy::kCheckEvery.
+// A lower number would be too low, because a thread that sleeps until an event also polls once more
+// before each sleep.
 constexpr std::uint32_t kPollsBusy = 16;
-// A thread that polls sleeps for this time if the agent may need its processor to answer.  A yield
-// would not help: the scheduler shares a processor by sessions first, and the agent has its own
-// session.
-constexpr timespec kAnswerTime{.tv_sec = 0, .tv_nsec = 50'000};
-// A thread that polls listens to the agent at most once in this time.
+// A thread that polls sleeps for this time if the agent may need the thread's processor to answer.
+// A yield would not help, because the scheduler first divides a processor among sessions, and the
+// agent has its own session.
+constexpr timespec kAnswerWait{.tv_sec = 0, .tv_nsec = 50'000};
+// A thread that polls receives the agent's messages at most once in this time.
 constexpr Duration kListenEvery = std::chrono::microseconds(5);
 
 // Records how this thread has polled and waited recently.
 struct Recent {
-  std::uint32_t polls = 0;  // polls in a row that found nothing
+  std::uint32_t polls = 0;  // consecutive polls that found no event
   Time polls_since{};
   Time listened_at{};
   os::AdaptiveSpin spin{std::chrono::microseconds(400)};
 };
 constinit thread_local Recent recent;
 
-// Returns false if other threads compute on this processor.
+// Yields the processor.  Returns false if other threads compute on it.
 bool let_others_run(Time now) {
   os::let_others_run();
   return recent.spin.yielded(os::now() - now);
 }
 
+// Sleeps until the agent has sent a message, for kAnswerWait at most.
 void await_agent(int fd) {
   pollfd one{.fd = fd, .events = POLLIN, .revents = 0};
-  (void)::ppoll(&one, 1, &kAnswerTime, nullptr);
+  (void)::ppoll(&one, 1, &kAnswerWait, nullptr);
 }
 
 }  // namespace
@@ -66,11 +68,11 @@ int EventWait::next(CmChannel& channel, process::CmNotice& notice) {
 
 void EventWait::note_other_wait() {
   AgentLink::set_will_take_more_events(false);
-  send_held_messages();
+  send_delayed_messages();
 }
 
 int EventWait::wait(CmChannel& channel, process::CmNotice& notice) {
-  send_held_messages();
+  send_delayed_messages();
   const Time began = os::now();
   if (recent.spin.should_spin() && os::is_blocking(channel.fd())) {
     if (const auto found = spin(channel, notice, began)) return *found;
@@ -83,7 +85,7 @@ int EventWait::wait(CmChannel& channel, process::CmNotice& notice) {
   if (error != EAGAIN || !is_time_to_listen(began)) return error;
   if (const auto agent = listen()) {
     if (driver_.program_polls()) {
-      os::let_others_run();  // completions must not wait for the agent
+      os::let_others_run();  // does not sleep, because completions must not wait for the agent
     } else {
       await_agent(*agent);
       (void)listen();
@@ -105,7 +107,8 @@ bool EventWait::is_time_to_listen(Time now) const {
   return now - recent.listened_at >= kListenEvery;
 }
 
-// Returns 0, or EINTR as read(2) would, or nothing when it is time to sleep.
+// Returns 0 if it has found an event, or EINTR where read(2) would.  Returns none when the thread
+// should sleep.
 std::optional<int> EventWait::spin(CmChannel& channel, process::CmNotice& notice, Time began) {
   os::SignalHold hold;  // keeps signals pending, so that ends_wait() sees them
   for (Time now = began; now - began < recent.spin.spin_time(); now = os::now()) {
@@ -137,7 +140,7 @@ std::optional<int> EventWait::spin(CmChannel& channel, process::CmNotice& notice
 std::optional<int> EventWait::listen() {
   const NoCancellation whole_call;
   const Driving lock(driver_, std::try_to_lock);
-  agent_.note_message();  // if another thread drives, it looks for messages
+  agent_.note_message();  // makes the thread that drives receive messages
   if (!lock) return std::nullopt;
   driver_.send_deferred();
   const Time now = recent.listened_at = os::now();
@@ -151,8 +154,8 @@ std::optional<int> EventWait::listen() {
   return agent_.may_be_answering(now) ? std::optional(agent_.fd()) : std::nullopt;
 }
 
-void EventWait::send_held_messages() {
-  if (!agent_.holds_messages()) return;
+void EventWait::send_delayed_messages() {
+  if (!agent_.has_delayed_messages()) return;
   const NoCancellation whole_call;
   const Driving lock(driver_);
   driver_.try_flush();

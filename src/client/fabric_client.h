@@ -22,7 +22,7 @@ Answer<std::string> name_or_only_one(const std::string& name);
 Answer<AgentConnection> connect_to_fabric(const std::string& name);
 
 struct FaultError {
-  bool refused = false;  // the fabric refused the fault; false: the fabric was not reached
+  bool refused = false;  // true: the fabric refused the fault; false: it was not reached
   std::string text{};    // a line for the user
 };
 

@@ -18,13 +18,14 @@ struct FreeMemory {
   void operator()(char* memory) const { std::free(memory); }
 };
 
-// Returns the path of verbenad: in the directory of this library's file (not of links to it), or
-// else the path in $VERBENA_AGENT.  A privileged program (AT_SECURE) ignores that variable, because
-// its environment belongs to the user who runs it.
+// Returns the path of verbenad in the directory of this library's file, after following symbolic
+// links.  If there is no verbenad, returns the path in $VERBENA_AGENT.  A privileged program
+// (AT_SECURE) ignores that variable, because its environment belongs to the user who runs it.
 std::string agent_path() {
   Dl_info info{};
   if (dladdr(reinterpret_cast<const void*>(&agent_path), &info) != 0 && info.dli_fname != nullptr) {
-    // A relative name would depend on the program's current directory.
+    // A privileged program ignores a relative name, because the name depends on the program's
+    // current directory.
     const bool trusted = info.dli_fname[0] == '/' || ::getauxval(AT_SECURE) == 0;
     const std::unique_ptr<char, FreeMemory> library(trusted ? ::realpath(info.dli_fname, nullptr)
                                                             : nullptr);
@@ -43,7 +44,7 @@ std::string agent_path() {
 std::optional<os::UnixChannel> find_all_users_agent(Time deadline) {
   if (!os::may_use_all_users_agent()) return std::nullopt;
   auto agent = os::UnixChannel::connect(os::all_users_agent_name(), deadline);
-  // Anybody can take the name, and only root serves all users.
+  // Checks that root owns the agent, because any user can take the name of the socket.
   if (!agent || !agent->check_peer_uid(0)) return std::nullopt;
   return *std::move(agent);
 }

@@ -9,15 +9,15 @@
 
 namespace verbena::client {
 
-// Limits two waits of a program: until its agent has started, and then until the agent answers
-// Hello.
+// Limits two waits of a program: the wait until its agent has started, and the wait until the agent
+// has answered Hello.
 inline constexpr Duration kAgentTimeout = std::chrono::seconds(10);
 
 // Connects to root's agent for all users, if there is one that this process may use.
 std::optional<os::UnixChannel> find_all_users_agent(Time deadline);
 
-// Connects to the user's agent, or starts one.  If it starts an agent, `daemon` receives its
-// process.  `problem` explains a failure in one line.
+// Connects to the user's agent, or starts one.  If this function starts an agent, `daemon` receives
+// the reaper of the agent's process.  `problem` explains a failure in one line.
 Result<os::UnixChannel> find_agent(std::string& problem, os::Daemon& daemon);
 
 }  // namespace verbena::client

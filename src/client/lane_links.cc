@@ -37,8 +37,8 @@ void LaneLinks::publish(process::Process& process) {
 }
 
 // Opens the memory of the program at the other end of a lane.  Returns null unless both programs
-// allow direct access.  A program with a capture does not, because a capture cannot show direct
-// accesses.
+// allow direct access.  A program with a capture does not allow direct access, because a capture
+// cannot show it.
 std::unique_ptr<os::ProcessMemory> LaneLinks::open_memory(const ipc::DirectAccess& direct,
                                                           const os::Fd& table) const {
   if (direct.pid == 0 || !access_table_) return nullptr;
@@ -54,7 +54,8 @@ std::unique_ptr<os::ProcessMemory> LaneLinks::open_memory(const ipc::DirectAcces
 Result<void> LaneLinks::add(const ipc::Lane& message, std::vector<os::Fd> fds) {
   const std::size_t fds_min = message.other_user ? 2 : 3;
   if (fds.size() < fds_min) return fail(Errc::kMalformed, "the descriptors of a lane are missing");
-  // A lane of the last agent may not be closed yet, and a new agent may reuse its number.
+  // Refuses a number that is in use.  A lane of the last agent may not be closed yet, and a new
+  // agent may use its number again.
   if (links_.contains(message.lane)) return fail(Errc::kMalformed, "the lane exists already");
   constexpr std::size_t kBytes = link::Lane::kBytes;
   auto memory = VB_TRY(os::map_shared(fds[0].get(), kBytes, kBytes, true));
@@ -64,7 +65,7 @@ Result<void> LaneLinks::add(const ipc::Lane& message, std::vector<os::Fd> fds) {
   lanes_.offer_memory(message.lane, bytes, peer.get());
   links_.insert_or_assign(message.lane,
                           Link{std::move(memory), std::move(peer_wake), std::move(peer)});
-  watches_.wake_receiver();  // a thread that already sleeps must wake up to park the new lane
+  watches_.wake_receiver();  // a sleeping thread must wake up to park the new lane
   return {};
 }
 

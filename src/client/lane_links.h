@@ -21,15 +21,15 @@ namespace verbena::client {
 
 // Owns the kernel's objects for a program's lanes (link/lane.h): their memory, the descriptors that
 // wake the programs at the other ends, and the handles for direct access to memory in both
-// directions.  The drive lock guards it.
+// directions.  The drive lock guards this object.
 class LaneLinks {
  public:
   // REQUIRES: both outlive this object.
   LaneLinks(process::LaneManager& lanes, Watches& watches) : lanes_(lanes), watches_(watches) {}
 
-  // Lets other programs access this program's memory.  If the system does not allow such accesses,
-  // the other programs send packets.  REQUIRES: the process outlives this object, and has no lanes
-  // yet.
+  // Publishes the access table, so that other programs can access this program's memory.  If the
+  // system does not allow such accesses, the other programs send packets.  REQUIRES: the process
+  // outlives this object, and has no lanes yet.
   void publish(process::Process& process);
   // Returns the descriptor of the table that publish() has made, or -1.
   int access_table_fd() const { return table_.fd.get(); }
@@ -42,7 +42,7 @@ class LaneLinks {
   // Clears the sockets by which programs of other users wake this program.  Call it together with
   // Watches::clear_lanes().
   void clear_wakes();
-  // Returns how often another program was woken.
+  // Returns how many times another program was woken.
   std::uint64_t wakes_sent() const { return wakes_sent_; }
   // Closes the descriptors in a forked child.
   void abandon();
@@ -52,7 +52,7 @@ class LaneLinks {
   struct Link {
     os::Mapping memory{};
     Wake peer_wake;                                    // wakes the program at the other end
-    std::unique_ptr<os::ProcessMemory> peer_memory{};  // null: not accessible
+    std::unique_ptr<os::ProcessMemory> peer_memory{};  // null: the memory is not accessible
   };
 
   Result<Wake> watch(const ipc::Lane& message, std::vector<os::Fd>& fds);
@@ -62,7 +62,7 @@ class LaneLinks {
   process::LaneManager& lanes_;
   Watches& watches_;
   std::map<process::LaneManager::Id, Link> links_{};
-  std::size_t other_user_links_ = 0;  // links whose peer_wake is a socket
+  std::size_t other_user_links_ = 0;  // the number of links whose peer_wake is a socket
   std::uint64_t wakes_sent_ = 0;
   os::SharedMemory table_{};
   os::MemoryMark mark_{};

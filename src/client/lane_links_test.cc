@@ -12,7 +12,8 @@
 namespace verbena::client {
 namespace {
 
-// A thread parks all lanes before it sleeps.  The new lane comes later, so it is not parked.
+// A thread parks all existing lanes before it sleeps.  It must wake up to park a lane that is added
+// later.
 TEST(LaneLinks, ANewLaneWakesTheThreadThatWaitsForPackets) {
   hca::Engine engine(hca::Limits{}, Random(1));
   process::LaneManager lanes(engine);

@@ -5,21 +5,22 @@
 
 #include "base/error.h"
 
-// Explains an error to a program that asks for more than the device has.  The text names the call,
-// the value, and the limit as ibv_query_device() calls it.
+// Explains an error to a program that asks for more than the device has.  The text contains the
+// call, the value, and the limit with its name from ibv_query_device().
 namespace verbena::client {
 
-struct Size {
-  const char* name = "";  // as the program calls it
+struct BoundedSize {
+  const char* name = "";  // the name of the member that the program has set
   std::uint64_t value = 0;
-  const char* limit_name = "";
-  std::uint64_t limit = 0;
-  std::uint64_t at_least = 0;
+  const char* limit_name = "";  // the name of the maximum
+  std::uint64_t maximum = 0;
+  std::uint64_t minimum = 0;
 };
 
-// Returns the error with a new context: a text about the first size that is out of bounds.  If no
-// size is, returns the error unchanged.  The text is valid until the same thread calls this
-// function again.
-Error name_size(const Error& error, const char* call, std::initializer_list<Size> sizes);
+// Returns the error with a new context: a text about the first size that is out of bounds.  If all
+// sizes are within bounds, or if the error is not kInvalidArgument, returns the error unchanged.
+// The text is valid until the same thread calls this function again.
+Error explain_size_error(const Error& error, const char* call,
+                         std::initializer_list<BoundedSize> sizes);
 
 }  // namespace verbena::client

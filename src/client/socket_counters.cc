@@ -44,7 +44,7 @@ void SocketCounters::show(std::span<const os::UdpReceiver* const> receivers,
   show(capture_drops);
   show(diagnostics.written());
   show(diagnostics.left_out());
-  show(diagnostics.folded());
+  show(diagnostics.suppressed());
   show(channels.limits_met());
   show(wakes.sent);
   show(wakes.receiver);

@@ -16,26 +16,28 @@
 
 namespace verbena::client {
 
-// Counts wake-ups: how often this program woke another one by a lane's doorbell, and how often the
-// thread that waits for packets (ReceiverRole) and the progress thread were woken.
+// Counts wake-ups.  `sent` counts how often this program woke another program by a lane's doorbell.
+// `receiver` counts how often the thread that waits for packets (ReceiverRole) was woken, and
+// `progress` how often the progress thread was woken.
 struct WakeCounters {
   std::uint64_t sent = 0;
   std::uint64_t receiver = 0;
   std::uint64_t progress = 0;
 };
 
-// Counts the events of a program's own sockets.  `verbena ps` shows them with the counters of
-// hca::Engine (ipc/qp_table.h).  REQUIRES: the caller holds the drive lock.
+// Counts the packets and errors of a program's own sockets.  `verbena ps` shows them with the
+// counters of hca::Engine (ipc/qp_table.h).  REQUIRES: the caller holds the drive lock.
 class SocketCounters {
  public:
-  // Counts a datagram that is not a valid packet; `why` is the error from wire::drop().
+  // Counts a datagram that is not a valid packet.  `error` comes from wire::drop().
   void count_dropped(const Error& error);
   // Adds the counters of a receiver that is about to close, so that they are not lost.
   void add_closing(const os::UdpReceiver& receiver) { add(closed_sum_, receiver.counters()); }
 
   // Sets the table that show() writes to.  REQUIRES: it outlives this object.
   void set_table(ipc::QpTable table);
-  // Writes all counters to the table.  `receivers` are the open ones; closing() added the others.
+  // Writes all counters to the table.  `receivers` are the open receivers.  add_closing() has added
+  // the counters of the others.
   void show(std::span<const os::UdpReceiver* const> receivers, const os::UdpSender& sender,
             const Diagnostics& diagnostics, const Channels& channels, const WakeCounters& wakes,
             std::uint64_t capture_drops) const;

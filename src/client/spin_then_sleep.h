@@ -14,17 +14,18 @@ namespace verbena::client {
 // Waking a thread on another processor takes tens of microseconds, in which a peer could send a
 // whole window.
 //
-// It yields between two polls.  If another thread computes meanwhile, the spinning thread sleeps at
-// once and does not spin for a while: the scheduler runs a woken thread before the others, but a
-// thread that yielded runs after them.  A thread that runs for a moment, for example to take
-// completions, does not count as computing.  One object serves one thread.
+// The thread yields between two polls.  If another thread computes during the yield, the spinning
+// thread sleeps at once and does not spin for a while.  The reason is that the scheduler runs a
+// woken thread before the others, but runs a thread that yielded after them.  A thread that runs
+// for a moment, for example to take completions, does not count as computing.  One object serves
+// one thread.
 class SpinThenSleep {
  public:
-  // Limits a spin.  A sleep that was not longer counts as short.
+  // Limits the length of a spin.  A sleep of at most this length counts as short.
   static constexpr Duration kSpinMax = std::chrono::microseconds(100);
 
   // Returns the number of ready descriptors.  `wait(until)` waits until that time, or only polls if
-  // the time has passed.  It returns how many descriptors are ready, and whether they report
+  // the time has passed.  It returns how many descriptors are ready, and true if they report
   // packets.  `polls()` returns true if the program polls, so that the caller need not spin.
   template <class Clock, class LetOthersRun, class Wait, class Polls>
   std::size_t wait(Time deadline, Clock clock, LetOthersRun let_others_run, Wait wait,

@@ -39,7 +39,8 @@ struct Host {
         },
         [this] { return program_polls; });
   }
-  void packets(int count, Duration interval) {
+  // Waits for `count` packets, which come at this interval.
+  void receive_packets(int count, Duration interval) {
     for (int i = 0; i < count; ++i) {
       next_packet = now + interval;
       EXPECT_EQ(wait(), 1u);
@@ -49,20 +50,20 @@ struct Host {
 
 TEST(SpinThenSleep, AStreamOfPacketsCausesFewSleeps) {
   Host host;
-  host.packets(1000, microseconds(20));
+  host.receive_packets(1000, microseconds(20));
   EXPECT_LE(host.sleeps, 4);
 }
 
-TEST(SpinThenSleep, PacketsFarApartCauseNoSpin) {
+TEST(SpinThenSleep, PacketsAtLongIntervalsCauseNoSpin) {
   Host host;
-  host.packets(1000, microseconds(500));
+  host.receive_packets(1000, microseconds(500));
   EXPECT_EQ(host.sleeps, 1000);
   EXPECT_EQ(host.polls, 0);
 }
 
-TEST(SpinThenSleep, ItSleepsAfterTheEndOfAStream) {
+TEST(SpinThenSleep, TheThreadSleepsAfterTheEndOfAStream) {
   Host host;
-  host.packets(100, microseconds(20));
+  host.receive_packets(100, microseconds(20));
   host.polls = host.sleeps = 0;
   EXPECT_EQ(host.wait(host.now + microseconds(10'000)), 0u);
   EXPECT_EQ(host.sleeps, 1);
@@ -72,46 +73,46 @@ TEST(SpinThenSleep, ItSleepsAfterTheEndOfAStream) {
   EXPECT_EQ(host.polls, 0);
 }
 
-TEST(SpinThenSleep, ItSleepsIfOtherThreadsShareTheProcessor) {
-  for (const Duration turn : {microseconds(300), microseconds(3000)}) {
+TEST(SpinThenSleep, TheThreadSleepsIfOtherThreadsComputeOnItsProcessor) {
+  for (const Duration compute_time : {microseconds(300), microseconds(3000)}) {
     Host host;
-    host.packets(100, microseconds(20));
-    host.others_compute_for = turn;
+    host.receive_packets(100, microseconds(20));
+    host.others_compute_for = compute_time;
     host.polls = host.sleeps = 0;
-    host.packets(10'000, microseconds(20));
+    host.receive_packets(10'000, microseconds(20));
     EXPECT_LE(host.polls, 10);
     EXPECT_GE(host.sleeps, 9'990);
   }
 }
 
-TEST(SpinThenSleep, AThreadThatRunsForAShortTimeDoesNotEndTheSpin) {
+TEST(SpinThenSleep, AnotherThreadThatRunsForAShortTimeDoesNotEndTheSpin) {
   Host host;
   host.others_compute_for = microseconds(30);  // like a thread that takes completions
-  host.packets(1000, microseconds(50));
+  host.receive_packets(1000, microseconds(50));
   EXPECT_LE(host.sleeps, 4);
 }
 
-TEST(SpinThenSleep, ItSpinsAgainSoonAfterOtherThreadsRanOnce) {
+TEST(SpinThenSleep, TheThreadSpinsAgainSoonAfterOtherThreadsComputedOnce) {
   Host host;
-  host.packets(100, microseconds(20));
+  host.receive_packets(100, microseconds(20));
   host.others_compute_for = microseconds(3000);
-  host.packets(1, microseconds(20));
+  host.receive_packets(1, microseconds(20));
   host.others_compute_for = Duration{};
   host.sleeps = 0;
-  host.packets(10'000, microseconds(20));
+  host.receive_packets(10'000, microseconds(20));
   EXPECT_LE(host.sleeps, 1'000);
 }
 
-TEST(SpinThenSleep, ItSleepsIfTheProgramPolls) {
+TEST(SpinThenSleep, TheThreadSleepsIfTheProgramPolls) {
   Host host;
-  host.packets(100, microseconds(20));
+  host.receive_packets(100, microseconds(20));
   host.program_polls = true;
   host.polls = host.sleeps = 0;
-  host.packets(100, microseconds(20));
+  host.receive_packets(100, microseconds(20));
   EXPECT_EQ(host.sleeps, 100);
 }
 
-TEST(SpinThenSleep, AWakeForATimerDoesNotCountAsAPacket) {
+TEST(SpinThenSleep, AWakeUpWithoutAPacketCausesNoSpin) {
   Host host;
   for (int i = 0; i < 100; ++i) {
     host.next_wake = host.now + microseconds(20);
@@ -122,7 +123,7 @@ TEST(SpinThenSleep, AWakeForATimerDoesNotCountAsAPacket) {
 
 TEST(SpinThenSleep, ASpinNeverExceedsTheDeadline) {
   Host host;
-  host.packets(100, microseconds(20));
+  host.receive_packets(100, microseconds(20));
   const Time deadline = host.now + microseconds(10);
   EXPECT_EQ(host.wait(deadline), 0u);
   EXPECT_LE(host.now, deadline + microseconds(2));

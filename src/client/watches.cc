@@ -20,7 +20,7 @@ Watches::Watches(Parts parts)
       check_(std::move(parts.check)),
       all_(std::move(parts.all)),
       all_but_sockets_(std::move(parts.all_but_sockets)),
-      rest_(std::move(parts.rest)),
+      not_for_receiver_(std::move(parts.not_for_receiver)),
       sockets_(std::move(parts.sockets)) {}
 
 Result<Watches> Watches::create() {
@@ -29,14 +29,14 @@ Result<Watches> Watches::create() {
               .check = VB_TRY(os::TimerFd::create()),
               .all = VB_TRY(os::Poller::create()),
               .all_but_sockets = VB_TRY(os::Poller::create()),
-              .rest = VB_TRY(os::Poller::create()),
+              .not_for_receiver = VB_TRY(os::Poller::create()),
               .sockets = VB_TRY(os::Poller::create())};
   VB_TRY_VOID(parts.all.add(parts.wake.fd(), token(Kind::kWake)));
   VB_TRY_VOID(parts.all.add(parts.receiver_wake.fd(), token(Kind::kLanes)));
   VB_TRY_VOID(parts.all_but_sockets.add(parts.wake.fd(), token(Kind::kWake)));
   VB_TRY_VOID(parts.all_but_sockets.add(parts.check.fd(), token(Kind::kCheck)));
-  VB_TRY_VOID(parts.rest.add(parts.wake.fd(), token(Kind::kWake)));
-  VB_TRY_VOID(parts.rest.add(parts.check.fd(), token(Kind::kCheck)));
+  VB_TRY_VOID(parts.not_for_receiver.add(parts.wake.fd(), token(Kind::kWake)));
+  VB_TRY_VOID(parts.not_for_receiver.add(parts.check.fd(), token(Kind::kCheck)));
   return Watches(std::move(parts));
 }
 
@@ -45,8 +45,8 @@ Result<void> Watches::add_socket(int fd) {
   return sockets_.add(fd, token(Kind::kSockets));
 }
 
-// The functions that remove ignore errors: after an addition that failed half-way, a poller may not
-// have the descriptor.
+// Ignores errors, as all functions that remove a descriptor do: a poller may not have the
+// descriptor, because an earlier addition failed after its first step.
 void Watches::remove_socket(int fd) {
   (void)all_.remove(fd).has_value();
   (void)sockets_.remove(fd).has_value();
@@ -79,36 +79,36 @@ void Watches::remove_lane_of_other_user(int fd) { remove_socket(fd); }
 Result<void> Watches::add_agent(int fd) {
   VB_TRY_VOID(all_.add(fd, token(Kind::kAgent)));
   VB_TRY_VOID(all_but_sockets_.add(fd, token(Kind::kAgent)));
-  VB_TRY_VOID(rest_.add(fd, token(Kind::kAgent), false));
+  VB_TRY_VOID(not_for_receiver_.add(fd, token(Kind::kAgent), false));
   agent_ = fd;
   wake_receiver();
   return {};
 }
 
-// Ignores errors: there is no descriptor to change if the connection is closed.
+// Ignores errors, because a closed connection has no descriptor to change.
 void Watches::change_agent(int fd, bool readable, bool writable) {
   (void)all_.change(fd, token(Kind::kAgent), readable, writable).has_value();
   (void)all_but_sockets_.change(fd, token(Kind::kAgent), readable, writable).has_value();
-  (void)rest_.change(fd, token(Kind::kAgent), false, writable).has_value();
+  (void)not_for_receiver_.change(fd, token(Kind::kAgent), false, writable).has_value();
 }
 
 void Watches::remove_agent(int fd) {
   (void)all_.remove(fd).has_value();
   (void)all_but_sockets_.remove(fd).has_value();
-  (void)rest_.remove(fd).has_value();
+  (void)not_for_receiver_.remove(fd).has_value();
   agent_ = -1;
 }
 
 Result<void> Watches::add_reaper(int pidfd) {
   VB_TRY_VOID(all_.add(pidfd, token(Kind::kReaper)));
   VB_TRY_VOID(all_but_sockets_.add(pidfd, token(Kind::kReaper)));
-  return rest_.add(pidfd, token(Kind::kReaper));
+  return not_for_receiver_.add(pidfd, token(Kind::kReaper));
 }
 
 void Watches::remove_reaper(int pidfd) {
   (void)all_.remove(pidfd).has_value();
   (void)all_but_sockets_.remove(pidfd).has_value();
-  (void)rest_.remove(pidfd).has_value();
+  (void)not_for_receiver_.remove(pidfd).has_value();
 }
 
 bool Watches::receiver_has_work() const {
@@ -121,7 +121,9 @@ bool Watches::receiver_has_work() const {
 
 std::span<const Watches::Kind> Watches::wait(For what, Time deadline) {
   std::array<os::Poller::Ready, kReadyMax> ready;
-  os::Poller& poller = what == For::kAll ? all_ : what == For::kRest ? rest_ : all_but_sockets_;
+  os::Poller& poller = what == For::kAll              ? all_
+                       : what == For::kNotForReceiver ? not_for_receiver_
+                                                      : all_but_sockets_;
   const std::size_t count = poller.wait(ready, deadline);
   for (std::size_t i = 0; i < count; ++i) {
     ready_[i] = static_cast<Kind>(ready[i].token);
@@ -134,7 +136,7 @@ std::span<const Watches::Kind> Watches::wait(For what, Time deadline) {
 void Watches::abandon() {
   all_.close();
   all_but_sockets_.close();
-  rest_.close();
+  not_for_receiver_.close();
   sockets_.close();
   wake_.close();
   receiver_wake_.close();

@@ -16,16 +16,17 @@
 #include "base/time.h"
 
 // Encodes values as bytes, and decodes them, for messages between processes of one build on one
-// machine.  Fields are in the order in which fields() names them; integers are in host order,
-// without padding.  A reader checks every length: if a value is missing, the message is kMalformed.
+// machine.  Fields are in the order in which fields() lists them.  Integers are in host order,
+// without padding.  A reader checks every length.  If a value is missing, the message is
+// kMalformed.
 namespace verbena::ipc {
 
 // Limits the length of a text in a message.
 inline constexpr std::size_t kTextBytesMax = 1024;
-// Limits the elements of a list in a message.
+// Limits the number of elements of a list in a message.
 inline constexpr std::size_t kListMax = 1024;
 
-// is_bytes is true for lists of bytes or characters, which are copied as a block.
+// is_bytes is true for lists of bytes or characters.  Such lists are copied as a block.
 template <class Values>
 inline constexpr bool is_bytes =
     sizeof(typename std::remove_cvref_t<Values>::value_type) == 1 &&
@@ -36,7 +37,7 @@ inline constexpr bool is_bytes =
 //   void fields(auto& a) { a(id, address, backlog); }
 class Writer {
  public:
-  // Reserves room for `bytes` bytes.  The buffer grows if it needs more.
+  // Allocates `bytes` bytes.  The buffer grows if the values need more.
   explicit Writer(std::size_t bytes = 0) : bytes_(bytes) {}
 
   void operator()(auto&... values) { (write(values), ...); }
@@ -87,17 +88,17 @@ class Writer {
     }
   }
 
-  std::vector<std::byte> bytes_;  // the first size_ of them are written
+  std::vector<std::byte> bytes_;  // the first size_ bytes are written
   std::size_t size_ = 0;
 };
 
-// Decodes values.  If a value is missing or too long, the values after it are not valid either.
+// Decodes values.  If a value is missing or too long, that value and all later values are invalid.
 class Reader {
  public:
   explicit Reader(std::span<const std::byte> bytes) : bytes_(bytes) {}
 
   void operator()(auto&... values) { (read(values), ...); }
-  // Returns true if all values were there and no bytes are left over.
+  // Returns true if no value was missing or too long, and no bytes remain.
   bool complete() const { return good_ && bytes_.empty(); }
   // Returns false if a value was missing or too long.
   bool good() const { return good_; }
@@ -130,8 +131,8 @@ class Reader {
       std::uint32_t count = 0;
       read(count);
       const std::size_t limit = std::is_same_v<T, std::string> ? kTextBytesMax : kListMax;
-      if (count > limit || count > bytes_.size())
-        good_ = false;  // each element needs at least one byte
+      // Each element needs at least one byte.
+      if (count > limit || count > bytes_.size()) good_ = false;
       if (!good_) return;
       value.resize(count);
       read_all(value);

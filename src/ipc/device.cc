@@ -5,15 +5,14 @@
 namespace verbena::ipc {
 
 Result<void> check_devices(const std::vector<Device>& devices) {
-  const auto is_possible = [](const Device& device) {
+  const auto is_valid = [](const Device& device) {
     return !device.ports.empty() && device.ports.size() <= kPortsPerDeviceMax &&
            std::ranges::all_of(device.ports, [](const Port& port) {
              return !port.pkeys.empty() && port.pkeys.size() <= Port::kPkeysMax &&
                     port.lmc <= Port::kLmcMax;
            });
   };
-  if (devices.empty() || devices.size() > kDevicesMax ||
-      !std::ranges::all_of(devices, is_possible)) {
+  if (devices.empty() || devices.size() > kDevicesMax || !std::ranges::all_of(devices, is_valid)) {
     return fail(Errc::kMalformed, "ipc: an invalid list of devices");
   }
   return {};

@@ -11,10 +11,11 @@
 #include "wire/bth.h"
 #include "wire/ip.h"
 
-// Describes the devices of a host, as the agent tells them to programs.
+// Describes the devices of a host, as the agent reports them to programs.
 namespace verbena::ipc {
 
-// Describes one entry of a port's GID table.  An entry keeps its index while the agent lives.
+// Describes one entry of a port's GID table.  The index of an entry does not change while the agent
+// runs.
 struct GidEntry {
   Gid gid{};
   std::uint32_t interface = 0;
@@ -35,7 +36,7 @@ struct InfinibandLink {
   std::uint8_t virtual_lanes = 1;   // a code, as in PortInfo.VLCap
   std::uint8_t subnet_timeout = 0;  // a timeout code
   std::uint32_t capability_mask = 0;
-  std::uint32_t reregistrations = 0;  // how often the subnet manager has asked for reregistration
+  std::uint32_t reregistrations = 0;  // requests of the subnet manager for reregistration so far
   friend bool operator==(const InfinibandLink&, const InfinibandLink&) = default;
   void fields(auto& a) {
     a(state, physical_state, max_mtu, width, speed, virtual_lanes, subnet_timeout, capability_mask,
@@ -43,16 +44,18 @@ struct InfinibandLink {
   }
 };
 
-// Tells which hosts the programs of a host reach by UDP.
+// Describes which hosts the programs of a host reach by UDP.
 struct Reach {
   std::uint16_t udp_port = wire::kRoceUdpPort;
   // Empty if the programs reach other hosts.  Otherwise this is the reason why they use another UDP
-  // port and reach only programs of this host: for example, who holds port 4791.
+  // port and reach only programs of this host, for example the name of the process that has port
+  // 4791.
   std::string why_host_alone{};
   void fields(auto& a) { a(udp_port, why_host_alone); }
   friend bool operator==(const Reach&, const Reach&) = default;
 };
 
+// Describes a port of a device.
 struct Port {
   static constexpr std::uint32_t kGidsMax = 256;
   static constexpr std::uint32_t kPkeysMax = 128;
@@ -88,9 +91,8 @@ struct Device {
 // Limits the GIDs of all ports of a host, because one message carries them all.
 inline constexpr std::uint32_t kGidsOfHostMax = 1024;
 
-// Fails with kMalformed if no host can have the list.  A host has 1 to kDevicesMax devices with 1
-// to kPortsPerDeviceMax ports, and each port has 1 to kPkeysMax P_Keys and an LMC of at most
-// kLmcMax.
+// Fails with kMalformed if the list is invalid.  A host has 1 to kDevicesMax devices with 1 to
+// kPortsPerDeviceMax ports, and each port has 1 to kPkeysMax P_Keys and an LMC of at most kLmcMax.
 Result<void> check_devices(const std::vector<Device>& devices);
 // Returns null if there is no such port.
 const Port* find_port(const std::vector<Device>& devices, PortId port);

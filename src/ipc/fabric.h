@@ -13,7 +13,7 @@
 // The connection begins with Hello, as with an agent; Stop ends the fabric.
 namespace verbena::ipc {
 
-// Limits the hosts in one reply.  The description of a host has about 4 KiB at most.
+// Limits the hosts in one reply.  The description of each host has about 4 KiB at most.
 inline constexpr std::uint32_t kHostsPerReply = 8;
 
 // Asks for a page of the hosts.  The page begins with number `first_host` in the fabric's file.
@@ -23,6 +23,7 @@ struct ShowFabric {
   void fields(auto& a) { a(first_host); }
 };
 
+// Describes a network device (a rail) of a host.
 struct RailStatus {
   std::string device{};
   std::string network{};
@@ -49,14 +50,15 @@ struct ManagerStatus {
   void fields(auto& a) { a(node, pid, state, directory); }
 };
 
-// Describes a fault that a user has set: "link a:verbena0 - red", "is down".
+// Describes a fault that a user has set.  An example is the link or node "link a:verbena0 - red"
+// with the state "is down".
 struct FaultStatus {
   std::string what{};
   std::string state{};
   void fields(auto& a) { a(what, state); }
 };
 
-// Limits the faults in a reply.  Others are only counted.
+// Limits the faults in a reply.  faults_left_out counts the others.
 inline constexpr std::size_t kFaultsShownMax = 100;
 
 struct FabricReply {
@@ -76,7 +78,7 @@ struct FabricReply {
   }
 };
 
-// Breaks a link or a node of the fabric, or mends it.
+// Sets a fault of a link or a node of the fabric, or ends the fault.
 struct SetFault {
   static constexpr Type kType = Type::kSetFault;
   faults::Fault fault{};
@@ -93,7 +95,7 @@ struct FaultReply {
   void fields(auto& a) { a(problem, text); }
 };
 
-// Asks for the network interfaces that programs on a host see.
+// Asks for the network interfaces that the programs on a host see.
 struct ShowInterfaces {
   static constexpr Type kType = Type::kShowInterfaces;
   std::string host{};
@@ -109,7 +111,7 @@ struct InterfacesReply {
 // Limits the time that a tool may wait for a subnet.
 inline constexpr Duration kAwaitSubnetMax = std::chrono::hours(1);
 
-// Waits until the subnet managers have brought the subnet up, or until that is hopeless, but no
+// Waits until the subnet managers have brought the subnet up, or until they have failed, but no
 // longer than `limit`.
 struct AwaitSubnet {
   static constexpr Type kType = Type::kAwaitSubnet;
@@ -130,7 +132,7 @@ struct ShowLog {
   void fields(auto& a) { a(first_line); }
 };
 
-// Limits the lines in one reply: a line has up to kTextBytesMax.
+// Limits the lines in one reply, because each line may have kTextBytesMax bytes.
 inline constexpr std::size_t kLinesPerReply = 48;
 
 struct LogReply {

@@ -162,7 +162,7 @@ TEST(Message, SaMessagesSurviveARoundTrip) {
   EXPECT_EQ(decode<SaFlushed>(*open(encode(4, flushed))), flushed);
 }
 
-TEST(Message, PageOfTheLargestSaRowsFits) {
+TEST(Message, APageOfTheLargestSaRowsFitsIntoAMessage) {
   SaPathRow largest = some_sa_path();
   largest.error = std::string(kSaTextBytesMax, 'x');
   const SaReply page{.paths = std::vector<SaPathRow>(kSaRowsPerReply, largest)};
@@ -172,7 +172,7 @@ TEST(Message, PageOfTheLargestSaRowsFits) {
 }
 
 // The reply to a join carries the group's parameters, so a join needs a request number.
-TEST(Message, LeaveMayHaveNoReplyAndJoinMustHaveOne) {
+TEST(Message, ALeaveMayHaveNoReplyButAJoinMustHaveOne) {
   EXPECT_TRUE(is_for_node(Type::kJoinMulticast));
   EXPECT_TRUE(is_for_node(Type::kLeaveMulticast));
   EXPECT_FALSE(is_for_node(Type::kFlushCapture));
@@ -182,7 +182,7 @@ TEST(Message, LeaveMayHaveNoReplyAndJoinMustHaveOne) {
 
 // Types such as Qpn are encoded by their member `value`.  NamedCount has such a member too,
 // but all of its members must be encoded.
-TEST(Message, NamedCountsKeepTheirNames) {
+TEST(Message, NamedCountsAreEncodedWithTheirNames) {
   StatusReply status{.pid = 4, .counters = {{"data_packets", 7}}};
   const Bytes bytes = encode(1, status);
   const auto decoded = decode<StatusReply>(*open(bytes));
@@ -192,7 +192,7 @@ TEST(Message, NamedCountsKeepTheirNames) {
   EXPECT_EQ(decoded->counters[0].value, 7u);
 }
 
-TEST(Message, IsMalformedIfTooShortOrTooLong) {
+TEST(Message, AMessageThatIsTooShortOrTooLongIsMalformed) {
   const Bytes bytes = encode(1, CmEvent{some_event()});
   const Envelope envelope = open(bytes).value();
   for (std::size_t n = 0; n < bytes.size(); ++n) EXPECT_FALSE(open(std::span(bytes).first(n)));
@@ -206,7 +206,7 @@ TEST(Message, IsMalformedIfTooShortOrTooLong) {
   EXPECT_FALSE(decode<CmEvent>({envelope.type, envelope.request, longer_body}));
 }
 
-TEST(Datagram, GivesItsMessagesInOrder) {
+TEST(Datagram, TakeMessageReturnsTheMessagesInOrder) {
   Bytes datagram = encode(0, Reject{{}, 28, Bytes(3)});
   const Bytes second = encode(7, Status{});
   datagram.insert(datagram.end(), second.begin(), second.end());
@@ -216,14 +216,15 @@ TEST(Datagram, GivesItsMessagesInOrder) {
   EXPECT_TRUE(rest.empty());
 }
 
-TEST(Datagram, IsMalformedIfItEndsWithinAMessage) {
+TEST(Datagram, ADatagramThatEndsWithinAMessageIsMalformed) {
   const Bytes message = encode(7, Reject{{}, 28, Bytes(3)});
   for (std::size_t n = 1; n < message.size(); ++n) {
     std::span<const std::byte> rest = std::span(message).first(n);
     EXPECT_FALSE(take_message(rest));
     EXPECT_EQ(rest.size(), n);
   }
-  // A message shorter than its header is malformed, too: a length of 0 would cause an endless loop.
+  // A message shorter than its header is malformed, too.  Otherwise a length of 0 would cause an
+  // endless loop.
   for (const unsigned size : {0u, 1u, 13u}) {
     Bytes bytes(20);
     bytes[0] = static_cast<std::byte>(size);
@@ -232,13 +233,13 @@ TEST(Datagram, IsMalformedIfItEndsWithinAMessage) {
   }
 }
 
-TEST(Message, IsMalformedIfAListIsLongerThanTheMessage) {
+TEST(Message, AMessageWhoseListIsLongerThanTheMessageIsMalformed) {
   Bytes bytes = encode(1, Reject{{}, 28, Bytes(3)});
   bytes[14 + 8 + 2] = std::byte{0xff};  // the list's count
   EXPECT_FALSE(decode<Reject>(*open(bytes)));
 }
 
-TEST(Message, RandomBytesNeverDoHarm) {
+TEST(Message, DecodingRandomBytesDoesNotCrash) {
   Random random(1);
   for (int i = 0; i < 20000; ++i) {
     Bytes bytes(random.below(600));
@@ -264,7 +265,7 @@ TEST(Message, RandomBytesNeverDoHarm) {
   }
 }
 
-TEST(QpTable, ReadsARowOnlyIfItIsNotEmpty) {
+TEST(QpTable, ReadReturnsOnlyRowsThatAreNotEmpty) {
   auto memory = std::make_unique<std::array<std::uint64_t, QpTable::kBytes / 8>>();
   QpTable table(std::as_writable_bytes(std::span(*memory)));
   EXPECT_FALSE(table.read(0));
@@ -275,7 +276,7 @@ TEST(QpTable, ReadsARowOnlyIfItIsNotEmpty) {
   EXPECT_FALSE(table.read(3));
 }
 
-TEST(QpTable, ReaderLearnsTheCountersNames) {
+TEST(QpTable, ReaderFindsTheNamesOfTheCountersInTheTable) {
   auto memory = std::make_unique<std::array<std::uint64_t, QpTable::kBytes / 8>>();
   QpTable writer(std::as_writable_bytes(std::span(*memory)));
   const std::string longest(QpTable::kCounterNameBytes, 'x');
@@ -293,7 +294,7 @@ TEST(QpTable, ReaderLearnsTheCountersNames) {
   EXPECT_EQ(counters[1].value, ~std::uint64_t{0});
 }
 
-TEST(QpTable, InvalidCounterCountIsBounded) {
+TEST(QpTable, AnInvalidNumberOfCountersIsLimited) {
   auto memory = std::make_unique<std::array<std::uint64_t, QpTable::kBytes / 8>>();
   memory->fill(~std::uint64_t{0});
   const QpTable reader(std::as_writable_bytes(std::span(*memory)));

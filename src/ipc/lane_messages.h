@@ -8,16 +8,16 @@
 // Defines the messages about lanes (link/lane.h) between a program and the agent.
 namespace verbena::ipc {
 
-// Asks for a lane (link/lane.h) to the program that has this range of QPNs.  Lane, LaneRange or
-// NoLane follows.
+// Asks for a lane (link/lane.h) to the program that has this range of QPNs.  The agent answers with
+// Lane, LaneRange or NoLane.
 struct AttachLane {
   static constexpr Type kType = Type::kAttachLane;
   std::uint16_t range = 0;
   void fields(auto& a) { a(range); }
 };
 
-// Reports that the program does not use a lane: the peer has written invalid data to it, or the
-// program could not use the memory.
+// Reports that the program does not use a lane, because the peer has written invalid data to it, or
+// because the program could not map the memory.
 struct CloseLane {
   static constexpr Type kType = Type::kCloseLane;
   std::uint32_t lane = 0;
@@ -25,14 +25,15 @@ struct CloseLane {
   void fields(auto& a) { a(lane, broken); }
 };
 
-// Gives a lane to both of its programs.  Carries its memory, the eventfd that wakes this program
-// (the same one with each lane), the eventfd that wakes the other program, and the access table of
-// the other program if `direct` has a pid.  If the other program is of another user, the message
-// carries only the memory, and a socket that wakes in both directions (os::WakeSocket).
+// Gives a lane to both of its programs.  Carries descriptors: the memory, the eventfd that wakes
+// this program (the same one with each lane), the eventfd that wakes the other program, and the
+// access table of the other program if `direct` has a pid.  If the other program is of another
+// user, the message carries only the memory, and a socket by which each program wakes the other
+// (os::WakeSocket).
 //
-// A lane with the id kUplink comes before the reply to the first Lease if the program gets no
-// sockets: on a virtual host, and from an agent of another user.  Its other end is the process of
-// the fabric, or the agent, which forwards packets.
+// If the program gets no sockets, a lane with the id kUplink comes before the reply to the first
+// Lease.  Programs on virtual hosts, and programs of an agent of another user, get no sockets.  At
+// the other end of this lane, the process of the fabric or the agent forwards packets.
 struct Lane {
   static constexpr Type kType = Type::kLane;
   static constexpr std::uint32_t kUplink = 0;  // no other lane has this id
@@ -44,23 +45,24 @@ struct Lane {
   void fields(auto& a) { a(lane, side, ranges, direct, other_user); }
 };
 
-// Reports that the program at the other end of a lane has got a range, or has given one back.
+// Reports that the program at the other end of a lane has got a range, or has returned a range.
 struct LaneRange {
   static constexpr Type kType = Type::kLaneRange;
   std::uint32_t lane = 0;
   std::uint16_t range = 0;
-  bool taken = false;  // false: the program has given the range back
+  bool taken = false;  // true: the program has got the range; false: it has returned the range
   void fields(auto& a) { a(lane, range, taken); }
 };
 
-// Reports that the program at the other end of a lane has gone or has closed it.
+// Reports that the program at the other end of a lane has ended or has closed the lane.
 struct LaneClosed {
   static constexpr Type kType = Type::kLaneClosed;
   std::uint32_t lane = 0;
   void fields(auto& a) { a(lane); }
 };
 
-// Reports that there is no lane to a range: no other program has it, or a limit was reached.
+// Reports that there is no lane to a range, because no other program has the range, or because a
+// limit was reached.
 struct NoLane {
   static constexpr Type kType = Type::kNoLane;
   std::uint16_t range = 0;

@@ -16,24 +16,24 @@
 // Defines the messages between a program and the agent of its host, over one SOCK_SEQPACKET
 // connection.
 //
-// A request has a number, which its one reply repeats.  An event has number 0.  If the program does
-// not wait for the reply to a request, the request also has number 0 and gets no reply.  If such a
-// request names an id and fails, a Refused message reports it.  A datagram carries one or more
-// messages, one after the other; only the last one may expect a reply.  A message with descriptors
-// is alone in its datagram.
+// A request has a number, and its one reply has the same number.  An event has number 0.  If the
+// program does not wait for the reply to a request, the request also has number 0 and gets no
+// reply.  If such a request is about an id and fails, a Refused message reports the failure.  A
+// datagram carries one or more messages, one after the other; only the last one may expect a reply.
+// A message with descriptors is alone in its datagram.
 //
-// A connection begins with Hello.  Both sides come from one build, which they check in Hello, so
-// archive.h encodes the messages without version numbers.  The fields needed for that check must
-// never move: a message's length, type and number, and the build in Hello and Welcome.  Neither
-// side trusts the other's numbers.
+// A connection begins with Hello.  Both sides must come from the same build, which they check in
+// Hello and Welcome.  So archive.h encodes the messages without version numbers.  The fields that
+// this check needs must have the same offsets in all builds: a message's length, type and number,
+// and the build in Hello and Welcome.  Neither side trusts the numbers that the other side sends.
 namespace verbena::ipc {
 
 enum class Type : std::uint16_t {
-  // A program sends these to the agent; the comments name the replies.  lane_messages.h has the
-  // messages about lanes.
+  // A program sends these to the agent.  The comment after each type names its reply.
+  // lane_messages.h defines the messages about lanes.
   kHello = 1,     // Welcome
   kLease = 2,     // Leased
-  kCreateId = 3,  // Done, as for all requests below without a comment
+  kCreateId = 3,  // Done; all requests below without a comment get Done, too
   kDestroyId = 4,
   kBind = 5,  // Bound
   kResolveAddress = 6,
@@ -104,7 +104,8 @@ enum class Type : std::uint16_t {
   kInterfacesReply = 90,
 };
 
-// Returns true for requests that the node handles.  The agent itself handles the others.
+// Returns true for requests that the node handles (node/node.h).  The agent itself handles the
+// others.
 constexpr bool is_for_node(Type type) {
   return type >= Type::kLease && type <= Type::kRemoveService;
 }
@@ -117,7 +118,7 @@ constexpr bool may_go_unanswered(Type type) {
 }
 
 inline constexpr std::size_t kMessageBytesMax = 65536;
-// Senders join messages into datagrams of at most this size; a longer message is sent alone.
+// Senders join messages into datagrams of at most this size.  A longer message is sent alone.
 inline constexpr std::size_t kJoinedBytesMax = 16384;
 // A lease has this number of QPNs.
 inline constexpr std::uint32_t kLeaseQpns = 4096;
@@ -129,16 +130,16 @@ struct Hello {
   static constexpr Type kType = Type::kHello;
   std::string build{};
   std::uint32_t pid = 0;
-  std::uint64_t capture = 0;  // the capture that this program belongs to, from its environment
-  // The sender is the command line tool, which uses no device and keeps no agent alive.
+  std::uint64_t capture = 0;  // the number of the program's capture, from its environment; 0: none
+  // The sender is the command line tool.  It uses no device, and does not keep the agent running.
   bool tool = false;
-  bool lanes = false;  // the program uses lanes
+  bool lanes = false;  // the program may use lanes
   void fields(auto& a) { a(build, pid, capture, tool, lanes); }
 };
 
-// Tells how other programs of the user access the memory of a program (link/peer_memory.h).
+// Describes how other programs of the user access the memory of a program (link/peer_memory.h).
 struct DirectAccess {
-  std::uint32_t pid = 0;  // as the agent sees it; 0: the memory cannot be accessed
+  std::uint32_t pid = 0;  // the pid in the agent's namespace; 0: the memory is not accessible
   std::uint64_t mark_address = 0;
   std::uint64_t mark_value = 0;
   void fields(auto& a) { a(pid, mark_address, mark_value); }
@@ -149,14 +150,14 @@ struct DirectAccess {
 // memfd of its access table (link/access_table.h) if `direct` has a mark.
 struct Lease {
   static constexpr Type kType = Type::kLease;
-  bool sockets = true;    // false: packets come another way, so the range works without port 4791
+  bool sockets = true;    // false: packets do not use port 4791, so the range needs no sockets
   DirectAccess direct{};  // the agent sets the pid
   void fields(auto& a) { a(sockets, direct); }
 };
 
-// Marks an id's name.  A program names the ids that it creates, so that it need not wait for the
-// agent's handle.  An id for a connection request to a listener has the agent's handle, which lacks
-// this bit.
+// Marks the name of an id.  A program chooses names for the ids that it creates, so that it need
+// not wait for the agent's handle.  An id for a connection request to a listener has the agent's
+// handle, in which this bit is 0.
 //
 //   generation (32 bits) | kNamed | index + 1      as in the program's own handles
 inline constexpr std::uint64_t kNamed = 0x80000000;
@@ -167,7 +168,7 @@ constexpr std::uint32_t index_of_name(rdmacm::IdHandle name) {
 
 struct CreateId {
   static constexpr Type kType = Type::kCreateId;
-  rdmacm::IdHandle id{};         // the id's name in all further messages of both sides
+  rdmacm::IdHandle id{};         // the id's name, which all later messages of both sides use
   std::uint32_t port_space = 0;  // enum rdma_port_space
   std::uint32_t qp_type = 0;
   void fields(auto& a) { a(id, port_space, qp_type); }
@@ -189,7 +190,7 @@ struct Bind {
 struct ResolveAddress {
   static constexpr Type kType = Type::kResolveAddress;
   rdmacm::IdHandle id{};
-  rdmacm::SocketAddress source{};  // family 0: the program gave none
+  rdmacm::SocketAddress source{};  // family 0: the program has given no source
   rdmacm::SocketAddress destination{};
   Duration timeout{};
   void fields(auto& a) { a(id, source, destination, timeout); }
@@ -227,7 +228,7 @@ struct Reject {
   void fields(auto& a) { a(id, reason, additional_info, private_data); }
 };
 
-// Follows CONNECT_RESPONSE: the QP is ready, so the agent may send the RTU.
+// Answers CONNECT_RESPONSE.  The QP is ready, so the agent may send the RTU.
 struct Establish {
   static constexpr Type kType = Type::kEstablish;
   rdmacm::IdHandle id{};
@@ -268,9 +269,9 @@ struct Migrated {
   void fields(auto& a) { a(qpn); }
 };
 
-// Reports that the peer's first packet has arrived, or that the program claims this.  That packet
-// may arrive before the RTU, and the RTU may be lost; this message ensures that ESTABLISHED always
-// comes.
+// Reports that the peer's first packet has arrived, or that the program has said so by
+// rdma_notify().  That packet may arrive before the RTU, and the RTU may be lost.  This message
+// ensures that ESTABLISHED always comes.
 struct Notify {
   static constexpr Type kType = Type::kNotify;
   Qpn qpn{};
@@ -286,18 +287,19 @@ struct SetOption {
   void fields(auto& a) { a(id, level, option, value); }
 };
 
-// Returns a range whose sockets the program could not receive, because it had no free descriptor.
+// Returns a range.  The program could not receive the sockets of the range, because it had no free
+// descriptor.
 struct ReturnRange {
   static constexpr Type kType = Type::kReturnRange;
   std::uint16_t range = 0;
   void fields(auto& a) { a(range); }
 };
 
-// Hands over the rest of a program's work with an earlier agent: connections that have ended but
-// whose peers must still get a DREQ, and ranges whose QPNs are still in use.
+// Passes the unfinished work of an earlier, dead agent to a new agent: connections that have ended
+// but whose peers must still get a DREQ, and ranges whose QPNs are still in use.
 struct HandOver {
   static constexpr Type kType = Type::kHandOver;
-  static constexpr std::size_t kDisconnectsMax = 512;  // in one message, some 60 bytes each
+  static constexpr std::size_t kDisconnectsMax = 512;  // in one message; each has some 60 bytes
   static constexpr std::size_t kRangesMax = 512;       // all leases of an agent
   std::vector<std::uint16_t> ranges{};
   std::vector<rdmacm::PendingDisconnect> disconnects{};
@@ -323,8 +325,8 @@ struct LeaveGroup {
   void fields(auto& a) { a(range, group, interface); }
 };
 
-// Asks the agent to write all packets that this program has recorded so far into the capture's
-// file.  The reply comes after that.
+// Asks the agent to write all packets that this program has captured so far to the capture's file.
+// The reply comes after that.
 struct FlushCapture {
   static constexpr Type kType = Type::kFlushCapture;
   void fields(auto&) {}
@@ -338,7 +340,7 @@ struct Welcome {
   std::uint32_t agent_pid = 0;
   std::string build{};
   std::string refusal{};  // the reason of a refusal; empty if the agent serves the program
-  bool again = false;     // with a refusal: this agent exits; try again with the next one
+  bool again = false;     // with a refusal: this agent exits, so connect to the next agent
   bool capture = false;
   std::vector<Device> devices{};  // empty with a refusal
   void fields(auto& a) { a(agent_pid, build, refusal, again, capture, devices); }
@@ -352,9 +354,10 @@ struct Leased {
   void fields(auto& a) { a(range); }
 };
 
+// Carries the address to which the id is bound now.
 struct Bound {
   static constexpr Type kType = Type::kBound;
-  rdmacm::SocketAddress source{};  // has the chosen port
+  rdmacm::SocketAddress source{};  // contains the chosen port
   bool on_device = false;  // the address is not a wildcard, so the source of the path is known
   rdmacm::PathInfo path{};
   void fields(auto& a) { a(source, on_device, path); }
@@ -376,6 +379,7 @@ inline Done refusal(const Error& error) {
 
 // ---- events -------------------------------------------------------------------------------------
 
+// Carries an event of an id.
 struct CmEvent {
   static constexpr Type kType = Type::kCmEvent;
   rdmacm::Event event{};
@@ -393,14 +397,15 @@ struct Refused {
   void fields(auto& a) { a(request, id, code, detail, text); }
 };
 
+// Carries the new list of devices after a change.
 struct DevicesChanged {
   static constexpr Type kType = Type::kDevicesChanged;
   std::vector<Device> devices{};
   void fields(auto& a) { a(devices); }
 };
 
-// Carries a line for the program's user about the reason of a failure.  The program itself sees the
-// failure by other means.
+// Carries a line for the program's user about the reason of a failure.  The program itself gets
+// the failure in another way.
 struct Remark {
   static constexpr Type kType = Type::kRemark;
   std::string text{};
@@ -424,7 +429,7 @@ Bytes encode(std::uint64_t request, Message message) {
   return bytes;
 }
 
-// Holds a message's type and number, and its fields, not yet decoded.
+// Holds a message's type, its number, and its encoded fields.
 struct Envelope {
   Type type{};
   std::uint64_t request = 0;

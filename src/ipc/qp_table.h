@@ -19,8 +19,8 @@
 #include "ipc/counters.h"
 
 // Shows the QPs and counters of one process to `verbena ps`.  They are in a flat table in a memfd,
-// which the process sends to the agent with its lease request.  A reader maps it and sends the
-// process no message, so it can also read the table of a stopped process.
+// which the process sends to the agent with its lease request.  A reader only maps the memfd, so it
+// can also read the table of a stopped process.
 namespace verbena::ipc {
 
 // Describes one QP by plain numbers.  Enumerations have the values of <infiniband/verbs.h>.
@@ -38,8 +38,8 @@ struct QpTableRow {
   std::uint32_t recv_queued = 0;
   Gid source{};
   Gid destination{};
-  Lid source_lid{};  // 0 on Ethernet; so is destination_lid
-  Lid destination_lid{};
+  Lid source_lid{};       // 0 on Ethernet
+  Lid destination_lid{};  // 0 on Ethernet
   std::uint32_t reserved = 0;
   std::uint64_t packets_in = 0;
   std::uint64_t packets_out = 0;
@@ -53,9 +53,9 @@ struct QpTableRow {
 static_assert(std::is_trivially_copyable_v<QpTableRow> && sizeof(QpTableRow) % 8 == 0);
 
 // Reads and writes a table of kRows rows and kCounters counters in memory that both sides map.
-// There is one writer and any number of readers.  A sequence lock per row makes sure that a reader
-// gets a row complete or not at all.  The table contains the counters' names, so a reader need not
-// know them.
+// There is one writer and any number of readers.  Each row has a sequence lock, so a reader never
+// gets parts of two versions of a row.  The table contains the names of the counters, so a reader
+// need not know the names.
 //
 // Offsets in the memory:
 //   0   number of QPs
@@ -63,7 +63,7 @@ static_assert(std::is_trivially_copyable_v<QpTableRow> && sizeof(QpTableRow) % 8
 //   64  rows, each a sequence number and a QpTableRow; then counters, each a value and a name
 class QpTable {
  public:
-  static constexpr std::uint32_t kRows = 1024;  // further QPs have no row and are only counted
+  static constexpr std::uint32_t kRows = 1024;  // more QPs are only counted, and have no row
   static constexpr std::size_t kRowBytes = 8 + sizeof(QpTableRow);
   static constexpr std::uint32_t kCounters = 128;
   static constexpr std::size_t kCounterNameBytes = 56;  // padded with zeros
@@ -84,14 +84,15 @@ class QpTable {
     auto sequence = word(row_offset(index));
     const std::uint32_t before = sequence.load(std::memory_order_relaxed) & ~1u;
     sequence.store(before + 1, std::memory_order_relaxed);
-    for (std::size_t i = 0; i < words.size(); ++i) {  // visible after the odd sequence number
+    // Uses release stores, so that a reader that sees a new word also sees the odd sequence number.
+    for (std::size_t i = 0; i < words.size(); ++i) {
       word(row_offset(index) + 8 + 4 * i).store(words[i], std::memory_order_release);
     }
     sequence.store(before + 2, std::memory_order_release);
   }
 
-  // Reads a row.  Returns nothing if the row is empty or is being written.  If the process died
-  // while it wrote the row, the row stays unreadable.
+  // Reads a row.  Returns none if the row is empty or is being written.  If the process died while
+  // it wrote the row, the row remains unreadable.
   std::optional<QpTableRow> read(std::uint32_t index) const {
     for (int attempt = 0; attempt < 100; ++attempt) {
       const std::uint32_t before = word(row_offset(index)).load(std::memory_order_acquire);

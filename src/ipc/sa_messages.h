@@ -16,7 +16,7 @@ namespace verbena::ipc {
 
 // Limits the rows in one reply.
 inline constexpr std::size_t kSaRowsPerReply = 256;
-// Limits the characters of a text in a row; the rest of a longer text is left out.
+// Limits the bytes of a text in a row.  A longer text is cut off.
 inline constexpr std::size_t kSaTextBytesMax = 100;
 
 enum class SaTopic : std::uint8_t { kPaths, kGroups, kAddresses, kCounters };
@@ -40,10 +40,10 @@ struct SaPathRow {
   Lid source_lid{};
   Pkey pkey{};  // 0: the query names none
   std::uint8_t service_level = 0;
-  std::uint8_t mtu = 0;   // 1 = 256 bytes .. 5 = 4096; mtu, rate and packet_life: 0 is unknown
-  std::uint8_t rate = 0;  // enum ibv_rate
-  std::uint8_t packet_life = 0;  // a timeout code
-  Duration age{};                // since the SA was asked; 0 in the state `asked`
+  std::uint8_t mtu = 0;          // a code, 1 for 256 bytes to 5 for 4096; 0: unknown
+  std::uint8_t rate = 0;         // enum ibv_rate; 0: unknown
+  std::uint8_t packet_life = 0;  // a timeout code; 0: unknown
+  Duration age{};                // the time since the request to the SA; 0 in the state `asked`
   std::uint32_t waiters = 0;
   std::string error{};  // the reason why the path is absent
   friend bool operator==(const SaPathRow&, const SaPathRow&) = default;
@@ -56,11 +56,11 @@ struct SaPathRow {
 // Describes a multicast group of a port.  The states are bits of MCMemberRecord.
 struct SaGroupRow {
   PortId port{};
-  Gid mgid{};                   // 0: the SA has not chosen it yet
+  Gid mgid{};                   // 0: the SA has not chosen the MGID yet
   std::uint8_t join_state = 0;  // the state that the SA has confirmed
   std::uint8_t wanted = 0;      // the state that the members need
   std::uint32_t members = 0;    // users of the agent: programs, and the agent itself
-  bool busy = false;            // a request to the SA is under way
+  bool busy = false;            // a request to the SA is pending
   // The next members are zeros until the SA has answered.
   Lid mlid{};
   Qkey qkey{};
@@ -82,7 +82,8 @@ struct SaAddressRow {
   std::string state{};  // incomplete, reachable, stale or probe
   Gid gid{};            // gid and qpn are zeros if the state is incomplete
   Qpn qpn{};
-  Duration age{};  // since the neighbour's last answer; if incomplete, since the first request
+  // The time since the neighbour's last answer, or if incomplete, since the first request.
+  Duration age{};
   std::uint32_t waiters = 0;
   std::uint32_t tries = 0;  // requests without an answer
   friend bool operator==(const SaAddressRow&, const SaAddressRow&) = default;
@@ -100,7 +101,7 @@ struct SaReply {
   void fields(auto& a) { a(paths, groups, addresses, counters, more); }
 };
 
-// Forgets all paths and addresses of all ports.  Memberships of groups stay.
+// Removes all cached paths and addresses of all ports.  Does not change the memberships of groups.
 struct FlushSa {
   static constexpr Type kType = Type::kFlushSa;
   void fields(auto&) {}

@@ -27,8 +27,8 @@ struct JoinMulticast {
   PortId port{};
   std::uint16_t port_space = 0;  // determines the MGID and the group's Q_Key
   Pkey pkey{wire::kDefaultPkey};
-  // Holds an IP address, from which the agent makes the MGID.  For zeros, or an IPv4 wildcard, the
-  // SA chooses a group.
+  // Holds an IP address, from which the agent derives the MGID.  If all bytes are zero, or the
+  // address is the IPv4 wildcard, the SA chooses a group.
   Gid group{};
   bool is_mgid = false;         // `group` is an MGID (AF_IB)
   std::uint8_t join_state = 1;  // bits of MCMemberRecord; 1: full member, 8: send-only full member
@@ -37,14 +37,14 @@ struct JoinMulticast {
   }
 };
 
-// Undoes a JoinMulticast.
+// Ends the membership of a JoinMulticast.
 struct LeaveMulticast {
   static constexpr Type kType = Type::kLeaveMulticast;
   std::uint64_t membership = 0;
   void fields(auto& a) { a(membership); }
 };
 
-// Carries the group's parameters, as the SA has answered them (vol1 15.2.5.17).
+// Carries the group's parameters from the answer of the SA (vol1 15.2.5.17).
 struct MulticastJoined {
   static constexpr Type kType = Type::kMulticastJoined;
   std::uint64_t membership = 0;  // identifies this join; never 0
@@ -52,7 +52,7 @@ struct MulticastJoined {
   Lid mlid{};
   Qkey qkey{};
   Pkey pkey{};
-  std::uint8_t mtu = 0;   // 1 = 256 bytes .. 5 = 4096
+  std::uint8_t mtu = 0;   // a code, 1 for 256 bytes to 5 for 4096
   std::uint8_t rate = 0;  // enum ibv_rate
   std::uint8_t service_level = 0;
   std::uint8_t traffic_class = 0;
@@ -65,8 +65,8 @@ struct MulticastJoined {
   }
 };
 
-// Reports that a join has ended: the group is gone, or its parameters have changed.  The agent has
-// left the group, and the program has to join again.
+// Reports that a membership has ended, because the group does not exist any more, or because its
+// parameters have changed.  The agent has left the group, and the program has to join again.
 struct MulticastLost {
   static constexpr Type kType = Type::kMulticastLost;
   std::uint64_t membership = 0;
@@ -90,12 +90,12 @@ struct SetPath {
 // Limits the services in one reply.
 inline constexpr std::size_t kServicesPerReply = 256;
 
-using ServiceName = std::array<std::byte, 64>;  // UTF-8, filled up with zeros
+using ServiceName = std::array<std::byte, 64>;  // UTF-8, padded with zeros
 
 // Describes a service that is registered with the SA (vol1 15.2.5.14).
 struct Service {
   ServiceId service_id{};
-  Gid gid{};    // of the port; in a registration, zeros stand for the port's own GID
+  Gid gid{};    // the port's GID; in a registration, zeros stand for it
   Pkey pkey{};  // in a registration, 0 stands for the port's partition
   std::uint32_t lease_seconds = 0;
   ServiceName name{};
@@ -120,14 +120,14 @@ struct FindServices {
 struct ServicesFound {
   static constexpr Type kType = Type::kServicesFound;
   std::vector<Service> services{};  // kServicesPerReply at most
-  std::uint32_t left_out = 0;       // services for which the reply has no room
+  std::uint32_t left_out = 0;       // the number of services that did not fit into the reply
   friend bool operator==(const ServicesFound&, const ServicesFound&) = default;
   void fields(auto& a) { a(services, left_out); }
 };
 
-// Registers a service with the SA.  The agent renews the registration before its lease ends, and
-// removes it when the program asks for that or ends.  If the SA refuses to renew it, a Remark
-// reports that.
+// Registers a service with the SA.  The agent renews the registration before its lease ends.  It
+// removes the registration when the program requests that, or ends.  If the SA refuses to renew the
+// registration, a Remark reports the refusal.
 struct AddService {
   static constexpr Type kType = Type::kAddService;
   PortId port{};
@@ -141,7 +141,7 @@ struct ServiceAdded {
   void fields(auto& a) { a(registration); }
 };
 
-// Undoes an AddService.
+// Removes the registration of an AddService.
 struct RemoveService {
   static constexpr Type kType = Type::kRemoveService;
   std::uint64_t registration = 0;

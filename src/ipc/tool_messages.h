@@ -15,9 +15,8 @@ struct Status {
   void fields(auto&) {}
 };
 
-// Asks for one page of a list that has all processes first, and then all connections.  The page
-// begins after the numbers with which the previous page ended, so that no entry is missed if an
-// earlier one disappears.
+// Asks for one page of a list of all processes and then all connections.  The two numbers are those
+// of the last entries of the previous page.  So no entry is missed if an earlier entry disappears.
 struct Processes {
   static constexpr Type kType = Type::kProcesses;
   std::uint64_t after_process = 0;
@@ -30,9 +29,9 @@ struct Stop {
   void fields(auto&) {}
 };
 
-// Starts a capture for a process and the processes that it starts.  The message carries the
-// descriptor of the file for the capture.  The capture ends when the process and every program that
-// has joined the capture have ended.
+// Starts a capture for a process and the processes that this process starts.  The message carries
+// the descriptor of the file for the capture.  The capture ends when the process and every program
+// that has joined the capture have ended.
 struct Capture {
   static constexpr Type kType = Type::kCapture;
   std::uint32_t pid = 0;
@@ -75,7 +74,7 @@ struct StatusReply {
 };
 
 inline constexpr std::uint32_t kProcessesPerReply = 32;
-inline constexpr std::uint32_t kConnectionsPerReply = 256;  // some 140 bytes each
+inline constexpr std::uint32_t kConnectionsPerReply = 256;  // each has some 140 bytes
 
 // Describes one process.  The reply carries the descriptors of the QP tables, in the order of the
 // processes that have one.
@@ -88,7 +87,7 @@ struct ProcessInfo {
   void fields(auto& a) { a(number, pid, name, has_table, ranges); }
 };
 
-// Describes a CM id as the agent sees it.
+// Describes an RDMA CM id of a program.
 struct ConnectionInfo {
   std::uint64_t number = 0;  // ascending in the list
   std::uint32_t pid = 0;

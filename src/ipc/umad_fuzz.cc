@@ -1,5 +1,5 @@
-// Decodes any bytes as each kind of message between libibumad and the service of a node.  A decoded
-// message must give the same bytes when it is encoded, decoded and encoded again.
+// Decodes any bytes as each kind of message between libibumad and the MAD service.  Encodes each
+// decoded message, decodes the result, and encodes again.  Both encodings must be equal.
 
 #include <algorithm>
 #include <cstdint>

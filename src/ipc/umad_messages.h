@@ -12,17 +12,19 @@
 #include "ipc/archive.h"
 #include "wire/mad.h"
 
-// Defines the messages between libibumad in a program and the service that holds the program's node
-// of an InfiniBand fabric.
+// Defines the messages between libibumad in a program and the MAD service (madservice).  The
+// service runs for the node of an InfiniBand fabric on which the program runs.
 //
-// A connection (SOCK_SEQPACKET) begins with Hello, which names its purpose.  The program sends one
-// request at a time, and each gets a Reply or a Devices.  Both sides come from one build, which
-// Hello checks; so the type, the build and the Reply must not move between builds.
+// A connection (SOCK_SEQPACKET) begins with Hello, which contains its purpose.  The program sends
+// one request at a time, and the answer to each is a Reply or a Devices.  Both sides must come from
+// the same build, which Hello checks.  So the type, the build and the Reply must have the same
+// format in all builds.
 //
-// Each open port has a second connection for the MADs that arrive, because its descriptor is the
-// one that the program polls.  Its datagrams are what a read of Linux's /dev/infiniband/umadN
-// returns: a UserMad and the MAD.  A message of more than kInlineBytesMax bytes is in a sealed
-// memfd that comes with the datagram; the datagram then has only its first kMadBytes.
+// Each open port has a second connection for the MADs that arrive.  The program polls the
+// descriptor of this connection, so nothing else may arrive there.  Each datagram contains what a
+// read of Linux's /dev/infiniband/umadN returns: a UserMad and the MAD.  A message of more than
+// kInlineBytesMax bytes is in a sealed memfd that comes with the datagram.  The datagram then has
+// only the first kMadBytes of the message.
 namespace verbena::ipc::umad {
 
 inline constexpr std::size_t kMessageBytesMax = 65536;
@@ -59,7 +61,7 @@ inline constexpr std::size_t kUserMadBytes = sizeof(UserMad);
 static_assert(kUserMadBytes == 64);
 
 enum class Type : std::uint16_t {
-  // The comments name the answers.
+  // The comment after each request names its answer.
   kHello = 1,       // Reply, with a descriptor unless the purpose is kQuery
   kQuery = 2,       // Devices
   kRegister = 3,    // Reply; its value is the agent id
@@ -74,7 +76,7 @@ struct Hello {
   enum class Purpose : std::uint8_t {
     kQuery,    // asks for the devices
     kMads,     // opens a port for MADs; the Reply carries the connection on which MADs arrive
-    kManager,  // asks for the file that a subnet manager holds open, a memfd
+    kManager,  // asks for the file (a memfd) that a subnet manager must keep open
   };
   std::string build{};
   Purpose purpose = Purpose::kQuery;
@@ -173,6 +175,7 @@ std::vector<std::byte> encode(Message message) {
   return writer.take();
 }
 
+// Returns the type of a message.  kMalformed: the message is too short.
 inline Result<Type> type_of(std::span<const std::byte> message) {
   if (message.size() < sizeof(Type))
     return fail(Errc::kMalformed, "umad: a message without a type");
@@ -181,7 +184,8 @@ inline Result<Type> type_of(std::span<const std::byte> message) {
   return type;
 }
 
-// Decodes a message.  kMalformed: it is of another type, too short, or longer than its fields.
+// Decodes a message.  kMalformed: the message is of another type, too short, or longer than its
+// fields.
 template <class Message>
 Result<Message> decode(std::span<const std::byte> message) {
   if (VB_TRY(type_of(message)) != Message::kType) {
@@ -204,6 +208,7 @@ struct ReceivedSend {
 
 inline constexpr std::size_t kSendPrefixBytes = sizeof(Type) + 1;
 
+// Decodes a Send, a UserMad and a MAD.  kMalformed: the message does not consist of these.
 inline Result<ReceivedSend> decode_send(std::span<const std::byte> message) {
   if (message.size() < kSendPrefixBytes + kUserMadBytes ||
       VB_TRY(type_of(message)) != Type::kSend) {

@@ -3,7 +3,7 @@
 #include "link/address.h"
 #include "rdmacm/types.h"
 
-// Lists the members of rdmacm's types for the archives, since rdmacm itself does not know messages.
+// Lists the members of rdmacm's types for archive.h, because rdmacm does not depend on this layer.
 namespace verbena::ipc {
 
 void fields(auto& a, rdmacm::SocketAddress& v) {

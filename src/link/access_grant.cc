@@ -5,10 +5,10 @@
 namespace verbena::link {
 namespace {
 
-// PSNs are comparable only over half of their range (vol1 9.7.1).
+// Two PSNs can be compared only if their distance is less than half of the range (vol1 9.7.1).
 constexpr std::uint32_t kPsnSpanMax = 0x7fffff;
 
-// Returns true if the request's PSNs can follow those that the target has received.  See grant()
+// Returns true if the request's PSNs can follow the PSNs that the target has received.  See grant()
 // for the rule.
 bool continues(const QpRow& row, const AccessRequest& request) {
   if (request.psns == 0 || request.psns > kPsnSpanMax) return false;

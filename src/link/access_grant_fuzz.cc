@@ -1,5 +1,5 @@
-// The input contains words that a hostile process writes to its own access table, and requests.
-// Checks that reading the table ends, and that no granted address range wraps.
+// The input contains requests, and words that a hostile process writes to its own access table.
+// Checks that grant() always returns, and that no granted address range wraps.
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -18,8 +18,9 @@ struct Memory {
   alignas(64) std::array<std::byte, AccessTable::kBytes> bytes{};
 };
 
-// Writes a row of each kind where a reader looks for it, or one word anywhere.
-void scribble(AccessTable& table, Memory& memory, sim::FuzzInput& input) {
+// Writes a row of each kind at a position where a reader looks for the row, or one word at any
+// position.
+void write_row_or_word(AccessTable& table, Memory& memory, sim::FuzzInput& input) {
   if (input.take<std::uint8_t>() % 4 != 0) {
     const auto place = input.take<std::uint32_t>() % (AccessTable::kBytes / 8) * 8;
     const auto value = input.take<std::uint64_t>();
@@ -43,7 +44,7 @@ void run(sim::FuzzInput input) {
   std::memset(memory->bytes.data(), 0, memory->bytes.size());
   AccessTable table = *AccessTable::attach(memory->bytes);
   while (!input.empty()) {
-    scribble(table, *memory, input);
+    write_row_or_word(table, *memory, input);
     const AccessRequest request{.target = Qpn{input.take<std::uint8_t>()},
                                 .pkey = Pkey{input.take<std::uint16_t>()},
                                 .generation = input.take<std::uint8_t>(),

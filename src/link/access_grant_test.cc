@@ -68,7 +68,7 @@ class AccessGrantTest : public ::testing::Test {
                         .length = 4096};
 };
 
-TEST_F(AccessGrantTest, ValidRequestGetsTheTargetsAddress) {
+TEST_F(AccessGrantTest, GrantHasTheAddressInTheTargetProcess) {
   ASSERT_TRUE(result());
   EXPECT_EQ(result()->address, region.address);
   EXPECT_EQ(result()->generation, qp.generation);
@@ -77,7 +77,7 @@ TEST_F(AccessGrantTest, ValidRequestGetsTheTargetsAddress) {
   EXPECT_EQ(result()->address, region.address + 100);
 }
 
-TEST_F(AccessGrantTest, EveryWrongPropertyOfTheConnectionIsRefused) {
+TEST_F(AccessGrantTest, RequestWithAnyWrongFieldOfTheConnectionIsRefused) {
   EXPECT_TRUE(refuses(&AccessRequest::target, Qpn{0x23}));
   EXPECT_TRUE(refuses(&AccessRequest::initiator, Qpn{0x12}));
   EXPECT_TRUE(refuses(&AccessRequest::initiator_address, wire::ipv4_gid(0x0a000002)));
@@ -87,7 +87,7 @@ TEST_F(AccessGrantTest, EveryWrongPropertyOfTheConnectionIsRefused) {
   EXPECT_TRUE(refuses(&AccessRequest::access_flags, std::uint32_t{0}));
 }
 
-TEST_F(AccessGrantTest, TwoLimitedMembersOfAPartitionGetNoGrant) {
+TEST_F(AccessGrantTest, RequestBetweenTwoLimitedMembersOfAPartitionIsRefused) {
   qp.pkey = 0x7fff;
   publish(qp);
   EXPECT_FALSE(result());
@@ -100,12 +100,13 @@ TEST_F(AccessGrantTest, FirstAccessOfAConnectionNeedsTheExpectedPsn) {
   EXPECT_TRUE(refuses(&AccessRequest::first_psn, Psn{0xffffef}));
 }
 
-TEST_F(AccessGrantTest, TargetMayExpectAnEarlierPsnWithinHalfOfAllPsns) {
+TEST_F(AccessGrantTest, TargetMayExpectAnEarlierPsnIfItIsLessThanHalfTheRangeAway) {
   request.generation = 5;
   request.first_psn = Psn{0xfffff0} + 100;
   EXPECT_TRUE(result());
   EXPECT_TRUE(refuses(&AccessRequest::generation, std::uint64_t{4}));
-  EXPECT_TRUE(refuses(&AccessRequest::first_psn, Psn{0xffffef})) << "the target is ahead";
+  EXPECT_TRUE(refuses(&AccessRequest::first_psn, Psn{0xffffef}))
+      << "the target already expects a later PSN";
   EXPECT_TRUE(refuses(&AccessRequest::first_psn, Psn{0xfffff0} + (0x7fffff - 3)));
   EXPECT_FALSE(refuses(&AccessRequest::first_psn, Psn{0xfffff0} + (0x7fffff - 4)));
   EXPECT_TRUE(refuses(&AccessRequest::psns, std::uint32_t{0x800000}));

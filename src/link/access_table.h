@@ -11,7 +11,7 @@
 
 // Publishes the rights of peers to a program's memory.  A program writes the table.  The programs
 // at the other ends of its lanes map the table read-only.  These programs check their WRITEs and
-// READs with the table before they carry out the requests directly.
+// READs against the table before they carry out the requests directly.
 //
 // Each row has a sequence number that is odd while the row changes (a seqlock).  A reader copies
 // the row, and ignores the copy if the number was odd or has changed.  A reader does not trust the
@@ -22,9 +22,10 @@
 // Threads: one writer at a time, and any number of readers.
 namespace verbena::link {
 
-// Identifies a protection domain among those of one program.
+// Identifies a protection domain of a program.
 using DomainId = std::uint64_t;
 
+// Describes a memory region that peers may access.
 struct RegionRow {
   std::uint32_t key = 0;  // the R_Key; 0 is not a key
   std::uint32_t access_flags = 0;
@@ -65,7 +66,7 @@ class AccessTable {
   static constexpr std::size_t kRegions = 4096;
   static constexpr std::size_t kQps = 4096;
   static constexpr std::size_t kWords = 8;  // words of a row; the first is the sequence number
-  // A key or QPN determines this number of positions in the table.  Its row has one of these
+  // A key or QPN determines this number of positions in the table.  Its row is at one of these
   // positions.
   static constexpr std::size_t kProbes = 8;
   static constexpr std::size_t kBytes = (kRegions + kQps) * kWords * sizeof(std::uint64_t);

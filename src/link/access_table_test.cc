@@ -56,7 +56,7 @@ TEST(AccessTable, PublishingAKeyAgainReplacesItsRow) {
   EXPECT_FALSE(table.reader.region(5));
 }
 
-TEST(AccessTable, NumberZeroIsNeitherAKeyNorAQueuePair) {
+TEST(AccessTable, ZeroIsNeitherAKeyNorAQpn) {
   Table table;
   EXPECT_FALSE(table.writer.publish(RegionRow{.key = 0, .length = 10}));
   EXPECT_FALSE(table.writer.publish(QpRow{.qpn = 0}));
@@ -64,7 +64,7 @@ TEST(AccessTable, NumberZeroIsNeitherAKeyNorAQueuePair) {
   EXPECT_FALSE(table.reader.qp(0));
 }
 
-TEST(AccessTable, QueuePairKeepsEveryFieldAndItsExpectedPsnCanChange) {
+TEST(AccessTable, PublishedQueuePairHasAllFieldsAndItsExpectedPsnCanChange) {
   Table table;
   QpRow row{.qpn = 0xabcdef,
             .peer_qpn = 0xfedcba,
@@ -112,7 +112,7 @@ TEST(AccessTable, RowIsRefusedWhenAllPositionsOfItsKeyAreTaken) {
   }
 }
 
-TEST(AccessTable, RangeMustLieInTheRegionAlsoAtTheTopOfTheAddressSpace) {
+TEST(AccessTable, RangeMustBeInTheRegionEvenAtTheTopOfTheAddressSpace) {
   const RegionRow row{.key = 1, .address = 0x10000, .length = 0x1000, .iova = 0x500};
   EXPECT_EQ(row.find(0x500, 0x1000), 0x10000U);
   EXPECT_EQ(row.find(0x14ff, 1), 0x10fffU);
@@ -127,7 +127,7 @@ TEST(AccessTable, RangeMustLieInTheRegionAlsoAtTheTopOfTheAddressSpace) {
 }
 
 // A hostile program can publish a region that wraps.
-TEST(AccessTable, RangeThatWrapsIsNotFoundWhateverTheRowSays) {
+TEST(AccessTable, RangeThatWrapsIsNotFoundEvenIfTheRegionWraps) {
   const RegionRow wraps{.key = 1, .address = kHighest - 15, .length = kHighest, .iova = 0};
   EXPECT_FALSE(wraps.find(16, 1));
   EXPECT_FALSE(wraps.find(0, 17));

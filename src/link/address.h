@@ -13,9 +13,9 @@ namespace verbena::link {
 //
 // On Ethernet the GIDs are IP addresses (annex A17), and every packet carries them.
 //
-// On InfiniBand the LIDs lead through the subnet.  The low LMC bits of a LID are the path bits
-// (vol1 4.1.3).  The GIDs are those of the two ends.  A packet carries the GIDs only if it has a
-// GRH.  If a packet arrives without a GRH, the GIDs of its Address are zero.
+// On InfiniBand the LIDs determine the route through the subnet.  The low LMC bits of a LID are the
+// path bits (vol1 4.1.3).  The GIDs are those of the two ends.  A packet carries the GIDs only if
+// it has a GRH.  If a packet arrives without a GRH, the GIDs of its Address are zero.
 struct Address {
   LinkLayer link_layer = LinkLayer::kEthernet;
   Gid source{};

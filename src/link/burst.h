@@ -14,8 +14,8 @@ namespace verbena::link {
 // Collects packets to send: the engine fills a burst, and a link sends it.  The constructor
 // allocates all memory; adding a packet allocates none.
 //
-// Each packet is the UDP payload: BTH to pad, followed by room for the ICRC.  The link writes the
-// ICRC, because only the link knows the IP identification.
+// Each packet is a UDP payload: the bytes from BTH to pad, and space for the ICRC.  The link writes
+// the ICRC, because only the link knows the IP identification.
 //
 // Invariant: packets of one flow are in the order in which they must arrive.
 class Burst {
@@ -37,6 +37,7 @@ class Burst {
   bool full() const { return packets_.size() == kPacketsMax; }
   bool empty() const { return packets_.empty(); }
   std::size_t size() const { return packets_.size(); }
+  // Returns the number of packets that can still be added.
   std::size_t room() const { return kPacketsMax - packets_.size(); }
 
   // Returns memory for one more packet, kPacketBytesMax long.  REQUIRES: !full().

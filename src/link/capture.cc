@@ -23,7 +23,7 @@ static_assert(sizeof(RecordHeader) == 16);
 
 constexpr std::uint64_t padded(std::uint64_t bytes) { return (bytes + 7) & ~std::uint64_t{7}; }
 
-// Derives a locally administered MAC address, because a socket does not show the real one.
+// Derives a locally administered MAC address, because a socket does not return the real one.
 wire::MacAddress mac_of(const Gid& gid) {
   wire::MacAddress mac{std::byte{0x02}, std::byte{0x00}};
   std::copy(gid.bytes.end() - 4, gid.bytes.end(), mac.begin() + 2);
@@ -32,8 +32,8 @@ wire::MacAddress mac_of(const Gid& gid) {
 
 }  // namespace
 
-// Positions count bytes since the ring was created and never wrap.  The writer owns `tail`, the
-// reader owns `head`.
+// `head` and `tail` are positions: they count bytes since the ring was created, and never wrap.
+// Only the writer changes `tail`, and only the reader changes `head`.
 struct CaptureRing::Control {
   std::atomic<std::uint64_t> tail;
   std::atomic<std::uint64_t> dropped;

@@ -32,19 +32,19 @@ struct CaptureRecord {
 // only then uses it.
 class CaptureRing {
  public:
-  static constexpr std::size_t kBytes = std::size_t{4} << 20;  // room for 950 packets of MTU 4096
+  static constexpr std::size_t kBytes = std::size_t{4} << 20;  // space for 950 packets of MTU 4096
   static constexpr std::size_t kFrameBytesMax = 4096 + 256;
 
   // REQUIRES: `memory` is kBytes long, zeroed when new, aligned to 8 bytes, and outlives the ring.
   explicit CaptureRing(std::span<std::byte> memory);
 
-  // Writes a packet as the frame of write_frame(); `datagram` is BTH to ICRC.  If there is no room,
-  // counts the packet as dropped.
+  // Writes a packet as a frame (write_frame()).  `datagram` contains the bytes from BTH to ICRC.
+  // If the ring is full, counts the packet as dropped.
   void write(Time time, Direction direction, const Address& address, std::uint16_t identification,
              std::span<const std::byte> datagram);
 
-  // Removes and returns the oldest record, or none.  kMalformed: the ring's memory is corrupt; all
-  // later calls fail as well.
+  // Removes and returns the oldest record.  Returns none if the ring is empty.  kMalformed: the
+  // ring's memory is corrupt; all later calls fail as well.
   Result<std::optional<CaptureRecord>> read();
   // Returns the number of packets that write() has dropped.
   std::uint64_t dropped() const;
@@ -63,11 +63,11 @@ class CaptureRing {
 // Returns the size of the frame that write_frame() writes for a datagram of this size.
 std::size_t frame_bytes(const Address& address, std::size_t datagram_bytes);
 
-// Writes a frame around a datagram, which is BTH to ICRC, and returns the size of the frame.  On
-// Ethernet the frame ends with the ICRC.  A socket shows no Ethernet header, so the MAC addresses
-// are derived from the IP addresses (locally administered).  On InfiniBand the frame begins with
-// the LRH and ends with the VCRC.  This function computes the ICRC of such a frame, and ignores
-// the ICRC of the datagram.
+// Writes a frame around a datagram (the bytes from BTH to ICRC), and returns the size of the frame.
+// On Ethernet the frame ends with the ICRC.  A socket does not return the Ethernet header, so the
+// MAC addresses are derived from the IP addresses (locally administered).  On InfiniBand the frame
+// begins with the LRH and ends with the VCRC.  This function computes the ICRC of such a frame, and
+// ignores the ICRC of the datagram.
 std::size_t write_frame(std::span<std::byte> out, const Address& address,
                         std::uint16_t identification, std::span<const std::byte> datagram);
 

@@ -7,7 +7,8 @@
 #include "base/error.h"
 #include "link/address.h"
 
-// Converts between UDP payloads and transport packets, that is, writes and checks the ICRC.
+// Converts between UDP payloads and transport packets, which means that it writes and checks the
+// ICRC.
 namespace verbena::link {
 
 // Holds a received packet, whose ICRC was checked unless it came by a lane.
@@ -19,22 +20,22 @@ struct Arrival {
   std::span<const std::byte> headers = transport;
 };
 
-// Writes the ICRC to the last four bytes of `datagram` (BTH to ICRC).  `identification` must be the
-// value that the kernel will put in the IPv4 header.  With UDP_SEGMENT the kernel uses the packet's
-// index in its batch.  Otherwise it uses 0, because the socket is unconnected and has
-// IP_PMTUDISC_DO.
+// Writes the ICRC to the last four bytes of `datagram`, which contains the bytes from BTH to ICRC.
+// `identification` must be the value that the kernel will put in the IPv4 header.  With UDP_SEGMENT
+// the kernel uses the packet's index in its batch.  Otherwise it uses 0, because the socket is
+// unconnected and has IP_PMTUDISC_DO.
 void seal(const Address& address, std::span<std::byte> datagram, std::uint16_t identification);
 
-// Checks the length and the ICRC of a UDP payload.  A socket does not show the IPv4 identification,
-// so this function searches for an identification that explains the ICRC (wire/icrc.h).  The search
-// is short if the caller expects the right identification, which is the packet's index in its batch
-// if the peer sends as seal() says.
+// Checks the length and the ICRC of a UDP payload.  A socket does not return the IPv4
+// identification, so this function searches for an identification for which the ICRC is right
+// (wire/icrc.h).  The search is short if the caller passes the right identification.  That is the
+// packet's index in its batch if the peer sends as seal() describes.
 Result<Arrival> open(const Address& address, std::span<const std::byte> datagram,
                      std::uint16_t expected_identification = 0);
 
-// Returns the IPv4 identification that explains the ICRC of a received UDP payload, for a capture.
-// Returns 0 if no identification explains the ICRC, because the payload is short or damaged, or
-// came by IPv6.
+// Returns the IPv4 identification for which the ICRC of a received UDP payload is right, for a
+// capture.  Returns 0 if there is no such identification, because the payload is short or damaged,
+// or came by IPv6.
 std::uint16_t identification_of(const Address& address, std::span<const std::byte> datagram);
 
 }  // namespace verbena::link

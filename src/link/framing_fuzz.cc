@@ -1,7 +1,7 @@
-// Takes any bytes as a UDP payload.  Checks that open() either drops the payload with a reason, or
-// accepts it; seal() must then give the same bytes with the identification that explains the ICRC.
-// Bit 0 of the input's first byte selects the IP version.  If bit 1 is set, the target first writes
-// a correct ICRC, to test the code behind the check.
+// Uses any bytes as a UDP payload.  Checks that open() either drops the payload with a reason, or
+// accepts it.  If open() accepts the payload, seal() with the right identification must give the
+// same bytes.  Bit 0 of the input's first byte selects the IP version.  If bit 1 is set, the fuzz
+// target first writes a correct ICRC, to test the code behind the check.
 
 #include <algorithm>
 #include <cstddef>

@@ -82,7 +82,7 @@ TEST(Framing, ShortDatagramsAreMalformed) {
   }
 }
 
-TEST(Burst, HoldsPacketsInOrder) {
+TEST(Burst, PacketsAreInTheOrderInWhichTheyWereAdded) {
   Burst burst;
   while (!burst.full()) {
     const auto room = burst.prepare();
@@ -107,7 +107,7 @@ class CaptureRingTest : public testing::Test {
   CaptureRing ring{bytes};
 };
 
-TEST_F(CaptureRingTest, ReadsRecordsAcrossTheWrap) {
+TEST_F(CaptureRingTest, ReadsRecordsThatWrapAroundTheEndOfTheRing) {
   Random random(3);
   for (int round = 0; round < 5000; ++round) {
     const auto datagram = sealed_datagram(kFlow4, 12 + 4 * random.below(1000), 0);
@@ -124,7 +124,7 @@ TEST_F(CaptureRingTest, ReadsRecordsAcrossTheWrap) {
   EXPECT_FALSE(ring.read()->has_value());
 }
 
-TEST_F(CaptureRingTest, CountsDroppedRecordsAndNeverWaits) {
+TEST_F(CaptureRingTest, AFullRingCountsDroppedRecords) {
   const auto datagram = sealed_datagram(kFlow4, 4096, 0);
   std::uint64_t written = 0;
   while (ring.dropped() == 0) {

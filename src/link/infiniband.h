@@ -11,13 +11,13 @@
 // Converts between transport packets and packets on an InfiniBand link: LRH, GRH, and the ICRC.
 namespace verbena::link {
 
-// Returns the packet from LRH to ICRC for `transport`, which is BTH to pad.  REQUIRES:
-// address.is_infiniband().
+// Returns the packet from LRH to ICRC for `transport`, which contains the bytes from BTH to pad.
+// REQUIRES: address.is_infiniband().
 std::vector<std::byte> seal_infiniband(const Address& address,
                                        std::span<const std::byte> transport);
 
-// Checks a packet from LRH to ICRC, and returns its address and the transport packet.  Leaves the
-// port of the address to the caller.
+// Checks a packet from LRH to ICRC, and returns its address and the transport packet.  The caller
+// sets the port of the address.
 Result<Arrival> open_infiniband(std::span<const std::byte> packet);
 
 }  // namespace verbena::link

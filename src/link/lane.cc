@@ -7,8 +7,8 @@
 namespace verbena::link {
 namespace {
 
-// The kind of a record consists of a type in the upper byte and a slot in the lower byte.  Records
-// of kExecutedType have no slot.
+// The kind of a record consists of a type in the upper byte and the slot of an address in the lower
+// byte.  Records of kExecutedType have no slot.
 constexpr std::uint16_t kAddressType = 1 << 8;
 constexpr std::uint16_t kPacketType = 2 << 8;
 constexpr std::uint16_t kExecutedType = 3 << 8;
@@ -68,7 +68,7 @@ void write_address(Fields& fields, const Address& address) {
   fields.write(address.port.number);
 }
 
-// Returns nothing if the record is not one that a Lane writes.
+// Returns none if no Lane would write such a record.
 std::optional<Address> read_address(std::span<const std::byte> record) {
   std::array<std::byte, kInfinibandBytes> copy{};
   if (record.size() != kEthernetBytes && record.size() != kInfinibandBytes) return {};
@@ -124,13 +124,13 @@ Result<Lane> Lane::attach(std::span<std::byte> memory, Side side) {
 // ---- sending ------------------------------------------------------------------------------------
 
 std::optional<std::span<std::byte>> Lane::prepare_record(std::size_t bytes) {
-  const auto room = out_.prepare(bytes);
-  if (!room) ended_ = true;
-  if (!room || !*room) {
+  const auto space = out_.prepare(bytes);
+  if (!space) ended_ = true;
+  if (!space || !*space) {
     was_full_ = true;
     return {};
   }
-  return *room;
+  return *space;
 }
 
 bool Lane::prepare(const Address& address) {
@@ -138,18 +138,18 @@ bool Lane::prepare(const Address& address) {
   if (ended_) return false;
   const std::size_t slot = slot_of(address, kAddresses);
   if (sent_addresses_[slot] != address && !send_address(slot, address)) return false;
-  const auto room = prepare_record(kPacketBytesMax);
-  if (!room) return false;
-  room_ = *room;
+  const auto space = prepare_record(kPacketBytesMax);
+  if (!space) return false;
+  room_ = *space;
   kind_ = static_cast<std::uint16_t>(kPacketType | slot);
   return true;
 }
 
 bool Lane::send_address(std::size_t slot, const Address& address) {
   const std::size_t bytes = record_bytes(address);
-  const auto room = prepare_record(bytes);
-  if (!room) return false;
-  Fields fields(room->data());
+  const auto space = prepare_record(bytes);
+  if (!space) return false;
+  Fields fields(space->data());
   write_address(fields, address);
   out_.commit(bytes, static_cast<std::uint16_t>(kAddressType | slot));
   sent_addresses_[slot] = address;
@@ -159,7 +159,7 @@ bool Lane::send_address(std::size_t slot, const Address& address) {
 void Lane::commit(std::size_t bytes) {
   VB_CHECK(bytes <= room_.size());
   if (observer_ != nullptr) {
-    observer_->passed(Direction::kOut, *sent_addresses_[kind_ & kSlotMask], room_.first(bytes));
+    observer_->on_packet(Direction::kOut, *sent_addresses_[kind_ & kSlotMask], room_.first(bytes));
   }
   out_.commit(bytes, kind_);
   room_ = {};
@@ -168,19 +168,19 @@ void Lane::commit(std::size_t bytes) {
 
 bool Lane::prepare_executed() {
   room_ = {};
-  const auto room = ended_ ? std::nullopt : prepare_record(sizeof(ExecutedRecord));
-  if (room) executed_room_ = *room;
-  return room.has_value();
+  const auto space = ended_ ? std::nullopt : prepare_record(sizeof(ExecutedRecord));
+  if (space) executed_space_ = *space;
+  return space.has_value();
 }
 
 void Lane::commit(const ExecutedRecord& executed) {
-  std::memcpy(executed_room_.data(), &executed, sizeof executed);
+  std::memcpy(executed_space_.data(), &executed, sizeof executed);
   out_.commit(sizeof executed, kExecutedType);
   ++unflushed_executed_;
 }
 
 void Lane::allow_access(bool allowed) {
-  was_allowed_ = was_allowed_ || allowed;
+  access_was_allowed_ = access_was_allowed_ || allowed;
   ring::SharedMemory::store_release(own_announcement_->allows_access, std::uint64_t{allowed});
   ring::SharedMemory::fence();
 }
@@ -196,8 +196,8 @@ void Lane::leave() {
 
 // ---- receiving ----------------------------------------------------------------------------------
 
-// Reads the oldest record.  Stores an address, or sets `arrival` or received_executed_.  Returns
-// false if there is no record, or the lane has ended.
+// Reads the oldest record.  Stores the address in it, or sets `arrival` or received_executed_.
+// Returns false if there is no record, or if the lane has ended.
 bool Lane::read_next(std::optional<Arrival>& arrival) {
   arrival.reset();
   received_executed_.reset();
@@ -208,11 +208,11 @@ bool Lane::read_next(std::optional<Arrival>& arrival) {
   return !ended_;
 }
 
-// Returns false if the record is not one that a Lane writes; the lane then ends.
+// Returns false if no Lane would write such a record.  The lane then ends.
 bool Lane::interpret(const ring::Record& record, std::optional<Arrival>& arrival) {
   const std::uint16_t type = record.kind & kTypeMask;
   if (type == kAddressType) return store_address(record);
-  if (type == kExecutedType) return was_allowed_ && store_executed(record);
+  if (type == kExecutedType) return access_was_allowed_ && store_executed(record);
   const std::span<const std::byte> packet = record.payload;
   const std::size_t slot = record.kind & kSlotMask;
   if (type != kPacketType || slot >= kAddresses || !received_addresses_[slot] ||
@@ -251,9 +251,9 @@ bool Lane::park() {
 bool Lane::park_for_room() {
   if (ended_ || !was_full_) return true;
   was_full_ = false;
-  const auto has_room = out_.request_wake_for_room(kPacketBytesMax);
-  if (!has_room) ended_ = true;
-  return has_room && !*has_room;
+  const auto has_space = out_.request_wake_for_room(kPacketBytesMax);
+  if (!has_space) ended_ = true;
+  return has_space && !*has_space;
 }
 
 }  // namespace verbena::link

@@ -22,9 +22,9 @@ namespace verbena::link {
 // Observes every packet of lanes, for a capture.
 class LaneObserver {
  public:
-  // `transport` is BTH to pad.
-  virtual void passed(Direction direction, const Address& address,
-                      std::span<const std::byte> transport) = 0;
+  // Is called for each packet.  `transport` contains the bytes from BTH to pad.
+  virtual void on_packet(Direction direction, const Address& address,
+                         std::span<const std::byte> transport) = 0;
 
  protected:
   ~LaneObserver() = default;
@@ -56,21 +56,22 @@ struct ExecutedRecord {
 // has a ring for each direction.  Packets arrive complete and in order, so they need no ICRC.
 //
 //   sender                                    receiver
-//   prepare(address): room for a packet       receive(max, accept): accept(arrival) per packet
+//   prepare(address): is the ring full?       receive(max, accept): accept(arrival) per packet
 //   commit(bytes): the packet is visible      finish(): must the sender be woken?
 //   flush(): must the receiver be woken?      park(): may this process sleep?
 //
 // Addresses have records of their own.  Both sides store the last addresses in kAddresses slots.
-// So an address is sent only before its first packet, and after another address has taken its slot.
-// Only the record of an InfiniBand address contains the port.
+// So an address is sent only before its first packet, and again after another address has replaced
+// it in its slot.  Only the record of an InfiniBand address contains the port.
 //
 // A process that accesses the other one's memory directly announces the access before it checks its
-// rights: enter(), may_access(), check (access_grant.h), copy, leave(), commit(executed).  The
-// other process must have called allow_access().  To revoke a right, the other process removes the
-// row from its table, and then waits until the value of peer_is_inside() changes or is 0.
+// rights.  The order is: enter(), may_access(), grant() (access_grant.h), the copy, leave(),
+// commit(executed).  The other process must have called allow_access().  To revoke a right, the
+// other process removes the row from its table, and then waits until the value of peer_is_inside()
+// changes or is 0.
 //
-// The peer is not trusted (ring/ring.h).  If the peer writes something that no Lane writes, the
-// lane ends: ended() is true, and nothing is sent or received any more.
+// A Lane does not trust the peer (ring/ring.h).  If the peer writes something that no Lane writes,
+// the lane ends: ended() is true, and the lane sends and receives nothing any more.
 //
 // Threads: one at a time.
 class Lane {
@@ -83,7 +84,8 @@ class Lane {
   // The headers of a packet are not longer than this (vol1 9.2).
   static constexpr std::size_t kHeaderBytesMax = 80;
 
-  // Tells which ring a process sends through.  The two processes of a lane have different sides.
+  // Chooses the ring through which a process sends.  The two processes of a lane have different
+  // sides.
   enum class Side : std::uint8_t { kFirst, kSecond };
 
   // Attaches to a lane.  New memory is zeroed.  kInvalidArgument: the memory has the wrong size or
@@ -91,23 +93,25 @@ class Lane {
   static Result<Lane> attach(std::span<std::byte> memory, Side side);
 
   // ---- sending ----
-  // Prepares room for one packet.  Returns false if the ring is full now, or the lane has ended.
+  // Prepares space for one packet.  Returns false if the ring is full now, or if the lane has
+  // ended.
   bool prepare(const Address& address);
-  // Returns the room that the last prepare() has made, which is kPacketBytesMax bytes long.
+  // Returns the space that the last prepare() has prepared.  It is kPacketBytesMax bytes long.
   std::span<std::byte> room() { return room_; }
-  // Makes the first `bytes` of the room visible as a packet, BTH to pad.
+  // Makes the first `bytes` of room() visible as a packet from BTH to pad.
   void commit(std::size_t bytes);
   // Returns the position in the stream of packets after the last committed packet.
   std::uint64_t position() const { return out_.position(); }
   // Returns true if the peer has consumed all packets before this position.  Also returns true if
-  // the peer has corrupted the ring, which ends the lane: then nobody must wait for the peer.
+  // the peer has corrupted the ring, because the lane has then ended and no caller must wait for
+  // the peer.
   bool peer_has_consumed(std::uint64_t position) {
     const auto consumed = out_.has_consumed(position);
     if (!consumed) ended_ = true;
     return consumed.value_or(true);
   }
-  // Ends a batch of packets.  Returns true if the peer must be woken.  Fewer than kExecutedMax
-  // ExecutedRecords need no wake.  More of them could fill the ring.
+  // Ends a batch of packets.  Returns true if the peer must be woken.  ExecutedRecords alone need
+  // no wake-up, unless there are kExecutedMax of them, because more could fill the ring.
   bool flush() {
     if (ended_ || (!must_flush_ && unflushed_executed_ < kExecutedMax)) return false;
     must_flush_ = false;
@@ -117,10 +121,10 @@ class Lane {
 
   // ---- access to the peer's memory ----
   static constexpr std::uint32_t kExecutedMax = 1024;
-  // Prepares room for a record of an executed request.  Returns false if the ring is full now, or
-  // the lane has ended.
+  // Prepares space for a record of an executed request.  Returns false if the ring is full now, or
+  // if the lane has ended.
   bool prepare_executed();
-  // Makes the record visible.  REQUIRES: prepare_executed() was the last call that prepared room.
+  // Makes the record visible.  REQUIRES: prepare_executed() was the last call that prepared space.
   void commit(const ExecutedRecord& executed);
   // Sets the object that accesses the peer's memory; null means that there is none.  REQUIRES: the
   // object lives until the lane is destroyed or this function is called again.
@@ -130,7 +134,8 @@ class Lane {
   // must apply the peer's ExecutedRecords, and wait for the end of the peer's accesses.  If the
   // peer writes ExecutedRecords and was never allowed to access the memory, the lane ends.
   void allow_access(bool allowed);
-  // Returns true if the peer allows accesses to its memory.  Ask again after enter().
+  // Returns true if the peer allows accesses to its memory.  Call this function again after
+  // enter().
   bool may_access() const {
     return ring::SharedMemory::load_acquire(peer_announcement_->allows_access) != 0;
   }
@@ -138,19 +143,20 @@ class Lane {
   void enter();
   // Announces the end of the access.
   void leave();
-  // Returns 0 if the peer does not access this process's memory, else a number that differs for
-  // each of its accesses.
+  // Returns 0 if the peer does not access this process's memory now.  Otherwise returns a number
+  // that differs for each of the peer's accesses.
   std::uint64_t peer_is_inside() const {
-    return was_allowed_ ? ring::SharedMemory::load_acquire(peer_announcement_->access_number) : 0;
+    return access_was_allowed_ ? ring::SharedMemory::load_acquire(peer_announcement_->access_number)
+                               : 0;
   }
 
   // ---- receiving ----
   // Reads at most `max` records, calls accept(arrival) for each packet, and returns the number of
-  // packets.  Addresses count as records.  Calls accept(record) for each ExecutedRecord, if
+  // packets.  Addresses count as records.  Also calls accept(record) for each ExecutedRecord, if
   // `accept` has that overload.  `arrival` is valid during the call.  The peer may change the
   // payload at any time, but the headers are a copy.  Each packet is at least as long as a BTH.
-  // `accept` may return a bool for a packet.  If it is false, the packet stays in the lane, and
-  // receive() returns.
+  // `accept` may return a bool for a packet.  If the bool is false, the packet remains in the lane,
+  // and receive() returns.
   template <class Accept>
   std::size_t receive(std::size_t max, Accept accept) {
     if (in_.empty()) return 0;
@@ -172,16 +178,16 @@ class Lane {
     }
     return packets;
   }
-  // Ends a batch of received packets.  Returns true if the peer waits for room and must be woken.
+  // Ends a batch of received packets.  Returns true if the peer waits for space and must be woken.
   bool finish() { return !ended_ && in_.finish(); }
 
   // ---- sleeping ----
   // Asks the peer to wake this process with its next packet.  If prepare() has failed since the
-  // last call, also asks for a wake when there is room.  Returns false if there is a packet or room
-  // already: do not sleep.  Returns true if the lane had ended before.
+  // last call, also asks for a wake-up when there is space.  Returns false if there is a packet or
+  // space already; then do not sleep.  Returns true if the lane had ended before.
   bool park();
   // If prepare() has failed since the last call, asks the peer to wake this process when there is
-  // room.  Returns false if there is room already.  Returns true if the lane had ended before.
+  // space.  Returns false if there is space already.  Returns true if the lane had ended before.
   bool park_for_room();
   // Asks the peer not to wake this process, because it polls.
   void unpark() { in_.unpark(); }
@@ -193,11 +199,12 @@ class Lane {
 
  private:
   static constexpr std::size_t kAddresses = 16;  // a power of two
-  // Lies in the shared memory.  One process writes it, and the other process reads it.
+  // Describes the direct accesses of one process.  It is in the shared memory.  That process writes
+  // it, and the other process reads it.
   struct Announcement {
-    // Holds the number of the access under way, or 0.
+    // Holds the number of the access that is in progress, or 0.
     alignas(64) std::uint64_t access_number;
-    // If this is not 0, the other process may access the memory of the process that writes here.
+    // If this value is not 0, the other process may access the memory of the writing process.
     std::uint64_t allows_access;
   };
 
@@ -207,7 +214,7 @@ class Lane {
   bool read_next(std::optional<Arrival>& arrival);
   bool interpret(const ring::Record& record, std::optional<Arrival>& arrival);
   void observe(const Arrival& arrival) {
-    observer_->passed(Direction::kIn, arrival.address, arrival.transport);
+    observer_->on_packet(Direction::kIn, arrival.address, arrival.transport);
   }
   bool store_address(const ring::Record& record);
   bool store_executed(const ring::Record& record);
@@ -226,12 +233,12 @@ class Lane {
   bool must_flush_ = false;               // packets were sent since the last flush()
   std::optional<ExecutedRecord> received_executed_{};  // the record that read_next() has read
   std::span<std::byte> room_{};
-  std::span<std::byte> executed_room_{};
+  std::span<std::byte> executed_space_{};
   std::uint16_t kind_ = 0;  // the kind of the record that commit() makes
   LaneObserver* observer_ = nullptr;
   bool was_full_ = false;  // prepare() has failed since the last park()
   bool ended_ = false;
-  bool was_allowed_ = false;  // allow_access(true) was called at least once
+  bool access_was_allowed_ = false;  // allow_access(true) was called at least once
   alignas(64) std::array<std::byte, kHeaderBytesMax> headers_{};
 };
 

@@ -1,5 +1,6 @@
 // The input contains writes of a hostile peer to the memory of a lane, and calls of this side.
-// Checks that no call touches memory outside of the lane, and that all packets lie in its memory.
+// Checks that no call accesses memory outside of the lane, and that all packets are in the lane's
+// memory.
 #include <algorithm>
 #include <array>
 #include <cstddef>
@@ -24,7 +25,7 @@ struct alignas(4096) Memory {
 // Writes the frame of each packet, as a capture does.
 class FrameWriter final : public LaneObserver {
  public:
-  void passed(Direction, const Address& address, std::span<const std::byte> transport) override {
+  void on_packet(Direction, const Address& address, std::span<const std::byte> transport) override {
     std::array<std::byte, Lane::kPacketBytesMax + Burst::kIcrcBytes> datagram;
     const auto used = std::span(datagram).first(transport.size() + Burst::kIcrcBytes);
     std::ranges::copy(transport, used.begin());

@@ -88,7 +88,7 @@ class LaneTest : public testing::Test {
   std::vector<Address> addresses_;
 };
 
-TEST_F(LaneTest, ExecutedRequestsArriveInOrderWithPackets) {
+TEST_F(LaneTest, ExecutedRecordsAndPacketsArriveInOrder) {
   const ExecutedRecord write{
       .target_qpn = 5, .initiator_qpn = 6, .first_psn = 7, .psns = 8, .bytes = 9};
   ASSERT_TRUE(send(first_, "before"));
@@ -109,7 +109,7 @@ TEST_F(LaneTest, ExecutedRequestsArriveInOrderWithPackets) {
   EXPECT_FALSE(second_.ended());
 }
 
-TEST_F(LaneTest, ExecutedRequestsWakeASleeperOnlyWhenManyWait) {
+TEST_F(LaneTest, ExecutedRecordsWakeASleepingPeerOnlyIfThereAreMany) {
   ASSERT_TRUE(second_.park());
   for (std::uint32_t i = 1; i < Lane::kExecutedMax; ++i) {
     ASSERT_TRUE(first_.prepare_executed());
@@ -121,7 +121,7 @@ TEST_F(LaneTest, ExecutedRequestsWakeASleeperOnlyWhenManyWait) {
   EXPECT_TRUE(first_.flush());
 }
 
-TEST_F(LaneTest, PacketAfterAnExecutedRequestWakesASleeper) {
+TEST_F(LaneTest, PacketAfterAnExecutedRecordWakesASleepingPeer) {
   ASSERT_TRUE(second_.park());
   ASSERT_TRUE(first_.prepare_executed());
   first_.commit(ExecutedRecord{.psns = 1});
@@ -130,14 +130,14 @@ TEST_F(LaneTest, PacketAfterAnExecutedRequestWakesASleeper) {
   EXPECT_TRUE(first_.flush());
 }
 
-TEST_F(LaneTest, ExecutedRequestWithZeroPacketsEndsTheLane) {
+TEST_F(LaneTest, ExecutedRecordWithZeroPacketsEndsTheLane) {
   ASSERT_TRUE(first_.prepare_executed());
   first_.commit(ExecutedRecord{.psns = 0});
   second_.receive(100, [](const Arrival&) {});
   EXPECT_TRUE(second_.ended());
 }
 
-TEST_F(LaneTest, ExecutedRequestsDoNotFitIntoAFullRing) {
+TEST_F(LaneTest, ExecutedRecordsDoNotFitIntoAFullRing) {
   while (first_.prepare_executed()) first_.commit(ExecutedRecord{.psns = 1});
   EXPECT_FALSE(first_.ended());
   receive(second_);
@@ -157,8 +157,8 @@ TEST_F(LaneTest, PeerSeesEachAnnouncedAccessUntilItEnds) {
   EXPECT_NE(second_.peer_is_inside(), inside);
 }
 
-// A peer that never ends an access would block each revocation of a right.
-TEST_F(LaneTest, PeerThatWasNeverAllowedCannotAnnounceAccesses) {
+// A peer that announces an access and never ends it would block each revocation of a right.
+TEST_F(LaneTest, PeerThatWasNeverAllowedToAccessCannotAnnounceAccesses) {
   second_.enter();
   EXPECT_EQ(first_.peer_is_inside(), 0U);
   ASSERT_TRUE(second_.prepare_executed());
@@ -167,13 +167,13 @@ TEST_F(LaneTest, PeerThatWasNeverAllowedCannotAnnounceAccesses) {
   EXPECT_TRUE(first_.ended());
 }
 
-TEST_F(LaneTest, AccessUnderWayIsSeenAfterAccessesAreForbidden) {
+TEST_F(LaneTest, AnAccessInProgressIsReportedAfterAccessesAreForbidden) {
   first_.enter();
   second_.allow_access(false);
   EXPECT_NE(second_.peer_is_inside(), 0U);
 }
 
-TEST_F(LaneTest, CarriesPacketsAndTheirAddressesBothWays) {
+TEST_F(LaneTest, PacketsAndTheirAddressesArriveInBothDirections) {
   ASSERT_TRUE(send(first_, "one", address(1, 2)));
   ASSERT_TRUE(send(first_, "two", address(1, 2)));
   ASSERT_TRUE(send(first_, "three", address(7, 2, 0xc001)));
@@ -184,7 +184,7 @@ TEST_F(LaneTest, CarriesPacketsAndTheirAddressesBothWays) {
               ElementsAre(address(1, 2), address(1, 2), address(7, 2, 0xc001), address(2, 1)));
 }
 
-TEST_F(LaneTest, ManyAddressesInTurnArriveWithTheirPackets) {
+TEST_F(LaneTest, EachPacketArrivesWithItsAddressIfThereAreManyAddresses) {
   for (int round = 0; round < 3; ++round) {
     for (std::uint8_t i = 0; i < 100; ++i) {
       ASSERT_TRUE(send(first_, "x", address(1, i, static_cast<std::uint16_t>(0xc000 + 7 * i))));
@@ -198,7 +198,7 @@ TEST_F(LaneTest, ManyAddressesInTurnArriveWithTheirPackets) {
   }
 }
 
-TEST_F(LaneTest, PacketThatIsNotAcceptedStaysInTheLane) {
+TEST_F(LaneTest, PacketThatIsNotAcceptedRemainsInTheLane) {
   ASSERT_TRUE(send(first_, "one"));
   ASSERT_TRUE(send(first_, "two"));
   int seen = 0;
@@ -208,7 +208,7 @@ TEST_F(LaneTest, PacketThatIsNotAcceptedStaysInTheLane) {
   EXPECT_THAT(receive(second_), ElementsAre("two"));
 }
 
-TEST_F(LaneTest, ParkForRoomRequestsOneWakeAfterTheRingWasFull) {
+TEST_F(LaneTest, ParkForRoomRequestsOneWakeUpAfterTheRingWasFull) {
   const std::string packet(4096, 'p');
   EXPECT_TRUE(first_.park_for_room());
   while (send(first_, packet)) {
@@ -248,7 +248,7 @@ TEST_F(LaneTest, ParkedReceiverIsWokenOnceByTheNextPacket) {
   EXPECT_FALSE(first_.flush()) << "the receiver is not parked";
 }
 
-TEST_F(LaneTest, SenderThatFoundNoRoomIsWokenWhenThereIsRoom) {
+TEST_F(LaneTest, SenderThatFoundTheRingFullIsWokenWhenThereIsSpace) {
   const std::string packet(4000, 'p');
   while (send(first_, packet)) {
   }
@@ -258,7 +258,7 @@ TEST_F(LaneTest, SenderThatFoundNoRoomIsWokenWhenThereIsRoom) {
   EXPECT_TRUE(send(first_, packet));
   EXPECT_TRUE(first_.park());
   receive(second_);
-  EXPECT_FALSE(second_.finish()) << "nobody waits for room";
+  EXPECT_FALSE(second_.finish()) << "no sender waits for space";
 }
 
 TEST_F(LaneTest, MemoryOfTheWrongSizeIsRefused) {
@@ -302,7 +302,7 @@ TEST_F(LaneTest, AllFieldsOfAnInfinibandAddressArrive) {
               ElementsAre(infiniband_address(1, 2), address(1, 2), infiniband_address(3, 0xbfff)));
 }
 
-// An Ethernet address names an interface.  The sender's port means nothing to the receiver.
+// An Ethernet address contains an interface.  The sender's port has no meaning for the receiver.
 TEST_F(LaneTest, EthernetAddressesArriveWithoutThePort) {
   Address from_other_port = address(1, 2);
   from_other_port.port = {.device = 3, .number = 2};
@@ -312,18 +312,18 @@ TEST_F(LaneTest, EthernetAddressesArriveWithoutThePort) {
 }
 
 // The engine uses the fields of an address as indexes into arrays.
-TEST_F(LaneTest, ImpossibleInfinibandAddressEndsTheLane) {
-  const auto impossible = [](auto change) {
+TEST_F(LaneTest, InvalidInfinibandAddressEndsTheLane) {
+  const auto changed_address = [](auto change) {
     Address address = infiniband_address(1, 2);
     change(address);
     return address;
   };
   const Address cases[] = {
-      impossible([](Address& a) { a.flow_label = 0x100000; }),
-      impossible([](Address& a) { a.service_level = 16; }),
-      impossible([](Address& a) { a.port.device = kDevicesMax; }),
-      impossible([](Address& a) { a.port.number = 0; }),
-      impossible([](Address& a) { a.port.number = kPortsPerDeviceMax + 1; }),
+      changed_address([](Address& a) { a.flow_label = 0x100000; }),
+      changed_address([](Address& a) { a.service_level = 16; }),
+      changed_address([](Address& a) { a.port.device = kDevicesMax; }),
+      changed_address([](Address& a) { a.port.number = 0; }),
+      changed_address([](Address& a) { a.port.number = kPortsPerDeviceMax + 1; }),
   };
   for (const Address& bad : cases) {
     LaneMemory memory;
@@ -441,7 +441,7 @@ TEST_F(LanesTest, ALaneServesAllRangesOfItsProcessUntilItIsRemoved) {
   EXPECT_EQ(lanes_.find(address(1, 2), qpn_of(8)), nullptr);
 }
 
-TEST_F(LanesTest, PacketsWithoutALaneOfTheirOwnTakeTheUplink) {
+TEST_F(LanesTest, PacketsToProcessesWithoutALaneUseTheUplink) {
   EXPECT_FALSE(lanes_.has_uplink());
   ASSERT_TRUE(lanes_.add(0, lane(), {}).has_value());
   lanes_.set_uplink(0);
@@ -465,7 +465,7 @@ TEST_F(LanesTest, PacketsWithoutALaneOfTheirOwnTakeTheUplink) {
 
 // The process of the fabric applies the states and P_Keys of ports to all InfiniBand packets, also
 // to those within a host.
-TEST_F(LanesTest, InfinibandPacketsTakeOnlyTheUplink) {
+TEST_F(LanesTest, InfinibandPacketsUseOnlyTheUplink) {
   const Address to = infiniband_address(1, 2);
   EXPECT_EQ(lanes_.find(to, qpn_of(5)), nullptr);
   ASSERT_TRUE(lanes_.add(1, lane(), std::vector<std::uint16_t>{5}).has_value());

@@ -17,24 +17,25 @@
 
 namespace verbena::link {
 
-// Finds the lane for a packet: a process has one lane to each process of its host that it sends to.
-// A process is identified by its ranges of QP numbers.  The upper 12 bits of a QP number are the
+// Finds the lane for a packet.  A process has one lane to each process of its host to which it
+// sends.  The ranges of QP numbers identify a process.  The upper 12 bits of a QP number are the
 // number of its range.
 //
 // On a virtual host a process also has an uplink: a lane to the process of the fabric, which
 // forwards packets to any host of the fabric.  All InfiniBand packets use the uplink, because the
 // states and P_Keys of ports affect InfiniBand packets even within a host.
 //
-// find() notes ranges of this host for which it has no lane.  The owner gets these ranges from
-// poll_wanted(), and requests lanes from the agent.  Until there is a lane, packets use the uplink,
-// or UDP if there is no uplink.
+// find() records the ranges of this host for which there is no lane.  The owner gets these ranges
+// from poll_wanted(), and requests lanes from the agent.  Until there is a lane, packets use the
+// uplink, or UDP if there is no uplink.
 //
 // Threads: one at a time.
 class Lanes {
  public:
   using Id = std::uint32_t;  // the agent assigns the ids
   static constexpr std::size_t kPeersMax = 64;
-  // Besides the lanes to peers, a process may have both ends of a lane to itself, and an uplink.
+  // Besides the lanes to peers, a process may have two entries for the ends of a lane to itself,
+  // and an uplink.
   static constexpr std::size_t kLanesMax = kPeersMax + 3;
   static constexpr std::size_t kRanges = 4096;
   static constexpr std::uint32_t kRangeQpns = 4096;
@@ -63,22 +64,22 @@ class Lanes {
   // Adds a lane to the process that has these ranges.  kNoResources: there are kLanesMax lanes.
   // kInvalidArgument: there is a lane with this id.
   Result<void> add(Id id, const Lane& lane, std::span<const std::uint16_t> ranges);
-  // These functions note that the process at the other end of a lane has got another range, or has
-  // returned the range.  They ignore unknown lanes.
+  // The next functions note that the process at the other end of a lane has got another range, or
+  // has returned a range.  They ignore unknown lanes.
   void add_range(Id id, std::uint16_t range);
   void remove_range(Id id, std::uint16_t range);
   // Makes a lane the uplink, in place of an earlier uplink.  Ignores unknown lanes.
   void set_uplink(Id id);
   bool has_uplink() const { return uplink_ != kNone; }
-  // Forgets the lane and the ranges of its process.  Ignores unknown lanes.
+  // Removes the lane and the ranges of its process.  Ignores unknown lanes.
   void remove(Id id);
-  // Forgets all lanes, ranges and refusals.
+  // Removes all lanes, ranges and refusals.
   void clear();
-  // Shows an observer the packets of all lanes, also of lanes that are added later; null removes
-  // the observer.  REQUIRES: the observer outlives the lanes.
+  // Shows the packets of all lanes to an observer, also those of lanes that are added later.  Null
+  // removes the observer.  REQUIRES: the observer outlives the lanes.
   void set_observer(LaneObserver* observer);
-  // Notes that the agent gives no lane to this range.  find() does not note the range for
-  // poll_wanted() again until forget_refusals().
+  // Notes that the agent has refused a lane to this range.  poll_wanted() does not return the range
+  // again until forget_refusals() is called.
   void refuse(std::uint16_t range);
   void forget_refusals();
 
@@ -92,8 +93,8 @@ class Lanes {
       if (entry) visit(entry->id, entry->lane);
     }
   }
-  // Calls must_wake(id, lane) for each lane.  If the result is true, notes the lane for
-  // poll_wake().
+  // Calls must_wake(id, lane) for each lane.  If the result is true, poll_wake() will return the
+  // lane.
   template <class MustWake>
   void note_wakes(MustWake must_wake) {
     for (const auto& entry : used_places()) {
@@ -106,24 +107,26 @@ class Lanes {
     Id lane = 0;
     std::uint64_t number = 0;
   };
-  // Returns the accesses that are under way.  Accesses that begin later do not find rows that were
-  // removed from the access table before this call.
+  // Returns the accesses that are in progress.  Accesses that begin later do not find rows that
+  // were removed from the access table before this call.
   std::vector<Access> accesses() const;
-  // Removes the accesses that have ended from the list, also those of removed lanes.  Returns true
-  // if the list is empty then.
+  // Removes from the list the accesses that have ended, and those of removed lanes.  Returns true
+  // if the list is then empty.
   bool are_over(std::vector<Access>& accesses) const;
-  // Returns a lane that note_wakes() has noted, or none.  The caller wakes the process at the other
-  // end of the lane.  Returns each noted lane once.
+  // Returns a lane that note_wakes() has recorded, or none.  The caller must wake the process at
+  // the other end of the lane.  Returns each recorded lane once.
   std::optional<Id> poll_wake();
   bool empty() const { return count_ == 0; }
   std::size_t size() const { return count_; }
 
  private:
-  // Holds the index of a lane in places_.  For a range without a lane, holds one of the next two
+  // Holds the index of a lane in places_.  If a range has no lane, holds one of the next two
   // values.
   using Place = std::uint8_t;
-  static constexpr Place kUnknown = 0xff;  // find() has not noted the range for poll_wanted() yet
-  static constexpr Place kNone = 0xfe;     // no lane, and find() does not note the range again
+  // The range has no lane.  find() will record it for poll_wanted().
+  static constexpr Place kUnknown = 0xff;
+  // The range has no lane.  find() has recorded it already, or the agent has refused a lane.
+  static constexpr Place kNone = 0xfe;
   static_assert(kLanesMax < kNone);
   struct Entry {
     Id id;
@@ -138,8 +141,8 @@ class Lanes {
   }
   void note_wanted(std::uint16_t range);
   std::optional<Place> place_of(Id id) const;
-  // Returns places_ up to the last entry that is in use.  Each poll visits these places, and
-  // most processes have only a few lanes.
+  // Returns places_ up to the last entry that is in use.  Each poll visits only these places,
+  // because most processes have few lanes.
   std::span<const std::unique_ptr<Entry>> used_places() const {
     return std::span(places_).first(end_);
   }

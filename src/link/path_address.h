@@ -8,7 +8,7 @@
 namespace verbena::link {
 
 // Returns the address of packets that take the path of a path record (vol1 15.2.5.16) from this
-// port.  A path of one hop stays in its subnet, and needs no GRH (vol1 13.5.4.3).
+// port.  If the hop limit is 1, the path remains in its subnet, and needs no GRH (vol1 13.5.4.3).
 inline Address address_of(const wire::PathRecord& path, PortId port) {
   constexpr std::uint8_t kHopsInSubnet = 1;
   return {.link_layer = LinkLayer::kInfiniband,

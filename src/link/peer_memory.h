@@ -10,8 +10,8 @@ namespace verbena::link {
 
 // Accesses the memory of the process at the other end of a lane, without the help of that process.
 //
-// This class does not check the rights of this process.  The caller checks the rights with the
-// table (access_grant.h), between Lane::enter() and Lane::leave().
+// This class does not check the rights of this process.  The caller checks the rights by the table
+// (access_grant.h), between Lane::enter() and Lane::leave().
 //
 // Threads: one at a time.
 class PeerMemory {
@@ -21,12 +21,12 @@ class PeerMemory {
 
   virtual ~PeerMemory() = default;
 
-  // Returns the table that the peer publishes.
+  // Returns the access table that the peer publishes.
   const AccessTable& table() const { return table_; }
   // Copies the parts, one after the other, to `address` in the peer process.  A thread of the peer
-  // that sees the last byte (the last 8 bytes if they are aligned) sees all bytes.  Returns false
-  // if some bytes of either process are not accessible; other bytes may have been copied then.
-  // REQUIRES: 1 to kPartsMax parts, none of them empty.
+  // that sees the last byte also sees all other bytes.  If the last 8 bytes are aligned, they are
+  // written at once.  Returns false if some bytes of either process are not accessible; other bytes
+  // may have been copied then.  REQUIRES: 1 to kPartsMax parts, none of them empty.
   virtual bool write(std::uint64_t address, std::span<const std::span<std::byte>> from) = 0;
   // Copies from `address` in the peer process to the parts.  The result and the requirements are
   // those of write().
