@@ -33,8 +33,8 @@ void Broker::report(ProgramId program, const Report& report) {
   if (peer != without_pair_.end() && peer->second != report.cookie) {
     return introduce(report.cookie, peer->second);
   }
-  // This may replace an older socket with the same name, if that was closed and its holder has not
-  // reported this yet.
+  // This may replace an older socket with the same addresses, which was closed.  Its holder has not
+  // reported yet that it is closed.
   without_pair_[socket.connection] = report.cookie;
 }
 
@@ -59,8 +59,8 @@ void Broker::detach(std::uint64_t cookie) {
   leave_pair(*std::exchange(socket.pair, std::nullopt), cookie);
 }
 
-// Removes an end from its pair, and removes a pair that has no ends left.  The same cookie may come
-// back with another connection.
+// Removes an end from its pair, and removes a pair whose ends are both removed.  The pair must not
+// keep the cookie, because the same socket may be reported again with another connection.
 void Broker::leave_pair(PairId id, std::uint64_t cookie) {
   constexpr std::uint64_t kNoCookie = 0;
   auto& cookies = pairs_.at(id).cookies;
@@ -94,7 +94,7 @@ void Broker::introduce(std::uint64_t cookie, std::uint64_t peer) {
 void Broker::memory_made(PairId pair, bool success) {
   const auto found = pairs_.find(pair);
   if (found == pairs_.end()) return;
-  found->second.memory = success ? Memory::kMade : Memory::kNone;
+  found->second.memory = success ? Memory::kMade : Memory::kFailed;
   if (!success) {
     ++counters_.limits_met;
     return;
@@ -138,7 +138,7 @@ void Broker::remove_holder(ProgramId program, std::uint64_t cookie, Time now) {
   if (!found->second.pair) return erase(cookie);
   without_holder_.insert(cookie);
   outputs_.emplace_back(CheckSocket{cookie, found->second.connection});
-  if (next_check_ == kNever) next_check_ = now + kCheckEvery;
+  if (next_check_ == kNever) next_check_ = now + kCheckInterval;
 }
 
 void Broker::socket_checked(std::uint64_t cookie, bool exists, Time now) {
@@ -147,12 +147,12 @@ void Broker::socket_checked(std::uint64_t cookie, bool exists, Time now) {
     without_holder_.erase(cookie);
     erase(cookie);
   }
-  next_check_ = without_holder_.empty() ? kNever : std::min(next_check_, now + kCheckEvery);
+  next_check_ = without_holder_.empty() ? kNever : std::min(next_check_, now + kCheckInterval);
 }
 
 void Broker::on_timer(Time now) {
   if (now < next_check_) return;
-  next_check_ = without_holder_.empty() ? kNever : now + kCheckEvery;
+  next_check_ = without_holder_.empty() ? kNever : now + kCheckInterval;
   for (const std::uint64_t cookie : without_holder_) {
     outputs_.emplace_back(CheckSocket{cookie, ends_.at(cookie).connection});
   }

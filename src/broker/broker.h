@@ -19,31 +19,33 @@ using PairId = std::uint64_t;
 
 // Introduces the two ends of TCP connections within one host to each other.
 //
-//   program A --> report(): "I hold the end with this cookie, from here to there"
-//   program B --> report(): the mirrored connection
+//   program A --> report(): the socket of one end, by its cookie, and its connection
+//   program B --> report(): the socket of the other end, and the mirrored connection
 //   MakeMemory --> owner makes the memory of the pair --> memory_made()
-//   SendMemory, for each process that holds one of the ends
+//   SendMemory, for each holder of one of the ends
 //
-// A socket may have several holders, after fork() or a passed descriptor; each gets the same memory
-// and the same side.  A process that reports an end of an existing pair (after exec, or a forked
-// child) gets the memory at once.  When the last holder of an end has ended without a report, the
-// socket may still exist in a process that has not reported yet.  So the broker asks the owner to
-// look (CheckSocket) until the socket is gone.
+// A holder is a process that has reported a socket, until its Forget or its end.  A socket may have
+// several holders, after fork() or a passed descriptor; each gets the same memory and the same
+// side.  A process that reports an end of an existing pair (after exec, or a forked child) gets the
+// memory at once.  When the last holder of an end has ended, the socket may still exist in a
+// process that has not reported yet.  So the broker asks the owner to check the socket
+// (CheckSocket) until the socket does not exist any more.
 //
-// The broker forgets an end that nobody holds, and a pair when nobody holds any of its ends.  The
-// memory stays in the processes that have mapped it.
+// Then the broker removes the end, and also the pair if both of its ends are removed.  An end
+// without a pair is removed as soon as it has no holder.  Processes that have mapped the memory of
+// the pair keep it.
 //
-// The owner checks claims before report(): the kernel must know a socket with this cookie and
-// connection.  Only one thread may use the broker.  The owner calls poll() after each call, until
-// it returns nothing.
+// Before report(), the owner checks that the kernel has a socket with this cookie and connection.
+// Only one thread may use the broker.  After each call, the owner calls poll() until it returns
+// nothing.
 class Broker {
  public:
   struct Limits {
     std::size_t ends_per_program = 65536;
     std::size_t pairs = 16384;
   };
-  // The broker asks the owner this often whether a socket without holder still exists.
-  static constexpr Duration kCheckEvery = std::chrono::seconds(1);
+  // The broker asks once in this interval whether a socket without a holder still exists.
+  static constexpr Duration kCheckInterval = std::chrono::seconds(1);
 
   // Asks for the memory of a pair; answer with memory_made().
   struct MakeMemory {
@@ -64,7 +66,7 @@ class Broker {
   struct Release {
     PairId pair = 0;
   };
-  // Asks whether the socket still exists; answer with looked().
+  // Asks whether the socket still exists; answer with socket_checked().
   struct CheckSocket {
     std::uint64_t cookie = 0;
     Connection connection{};
@@ -92,10 +94,10 @@ class Broker {
   void forget(ProgramId program, const Forget& forget, Time now);
   // Call this when the program's connection to the service has ended.
   void program_ended(ProgramId program, Time now);
-  // Reports whether the owner could make the memory of a pair.  Without memory both ends stay on
-  // TCP.
+  // Reports whether the owner could make the memory of a pair.  Without memory both ends continue
+  // to use TCP.
   void memory_made(PairId pair, bool success);
-  // Answers CheckSocket.
+  // Reports whether the socket of a CheckSocket exists.
   void socket_checked(std::uint64_t cookie, bool exists, Time now);
 
   Time deadline() const { return next_check_; }
@@ -120,10 +122,10 @@ class Broker {
     std::optional<PairId> pair{};
     std::uint32_t side = 0;
   };
-  enum class Memory : std::uint8_t { kWanted, kMade, kNone };
+  enum class Memory : std::uint8_t { kRequested, kMade, kFailed };
   struct PairOfEnds {
     std::array<std::uint64_t, 2> cookies{};
-    Memory memory = Memory::kWanted;
+    Memory memory = Memory::kRequested;
   };
 
   bool has_memory(std::uint64_t cookie) const;
@@ -137,11 +139,13 @@ class Broker {
   void erase(std::uint64_t cookie);
 
   Limits limits_;
-  std::map<std::uint64_t, Socket> ends_{};              // by cookie
-  std::map<Connection, std::uint64_t> without_pair_{};  // cookies of ends without a pair
-  std::map<PairId, PairOfEnds> pairs_{};
-  std::map<ProgramId, std::set<std::uint64_t>> cookies_of_{};  // cookies of each program
+  std::map<std::uint64_t, Socket> ends_{};  // by cookie
+  // The next members hold cookies: of ends without a pair, of the ends that each program has
+  // reported, and of ends without a holder.
+  std::map<Connection, std::uint64_t> without_pair_{};
+  std::map<ProgramId, std::set<std::uint64_t>> cookies_of_{};
   std::set<std::uint64_t> without_holder_{};
+  std::map<PairId, PairOfEnds> pairs_{};
   std::deque<Output> outputs_{};
   PairId next_pair_ = 1;
   Time next_check_ = kNever;

@@ -22,10 +22,11 @@ Connection connection(std::uint16_t from, std::uint16_t to) {
 
 class BrokerTest : public testing::Test {
  protected:
-  void report(ProgramId program, std::uint64_t cookie, const Connection& of,
+  void report(ProgramId program, std::uint64_t cookie, const Connection& of_socket,
               std::uint32_t number = 7, std::uint32_t continues = 0) {
-    broker.report(program,
-                  {.number = number, .cookie = cookie, .connection = of, .continues = continues});
+    broker.report(
+        program,
+        {.number = number, .cookie = cookie, .connection = of_socket, .continues = continues});
   }
   template <class O>
   std::vector<O> outputs() {
@@ -44,18 +45,18 @@ class BrokerTest : public testing::Test {
     broker.memory_made(wanted[0].pair, true);
   }
 
-  void connect_again(bool is_gone);
+  void connect_again(bool has_ended);
 
   Broker broker{};
 };
 
-// Connects the socket of end 10 to another peer.  If `is_gone`, the broker knows already that the
+// Connects the socket of end 10 to another peer.  If `has_ended`, the owner reports before that the
 // first connection does not exist any more.
-void BrokerTest::connect_again(bool is_gone) {
+void BrokerTest::connect_again(bool has_ended) {
   make_pair();
   const auto old = outputs<Broker::SendMemory>();
   broker.forget(1, {.reason = 0, .cookie = 10}, kNow);
-  if (is_gone) broker.socket_checked(10, false, kNow);
+  if (has_ended) broker.socket_checked(10, false, kNow);
   report(1, 10, connection(5000, 81), 8);
   report(3, 30, connection(81, 5000));
   const auto wanted = outputs<Broker::MakeMemory>();
@@ -73,7 +74,7 @@ void BrokerTest::connect_again(bool is_gone) {
 
 TEST_F(BrokerTest, ASocketWithAnotherConnectionGetsAnotherPair) { connect_again(false); }
 
-TEST_F(BrokerTest, ASocketWhoseConnectionIsGoneGetsAnotherPair) { connect_again(true); }
+TEST_F(BrokerTest, ASocketWhoseConnectionHasEndedGetsAnotherPair) { connect_again(true); }
 
 TEST_F(BrokerTest, BothEndsOfAConnectionGetOneMemoryAndDifferentSides) {
   make_pair();
@@ -101,7 +102,7 @@ TEST_F(BrokerTest, SocketThatIsConnectedToItselfIsNotIntroducedToItself) {
   EXPECT_THAT(outputs<Broker::MakeMemory>(), IsEmpty());
 }
 
-TEST_F(BrokerTest, ANewSocketReplacesAClosedOneThatHadTheSameName) {
+TEST_F(BrokerTest, ANewSocketReplacesAClosedSocketWithTheSameAddresses) {
   report(1, 10, connection(5000, 80));
   report(1, 11, connection(5000, 80));
   broker.forget(1, {.cookie = 10}, kNow);
@@ -124,9 +125,9 @@ TEST_F(BrokerTest, ProcessAfterExecFindsThePairWhileTheSocketExists) {
   make_pair();
   outputs<Broker::SendMemory>();
   broker.program_ended(1, kNow);
-  const auto looks = outputs<Broker::CheckSocket>();
-  ASSERT_EQ(looks.size(), 1U);
-  EXPECT_EQ(looks[0].cookie, 10U);
+  const auto checks = outputs<Broker::CheckSocket>();
+  ASSERT_EQ(checks.size(), 1U);
+  EXPECT_EQ(checks[0].cookie, 10U);
   broker.socket_checked(10, true, kNow);
   report(4, 10, connection(5000, 80));
   EXPECT_EQ(outputs<Broker::SendMemory>().at(0).program, 4U);
@@ -144,7 +145,7 @@ TEST_F(BrokerTest, ReportThatContinuesAStreamGetsItsMemory) {
   EXPECT_EQ(broker.end(10)->holders.size(), 2U);
 }
 
-TEST_F(BrokerTest, ReportThatContinuesAnUnknownStreamIsAnsweredAndForgotten) {
+TEST_F(BrokerTest, ReportThatContinuesAnUnknownStreamIsAnsweredAndNotStored) {
   report(1, 10, connection(5000, 80), 9, 1);
   const auto answers = outputs<Broker::SendUnknown>();
   ASSERT_EQ(answers.size(), 1U);
@@ -159,19 +160,19 @@ TEST_F(BrokerTest, ReportThatContinuesAnUnknownStreamIsAnsweredAndForgotten) {
   EXPECT_THAT(broker.end(10)->holders, ElementsAre(1U));
 }
 
-TEST_F(BrokerTest, SocketWithoutHolderIsCheckedUntilItIsGone) {
+TEST_F(BrokerTest, SocketWithoutHolderIsCheckedWhileItExists) {
   make_pair();
   broker.program_ended(1, kNow);
   outputs<Broker::CheckSocket>();
   broker.socket_checked(10, true, kNow);
-  EXPECT_EQ(broker.deadline(), kNow + Broker::kCheckEvery);
-  broker.on_timer(kNow + Broker::kCheckEvery);
+  EXPECT_EQ(broker.deadline(), kNow + Broker::kCheckInterval);
+  broker.on_timer(kNow + Broker::kCheckInterval);
   EXPECT_EQ(outputs<Broker::CheckSocket>().size(), 1U);
-  broker.socket_checked(10, false, kNow + Broker::kCheckEvery);
+  broker.socket_checked(10, false, kNow + Broker::kCheckInterval);
   EXPECT_EQ(broker.deadline(), kNever);
 }
 
-TEST_F(BrokerTest, PairIsReleasedWhenBothSocketsAreGone) {
+TEST_F(BrokerTest, PairIsReleasedWhenBothSocketsAreClosed) {
   make_pair();
   broker.program_ended(1, kNow);
   broker.socket_checked(10, false, kNow);
@@ -183,7 +184,7 @@ TEST_F(BrokerTest, PairIsReleasedWhenBothSocketsAreGone) {
   EXPECT_EQ(broker.pairs(), 0U);
 }
 
-TEST_F(BrokerTest, EndpointWithoutPeerIsForgottenWhenItsProgramEnds) {
+TEST_F(BrokerTest, EndWithoutPeerIsRemovedWhenItsProgramEnds) {
   report(1, 10, connection(5000, 80));
   broker.program_ended(1, kNow);
   EXPECT_TRUE(broker.idle());
@@ -191,7 +192,7 @@ TEST_F(BrokerTest, EndpointWithoutPeerIsForgottenWhenItsProgramEnds) {
   EXPECT_THAT(outputs<Broker::MakeMemory>(), IsEmpty());
 }
 
-TEST_F(BrokerTest, EndpointsBeyondTheLimitOfAProgramGetNoPair) {
+TEST_F(BrokerTest, EndsBeyondTheLimitOfAProgramGetNoPair) {
   broker = Broker({.ends_per_program = 1, .pairs = 10});
   report(1, 10, connection(5000, 80));
   report(1, 11, connection(5001, 80));
@@ -200,7 +201,7 @@ TEST_F(BrokerTest, EndpointsBeyondTheLimitOfAProgramGetNoPair) {
   EXPECT_EQ(broker.counters().limits_met, 1U);
 }
 
-TEST_F(BrokerTest, ReportsBeyondTheLimitOfPairsStayOnTcp) {
+TEST_F(BrokerTest, ConnectionsBeyondTheLimitOfPairsGetNoMemory) {
   broker = Broker({.ends_per_program = 10, .pairs = 1});
   make_pair();
   report(1, 11, connection(5001, 80));
@@ -209,7 +210,7 @@ TEST_F(BrokerTest, ReportsBeyondTheLimitOfPairsStayOnTcp) {
   EXPECT_EQ(broker.counters().limits_met, 1U);
 }
 
-TEST_F(BrokerTest, IfTheMemoryCannotBeMadeNeitherEndGetsAny) {
+TEST_F(BrokerTest, IfTheMemoryCannotBeMadeNoEndGetsAMessage) {
   report(1, 10, connection(5000, 80));
   report(2, 20, connection(80, 5000));
   broker.memory_made(outputs<Broker::MakeMemory>().at(0).pair, false);

@@ -14,10 +14,11 @@
 // Defines the messages between a program under `verbena run --sockets`, the socket service of its
 // host and the command line tool, over one SOCK_SEQPACKET connection.
 //
-// A message is one structure of fixed size, copied as it is, so that the library in the program can
-// send or receive a message without allocating or locking: a signal handler may do so.  Both sides
-// come from one build, which they check in Hello, so the structures have no version.  The type, and
-// the build in Hello and Welcome, must never move.  Neither side trusts the other's numbers.
+// A message is one structure of fixed size, and its bytes are sent as they are.  So the library in
+// the program can send and receive messages without allocations and locks, even in a signal
+// handler.  Both sides come from one build, which they check in Hello, so the structures have no
+// version.  The offsets of the type, and of the build in Hello and Welcome, must never change.
+// Neither side trusts the other's numbers.
 namespace verbena::broker {
 
 enum class Type : std::uint32_t {
@@ -26,9 +27,9 @@ enum class Type : std::uint32_t {
   kReport = 2,
   kForget = 3,
   // The command line tool sends these to the service; the comments name the replies.
-  kList = 16,   // Row for each end that is known, then EndOfRows
+  kList = 16,   // a Row for each known end, then EndOfRows
   kStop = 17,   // no reply; the service closes the connection
-  kTrace = 18,  // an Event for whatever happens, until the tool closes the connection
+  kTrace = 18,  // an Event for each change, until the tool closes the connection
   // The service sends these.
   kWelcome = 32,
   kPair = 33,
@@ -86,31 +87,32 @@ struct Welcome {
   std::uint32_t refused = 0;
 };
 
-// Reports that the sender holds an end of a connection, and may use a ring for it.
+// Reports that the sender has a socket of a connection, and may use a ring for it.
 struct Report {
   Type type = Type::kReport;
   std::uint32_t number = 0;  // the sender's name for this socket; Pair repeats it
   std::uint64_t cookie = 0;  // SO_COOKIE, the kernel's name for the socket in all processes
   Connection connection{};
   // 1: the sender continues a stream that another process has begun.  If the service has no memory
-  // for this socket, it answers with Unknown, and takes no note of the report.
+  // for this socket, it answers with Unknown, and ignores the report.
   std::uint32_t continues = 0;
   std::uint32_t reserved = 0;
 };
 
-// Reports that the sender does not hold the socket any more, or will not use a ring for it.
+// Reports that the sender has closed the socket, or will not use a ring for it.
 struct Forget {
   Type type = Type::kForget;
-  std::uint32_t reason = 0;  // why the socket stays on TCP (stream::Reason); 0: it is closed
+  std::uint32_t reason = 0;  // why the socket uses TCP only (stream::Reason); 0: it is closed
   std::uint64_t cookie = 0;
 };
 
-// Introduces the two ends.  Carries the memfd with the stream of both directions.
+// Tells the program that both ends of the connection can use a ring.  Carries the memfd with the
+// streams of both directions.
 struct Pair {
   Type type = Type::kPair;
   std::uint32_t number = 0;
   std::uint64_t cookie = 0;
-  std::uint32_t side = 0;  // 0 or 1; the peer has the other one
+  std::uint32_t side = 0;  // 0 or 1; the peer has the other side
   std::uint32_t reserved = 0;
 };
 
@@ -133,7 +135,7 @@ struct Trace {
   Type type = Type::kTrace;
 };
 
-// Counts the bytes of one direction of a stream, and how it changed between ring and TCP.
+// Counts the bytes of one direction of a stream, and its changes between ring and TCP.
 struct Traffic {
   std::uint64_t by_ring = 0;      // bytes
   std::uint64_t by_tcp = 0;       // bytes since the connection began
@@ -157,6 +159,7 @@ struct Row {
   Traffic in{};
 };
 
+// Ends a list of rows, and has the totals of the service.
 struct EndOfRows {
   Type type = Type::kEndOfRows;
   std::uint32_t pid = 0;  // PID of the service
@@ -167,23 +170,23 @@ struct EndOfRows {
   std::uint64_t limits_met = 0;        // reports without effect because of a limit
   std::uint64_t memory_bytes = 0;      // memory that all current pairs can occupy at most
   std::uint64_t resident_bytes = 0;    // memory that all current pairs occupy
-  std::uint64_t given_back_bytes = 0;  // memory of idle rings that was given back so far
+  std::uint64_t given_back_bytes = 0;  // memory of idle rings that was released so far
   Traffic total{};                     // all pairs so far, in both directions
 };
 
-// Says what has happened.  "The program" is Event::program.
+// Says what has happened.  In the comments, "the program" is Event::program.
 enum class What : std::uint32_t {
   kOffered = 1,        // the program has reported its end
   kAlone = 2,          // the peer's program has not reported its end for a while
   kRefused = 3,        // the report fits no socket of this host
   kLimit = 4,          // there is no ring because of a limit
   kIntroduced = 5,     // both ends have got the memory
-  kChangedOver = 6,    // the program looks at the ring with each call
+  kChangedOver = 6,    // the program checks the ring in each call
   kRing = 7,           // the program's first byte in the ring has this `offset`
-  kSendsByTcp = 8,     // the program sends by TCP for ever, from `offset` on, because of `reason`
-  kReadsFromTcp = 9,   // the program reads from TCP for ever, because of `reason`
-  kStaysOnTcp = 10,    // the program has taken its report back, because of `reason`
-  kClosed = 11,        // the program has closed its end; `out` is what the end has sent
+  kSendsByTcp = 8,     // the program sends by TCP forever, from `offset` on, because of `reason`
+  kReadsFromTcp = 9,   // the program reads from TCP forever, because of `reason`
+  kStaysOnTcp = 10,    // the program has withdrawn its report, because of `reason`
+  kClosed = 11,        // the program has closed its end; `out` counts the bytes that it has sent
   kProgramEnded = 12,  // the program has ended, or has replaced itself by exec
 };
 
@@ -194,7 +197,7 @@ struct Event {
   std::uint64_t wall_ns = 0;  // when the service noticed the event, in nanoseconds since 1970
   std::uint64_t cookie = 0;
   Connection connection{};
-  std::uint32_t pid = 0;  // PID of the program; 0: nobody holds the end now
+  std::uint32_t pid = 0;  // PID of the program; 0: no process holds the end now
   std::array<char, kNameBytes> program{};
   std::uint32_t peer_pid = 0;  // PID of one process at the other end; 0: not known
   std::array<char, kNameBytes> peer_program{};
@@ -207,7 +210,7 @@ struct Event {
 };
 
 // Counts the messages for a program, in memory that the program shares with the service.  So the
-// program needs no system call to find out that nothing has come.
+// program can check without a system call whether a message has arrived.
 struct MailboxMemory {
   static constexpr std::size_t kBytes = 4096;
   std::uint64_t sent;  // counts the messages after Welcome that the service has sent

@@ -39,7 +39,8 @@ void add_members(CounterList& list, const auto& table, const Counters& counters)
   for (const auto& [member, name] : table) list.add(name, counters.*member);
 }
 
-// Lists REJs only by the reasons that have occurred, because there are about thirty reasons.
+// Lists a counter for each REJ reason that has occurred.  Leaves out the other reasons, because
+// there are about thirty.
 void add_rejects(CounterList& list, const std::string& prefix,
                  const std::map<std::uint16_t, std::uint64_t>& by_reason) {
   for (const auto& [reason, count] : by_reason) {
@@ -49,7 +50,8 @@ void add_rejects(CounterList& list, const std::string& prefix,
   }
 }
 
-// Lists the times spent in each state in which one side waits for the other, if they have occurred.
+// Lists how long endpoints were in each state in which one side waits for the other.  Leaves out
+// the empty buckets of the histograms.
 void add_times(CounterList& list, const cm::Counters& cm) {
   for (std::size_t i = 0; i < cm::Counters::kStates; ++i) {
     const auto state = static_cast<cm::State>(i);
@@ -57,12 +59,12 @@ void add_times(CounterList& list, const cm::Counters& cm) {
     for (std::size_t bucket = 0; bucket < cm::TimeHistogram::kBuckets; ++bucket) {
       const std::uint64_t count = cm.times[i].of(bucket);
       if (count == 0) continue;
-      const bool last = bucket + 1 == cm::TimeHistogram::kBuckets;
+      const bool is_last = bucket + 1 == cm::TimeHistogram::kBuckets;
       const auto us = std::chrono::duration_cast<std::chrono::microseconds>(
-                          cm::TimeHistogram::limit(last ? bucket - 1 : bucket))
+                          cm::TimeHistogram::limit(is_last ? bucket - 1 : bucket))
                           .count();
-      list.add(std::string("cm_time_in_") + cm::to_string(state) + (last ? "_over_" : "_up_to_") +
-                   std::to_string(us) + "_us",
+      list.add(std::string("cm_time_in_") + cm::to_string(state) +
+                   (is_last ? "_over_" : "_up_to_") + std::to_string(us) + "_us",
                count);
     }
   }
@@ -131,13 +133,13 @@ std::vector<ipc::NamedCount> Node::counters() const {
   list.add("limit_ids", rdmacm_.limits_met().ids);
   list.add("limit_ids_of_client", rdmacm_.limits_met().ids_per_owner);
   list.add("limit_ids_of_user", rdmacm_.limits_met().ids_per_user);
-  list.add("limit_leases", leases_over_limit_);
+  list.add("limit_leases", leases_over_host_limit_);
   list.add("limit_leases_of_client", leases_over_client_limit_);
   list.add("limit_leases_of_user", leases_over_user_limit_);
-  list.add("leases_held", leases_held_);
-  list.add("limit_groups", joins_over_hosts_limit_);
-  list.add("limit_groups_of_client", joins_over_limit_);
-  list.add("limit_gids", ports_.gids_left_out());
+  list.add("leases_held", leases_delayed_);
+  list.add("limit_groups", joins_over_host_limit_);
+  list.add("limit_groups_of_client", joins_over_client_limit_);
+  list.add("limit_gids", ports_.gids_dropped());
   list.add("limit_services_of_client", services_.limits_met());
   add_members(list, kLaneCounterNames, lanes_.counters());
   std::vector<ipc::NamedCount> all = list.release();

@@ -34,21 +34,22 @@ constexpr hca::Limits kLimits{.pds = 1, .mrs = 1, .cqs = 1, .ahs = 4, .qps = 1};
 }  // namespace
 
 GeneralServices::GeneralServices(Random random)
-    : engine_(kLimits, random), buffers_(std::make_unique<std::byte[]>(kReceives * kBufferBytes)) {
+    : engine_(kLimits, random),
+      buffers_(std::make_unique<std::byte[]>(kPostedReceives * kBufferBytes)) {
   using hca::QpState;
   namespace attribute = hca::attribute;
   pd_ = expect_value(engine_.create_pd());
   const auto address = std::bit_cast<std::uintptr_t>(buffers_.get());
-  lkey_ = expect_value(engine_.register_mr(pd_, address, kReceives * kBufferBytes, address,
+  lkey_ = expect_value(engine_.register_mr(pd_, address, kPostedReceives * kBufferBytes, address,
                                            hca::access::kLocalWrite))
               .lkey;
-  cq_ = expect_value(engine_.create_cq(kReceives + kPostedMax, 0));
+  cq_ = expect_value(engine_.create_cq(kPostedReceives + kPostedSendsMax, 0));
   qp_ = expect_value(engine_.create_qp({.type = hca::QpType::kUd,
                                         .pd = pd_,
                                         .send_cq = cq_,
                                         .recv_cq = cq_,
-                                        .caps = {.max_send_wr = kPostedMax,
-                                                 .max_recv_wr = kReceives,
+                                        .caps = {.max_send_wr = kPostedSendsMax,
+                                                 .max_recv_wr = kPostedReceives,
                                                  .max_send_sge = 1,
                                                  .max_recv_sge = 1,
                                                  .max_inline_bytes = wire::kMadBytes}},
@@ -59,11 +60,11 @@ GeneralServices::GeneralServices(Random random)
   expect_value(engine_.modify_qp(qp_, {.state = QpState::kRtr}, attribute::kState, Time{}));
   expect_value(engine_.modify_qp(qp_, {.state = QpState::kRts},
                                  attribute::kState | attribute::kSqPsn, Time{}));
-  for (std::uint64_t slot = 0; slot < kReceives; ++slot) post_receive(slot);
+  for (std::uint64_t slot = 0; slot < kPostedReceives; ++slot) post_receive(slot);
 }
 
 void GeneralServices::set_pkeys(PortId port, std::span<const Pkey> pkeys) {
-  (void)engine_.set_pkeys(pkeys, port);  // if the new table is invalid, the old one stays
+  (void)engine_.set_pkeys(pkeys, port);  // if the new table is invalid, the old table remains
 }
 
 void GeneralServices::post_receive(std::uint64_t slot) {
@@ -79,8 +80,8 @@ std::optional<std::span<const std::byte>> GeneralServices::receive(const link::A
   return poll_completions();
 }
 
-// Polls completions, and returns the MAD of a receive.  Posts the receive again at once, because
-// its bytes stay unchanged until the next packet, and the caller has used them by then.
+// Polls completions, and returns the MAD of a receive.  Posts the receive again at once.  The bytes
+// of the MAD remain unchanged until the next packet, and the caller no longer needs them then.
 std::optional<std::span<const std::byte>> GeneralServices::poll_completions() {
   std::optional<std::span<const std::byte>> mad;
   std::array<hca::WorkCompletion, 4> done{};
@@ -102,7 +103,7 @@ std::optional<std::span<const std::byte>> GeneralServices::poll_completions() {
 }
 
 void GeneralServices::send(const mad::SendMad& out, Time /*now*/) {
-  if (posted_ < kPostedMax && waiting() == 0) return post(out);
+  if (posted_ < kPostedSendsMax && waiting() == 0) return post(out);
   if (posted_ + waiting() >= kSends) {
     ++sends_dropped_;
     return;
@@ -111,7 +112,7 @@ void GeneralServices::send(const mad::SendMad& out, Time /*now*/) {
 }
 
 void GeneralServices::post_waiting() {
-  while (posted_ < kPostedMax && waiting() > 0) {
+  while (posted_ < kPostedSendsMax && waiting() > 0) {
     auto& queue = replies_.empty() ? new_exchanges_ : replies_;
     post(queue.front());
     queue.pop_front();

@@ -25,9 +25,10 @@ namespace verbena::node {
 // many REQs.
 class GeneralServices {
  public:
-  static constexpr std::uint32_t kReceives = 8;    // used receives are posted again at once
-  static constexpr std::uint32_t kSends = 8192;    // limits MADs that wait for transmit()
-  static constexpr std::uint32_t kPostedMax = 64;  // limits posted MADs, which no MAD overtakes
+  static constexpr std::uint32_t kPostedReceives = 8;  // used receives are posted again at once
+  static constexpr std::uint32_t kSends = 8192;        // limits MADs that are queued or posted
+  // Limits posted MADs, because queued replies cannot overtake them.
+  static constexpr std::uint32_t kPostedSendsMax = 64;
 
   explicit GeneralServices(Random random);
 
@@ -43,7 +44,8 @@ class GeneralServices {
   hca::Counters counters() const { return engine_.counters(); }
 
  private:
-  static constexpr std::uint64_t kSendId = kReceives;  // wr_id of sends; receives have smaller ones
+  // The wr_id of sends.  The wr_id of a receive is smaller.
+  static constexpr std::uint64_t kSendId = kPostedReceives;
   static constexpr std::size_t kGrhBytes = 40;
   static constexpr std::size_t kBufferBytes = kGrhBytes + 256;
 

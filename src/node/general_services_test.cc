@@ -22,7 +22,7 @@ mad::SendMad loopback_mad() {
   return out;
 }
 
-// An agent sends more MADs in its lifetime than its queue holds.
+// An agent sends more MADs in its lifetime than its queue has entries.
 TEST(GeneralServices, SendsMoreThanItsQueueHolds) {
   GeneralServices qp1(Random(1));
   link::Burst burst;
@@ -66,21 +66,21 @@ TEST(GeneralServices, RepliesOvertakeNewRequests) {
   for (int i = 0; i < 5000; ++i) qp1.send(mad_of_kind(wire::cm::AttributeId::kReq), kNow);
   qp1.send(mad_of_kind(wire::cm::AttributeId::kRep), kNow);
   link::Burst burst;
-  std::size_t before = 0, packets = 0;
-  bool found = false;
+  std::size_t packets_before_rep = 0, packets = 0;
+  bool found_rep = false;
   for (bool more = true; more;) {
     more = qp1.transmit(burst, kNow);
     for (const auto& packet : burst.packets()) {
       ++packets;
       const auto bytes = burst.transport(packet);
       const auto attribute = static_cast<std::uint16_t>(bytes[bytes.size() - 256 + 17]);
-      found = found || attribute == 0x13;
-      if (!found) ++before;
+      found_rep = found_rep || attribute == 0x13;
+      if (!found_rep) ++packets_before_rep;
     }
     burst.clear();
   }
-  EXPECT_TRUE(found);
-  EXPECT_LE(before, GeneralServices::kPostedMax);
+  EXPECT_TRUE(found_rep);
+  EXPECT_LE(packets_before_rep, GeneralServices::kPostedSendsMax);
   EXPECT_EQ(packets, 5001u);
 }
 

@@ -6,14 +6,15 @@
 namespace verbena::node {
 namespace {
 
-// Reserves room for the IP and UDP headers, the largest transport headers and the ICRC, as Linux
-// soft-RoCE does.
-constexpr std::uint32_t kHeaderRoom = 80;
+// Reserves these bytes of the interface's MTU for the IP and UDP headers, the largest transport
+// headers and the ICRC, as Linux soft-RoCE does.
+constexpr std::uint32_t kHeaderBytesMax = 80;
 constexpr std::uint8_t kMtu4096 = 5;
 
-// Orders new addresses.  The interface with the default route is first, then come other interfaces
-// by index, and loopback is last.  The order within an interface is link-local, IPv4, IPv6.
-auto rank(const HostAddress& a) {
+// Returns the key by which new addresses are sorted.  The interface with the default route is
+// first, then come other interfaces by index, and loopback is last.  The order within an interface
+// is link-local, IPv4, IPv6.
+auto sort_key(const HostAddress& a) {
   const bool ipv4 = a.gid.bytes[10] == std::byte{0xff} && a.gid.bytes[0] == std::byte{0};
   const int kind = a.link_local ? 0 : ipv4 ? 1 : 2;
   return std::tuple(a.loopback, !a.default_route, a.interface, kind);
@@ -27,7 +28,7 @@ bool is_same_address(const HostAddress& a, const HostAddress& b) {
 
 std::uint8_t rdma_mtu(std::uint32_t interface_mtu_bytes) {
   std::uint8_t mtu = kMtu4096;
-  while (mtu > 1 && (128u << mtu) + kHeaderRoom > interface_mtu_bytes) --mtu;
+  while (mtu > 1 && (128u << mtu) + kHeaderBytesMax > interface_mtu_bytes) --mtu;
   return mtu;
 }
 
@@ -45,8 +46,8 @@ void GidTable::update(const std::vector<HostAddress>& addresses) {
     }
     had_network_ = had_network_ || (address.up && !address.loopback);
   }
-  std::ranges::stable_sort(new_addresses, {}, rank);
-  left_out_ = 0;
+  std::ranges::stable_sort(new_addresses, {}, sort_key);
+  dropped_ = 0;
   for (const HostAddress& address : new_addresses) {
     if (slots_.size() < entries_max_) {
       slots_.push_back({address});
@@ -54,7 +55,7 @@ void GidTable::update(const std::vector<HostAddress>& addresses) {
     }
     const auto unused = std::ranges::find(slots_, false, &Slot::present);
     if (unused == slots_.end()) {
-      ++left_out_;
+      ++dropped_;
     } else {
       *unused = {address, true};
     }

@@ -36,13 +36,13 @@ std::uint8_t rdma_mtu(std::uint32_t interface_mtu_bytes);
 //
 // An address that disappears leaves an unused entry, and gets the same index when it comes back.
 // New addresses get new entries.  When the table is full, new addresses replace unused entries,
-// because interfaces that are made again and again leave many of them.
+// because a host that often creates interfaces leaves many of them.
 class GidTable {
  public:
   explicit GidTable(PortId port = {}, std::size_t entries_max = ipc::Port::kGidsMax)
       : port_(port), entries_max_(entries_max) {}
 
-  // Sets the addresses of the host.  The table uses those of its port.
+  // Sets the addresses of the host.  The table uses only the addresses of its port.
   void update(const std::vector<HostAddress>& addresses);
 
   std::size_t entries_max() const { return entries_max_; }
@@ -61,8 +61,8 @@ class GidTable {
   // interface has been up.  Therefore the port of a host that never had a network is up, but the
   // port goes down when a host loses its network.
   bool is_up() const;
-  // Returns the number of addresses of the last update that found no room in the table.
-  std::size_t left_out() const { return left_out_; }
+  // Returns how many addresses of the last update are not in the table, because it is full.
+  std::size_t dropped() const { return dropped_; }
 
  private:
   struct Slot {
@@ -72,7 +72,7 @@ class GidTable {
   PortId port_;
   std::size_t entries_max_;
   std::vector<Slot> slots_;
-  std::size_t left_out_ = 0;
+  std::size_t dropped_ = 0;
   bool had_network_ = false;  // an interface other than loopback has been up
 };
 

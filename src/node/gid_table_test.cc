@@ -36,15 +36,15 @@ TEST(GidTable, IndexNeverChanges) {
   GidTable table;
   std::map<std::pair<Gid, std::uint32_t>, std::uint32_t> index_of;
   for (int round = 0; round < 500; ++round) {
-    std::vector<HostAddress> now;
+    std::vector<HostAddress> present;
     for (std::uint32_t n = 0; n < 20; ++n) {
       if (random.chance({1, 2})) {
-        now.push_back(address(wire::ipv4_gid(n), 1 + n % 3, random.chance({1, 2})));
+        present.push_back(address(wire::ipv4_gid(n), 1 + n % 3, random.chance({1, 2})));
       }
     }
-    table.update(now);
+    table.update(present);
     const auto entries = table.entries();
-    ASSERT_EQ(entries.size(), now.size());
+    ASSERT_EQ(entries.size(), present.size());
     for (const auto& entry : entries) {
       const auto [existing, is_new] =
           index_of.emplace(std::pair(entry.gid, entry.interface), entry.index);
@@ -82,15 +82,15 @@ TEST(GidTable, CountsAddressesBeyondItsLimit) {
   GidTable table;
   table.update(many);
   EXPECT_EQ(table.entries().size(), ipc::Port::kGidsMax);
-  EXPECT_EQ(table.left_out(), 5u);
+  EXPECT_EQ(table.dropped(), 5u);
 }
 
 TEST(GidTable, ReusesUnusedEntriesWhenItIsFull) {
   GidTable table;
   for (std::uint32_t interface = 1; interface < 2 * ipc::Port::kGidsMax; ++interface) {
-    table.update({address(kLocalIp, interface)});  // as if a tunnel were made again and again
+    table.update({address(kLocalIp, interface)});  // like a tunnel that is often created again
     ASSERT_TRUE(table.index_of(kLocalIp, interface)) << interface;
-    ASSERT_EQ(table.left_out(), 0u);
+    ASSERT_EQ(table.dropped(), 0u);
   }
 }
 

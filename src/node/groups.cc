@@ -14,7 +14,7 @@ bool Node::Interfaces::set(std::uint32_t interface, bool is_member) {
   return is_member ? indexes.insert(interface).second : indexes.erase(interface) != 0;
 }
 
-std::size_t Node::groups_of(ClientId client) const {
+std::size_t Node::count_groups_of(ClientId client) const {
   return static_cast<std::size_t>(std::ranges::count_if(
       groups_, [&](const auto& entry) { return has_range(client, entry.first.first); }));
 }
@@ -60,8 +60,9 @@ Result<bool> Node::on(ClientId client, std::uint64_t request, const ipc::JoinGro
     return fail(Errc::kInvalidArgument, "not the address of a multicast group");
   }
   const GroupOfRange group_of_range{m.range, m.group};
-  if (!groups_.contains(group_of_range) && groups_of(client) >= config_.groups_per_client_max) {
-    ++joins_over_limit_;
+  if (!groups_.contains(group_of_range) &&
+      count_groups_of(client) >= config_.groups_per_client_max) {
+    ++joins_over_client_limit_;
     return fail(Errc::kNoResources,
                 "the limit of multicast groups (groups_per_client_max) is reached");
   }
@@ -94,7 +95,7 @@ Result<bool> Node::on(ClientId client, std::uint64_t request, const ipc::JoinMul
   const auto group_count = std::ranges::count_if(
       subnet_groups_, [&](const auto& entry) { return entry.second.client == client; });
   if (static_cast<std::size_t>(group_count) >= config_.groups_per_client_max) {
-    ++joins_over_limit_;
+    ++joins_over_client_limit_;
     return fail(Errc::kNoResources,
                 "the limit of multicast groups (groups_per_client_max) is reached");
   }
@@ -158,7 +159,7 @@ void Node::joined(std::uint64_t token, const Result<void>& result) {
   if (!pending) return;
   const JoinRequest& join = pending.mapped();
   if (!result) {
-    if (result.error().code == Errc::kNoResources) ++joins_over_hosts_limit_;
+    if (result.error().code == Errc::kNoResources) ++joins_over_host_limit_;
     drop_membership(join.group_of_range, join.interface);
   }
   send_to(join.client,

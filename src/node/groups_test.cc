@@ -17,7 +17,7 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
 const Gid kGroup = wire::ipv4_gid(0xef4d0105);
-const Gid kOther = wire::ipv4_gid(0xef4d0106);
+const Gid kOtherGroup = wire::ipv4_gid(0xef4d0106);
 
 HostAddress ipv4_address(std::uint32_t last, std::uint32_t interface) {
   return {.gid = wire::ipv4_gid(0x0a000000 + last), .interface = interface};
@@ -50,7 +50,7 @@ class Groups : public ::testing::Test {
     }
   }
   // Formats the node's outputs: memberships as "range: interfaces", such as "1: 2 3", and replies
-  // to programs.  Gives `answer` to each membership.
+  // to programs.  Answers each membership with `answer`.
   std::vector<std::string> outputs(const Result<void>& answer = {}) {
     std::vector<std::string> lines;
     while (const auto output = node_.poll()) {
@@ -114,19 +114,19 @@ TEST_F(Groups, JoinNeedsAGroupAddressAndAnOwnRange) {
               ElementsAre("not the address of a multicast group"));
 }
 
-TEST_F(Groups, AreLimitedPerProgram) {
+TEST_F(Groups, TheGroupsOfAProgramAreLimited) {
   ask(0, ipc::JoinGroup{1, kGroup, 0});
-  ask(0, ipc::JoinGroup{1, kOther, 0});
+  ask(0, ipc::JoinGroup{1, kOtherGroup, 0});
   EXPECT_THAT(ask(0, ipc::JoinGroup{1, wire::ipv4_gid(0xef000001), 0}),
               ElementsAre("the limit of multicast groups (groups_per_client_max) is reached"));
-  EXPECT_THAT(ask(0, ipc::JoinGroup{1, kOther, 5}),
+  EXPECT_THAT(ask(0, ipc::JoinGroup{1, kOtherGroup, 5}),
               ElementsAre("1: 2 5 of the other group", "done"));
   EXPECT_EQ(counter("limit_groups_of_client"), 1u);
 }
 
-TEST_F(Groups, AreLeftWhenTheProgramDies) {
+TEST_F(Groups, TheNodeLeavesTheGroupsOfADeadProgram) {
   ask(0, ipc::JoinGroup{1, kGroup, 0});
-  ask(0, ipc::JoinGroup{1, kOther, 5});
+  ask(0, ipc::JoinGroup{1, kOtherGroup, 5});
   ask(1, ipc::JoinGroup{2, kGroup, 0});
   node_.gone(clients_[0], now_);
   EXPECT_THAT(outputs(), ElementsAre("1:", "1: of the other group"));

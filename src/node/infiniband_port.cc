@@ -26,7 +26,7 @@ sa::PortState sa_state_of(const PortState& state) {
 }
 
 // Returns true if the SA client sends all requests again because of this change.  A new manager
-// asks for a reregistration in the same PortInfo, which must not send the requests twice.
+// also asks for a reregistration in the same PortInfo.  Then the requests must not be sent twice.
 bool resends_queries(const PortState& old_state, const PortState& state) {
   return sa::PortChange::between(sa_state_of(old_state), sa_state_of(state)).resends_queries();
 }
@@ -87,19 +87,19 @@ void InfinibandPort::set_addresses(std::vector<ipoib::OwnAddress> addresses, Tim
 // ---- the broadcast group ------------------------------------------------------------------------
 
 void InfinibandPort::join_broadcast_group(Time now) {
-  join_again_at_ = kNever;
+  join_retry_at_ = kNever;
   if (pkey_ == Pkey{} || first_gid() == Gid{}) return;
   const auto member = client_->memberships().join(
       {.mgid = wire::broadcast_mgid(pkey_), .pkey = Pkey(pkey_.value | wire::kFullMember)}, 0, now);
   if (member) {
     broadcast_member_ = *member;
   } else {
-    join_again_at_ = now + join_pause_;
+    join_retry_at_ = now + join_backoff_;
   }
 }
 
 void InfinibandPort::leave_broadcast_group(Time now) {
-  join_again_at_ = kNever;
+  join_retry_at_ = kNever;
   if (const auto member = std::exchange(broadcast_member_, std::nullopt)) {
     client_->memberships().leave(*member, now);
   }
@@ -113,11 +113,11 @@ void InfinibandPort::on_broadcast_group(const sa::MemberEvent& event, Time now) 
   if (event.what == sa::MemberEvent::What::kFailed) {
     broadcast_member_.reset();
     leave_broadcast_group(now);
-    join_again_at_ = now + join_pause_;
-    join_pause_ = std::min(2 * join_pause_, kJoinPauseMax);
+    join_retry_at_ = now + join_backoff_;
+    join_backoff_ = std::min(2 * join_backoff_, kJoinBackoffMax);
     return;
   }
-  join_pause_ = kJoinPauseMin;
+  join_backoff_ = kJoinBackoffMin;
   const bool is_new = !broadcast_group_;
   broadcast_group_ = event.group;
   if (!is_new) return;
@@ -270,7 +270,7 @@ void InfinibandPort::find_route(const RouteRequest& request, Time now) {
   run(now);
 }
 
-void InfinibandPort::act(const ipoib::Resolved& resolved, Time now) {
+void InfinibandPort::carry_out(const ipoib::Resolved& resolved, Time now) {
   const auto found = routes_.find(resolved.cookie);
   if (found == routes_.end()) return;
   if (!resolved.neighbour)
@@ -354,8 +354,8 @@ InfinibandPort::FlushCounts InfinibandPort::flush(Time now) {
   return {.paths = after.paths - before.paths, .addresses = after.addresses - before.addresses};
 }
 
-// Forgets the addresses of a port that has left the subnet, because it may come back with another
-// QPN.
+// Removes the addresses of a port that has left the subnet, because the port may come back with
+// another QPN.
 void InfinibandPort::on(const sa::NoticeEvent& event) {
   const auto& details = event.notice.notice.details;
   neighbours_.forget(wire::decode_exact<wire::GidChange>(details).gid);
@@ -381,8 +381,9 @@ void InfinibandPort::receive(const link::Arrival& arrival, Time now) {
   run(now);
 }
 
-// Returns the link address for a frame of the interface; nothing if the path is not known yet.  The
-// frame is lost then, but Neighbours repeats the request, and the repeats go to the group.
+// Returns the link address for a frame of the interface; nothing if the path is not known yet.
+// Without an address, the frame is dropped.  Neighbours repeats its request later, and then sends
+// it to the group.
 std::optional<link::Address> InfinibandPort::address_to(const ipoib::SendFrame& frame, Time now) {
   if (frame.is_multicast()) {
     // Frames for all groups go to the broadcast group, because no host joins solicited-node groups.
@@ -419,7 +420,7 @@ std::optional<link::Address> InfinibandPort::address_to(const ipoib::SendFrame& 
   return address;
 }
 
-void InfinibandPort::act(const ipoib::SendFrame& frame, Time now) {
+void InfinibandPort::carry_out(const ipoib::SendFrame& frame, Time now) {
   if (!broadcast_group_) return;
   const auto address = address_to(frame, now);
   if (!address || frames_.size() >= kFramesMax) {
@@ -455,14 +456,14 @@ bool InfinibandPort::transmit(link::Burst& burst) {
 void InfinibandPort::on_timer(Time now) {
   client_->on_timer(now);
   neighbours_.on_timer(now);
-  if (join_again_at_ <= now) join_broadcast_group(now);
+  if (join_retry_at_ <= now) join_broadcast_group(now);
   expire_joins(now);
   run(now);
 }
 
 Time InfinibandPort::deadline() const {
   const Time waiting = waiting_joins_.empty() ? kNever : waiting_joins_.begin()->second.until;
-  return std::min({client_->deadline(), neighbours_.deadline(), join_again_at_, waiting});
+  return std::min({client_->deadline(), neighbours_.deadline(), join_retry_at_, waiting});
 }
 
 // Carries out the outputs of the SA client, the caches and the interface until there are no more.
@@ -479,7 +480,7 @@ void InfinibandPort::run(Time now) {
     }
     while (const auto output = neighbours_.poll()) {
       has_output = true;
-      std::visit([&](const auto& item) { act(item, now); }, *output);
+      std::visit([&](const auto& item) { carry_out(item, now); }, *output);
     }
   }
   while (const auto packet = client_->next_packet()) outputs_.emplace_back(*packet);

@@ -31,8 +31,8 @@ namespace verbena::node {
 // The interface belongs to the partition of the port's default P_Key.  It exists only for address
 // resolution: it carries no IP packets.
 //
-// Pure, like its parts.  The owner pulls poll() and transmit() after each call, and then asks for
-// deadline().
+// Pure, like its parts.  After each call, the owner calls poll() and transmit() until they return
+// nothing more, and then deadline() for the time of the next on_timer().
 class InfinibandPort {
  public:
   // The queue pair of the IPoIB interface.  Programs never have QP numbers of the first range.
@@ -42,17 +42,18 @@ class InfinibandPort {
   // A route of a port with several LIDs (LMC > 0) also has an alternate path.
   static constexpr std::uint8_t kPathsPerRoute = 2;
   static constexpr std::size_t kFramesMax = 1024;  // frames that wait for transmit()
-  static constexpr std::size_t kJoinsMax = 65536;  // groups that programs have joined, or wait for
-  // A join of the broadcast group that failed is tried again after a pause, which doubles up to the
+  static constexpr std::size_t kJoinsMax = 65536;  // joined groups and pending joins
+  // A failed join of the broadcast group is retried after a backoff, which doubles up to the
   // maximum.
-  static constexpr Duration kJoinPauseMin = std::chrono::seconds(1);
-  static constexpr Duration kJoinPauseMax = std::chrono::seconds(16);
-  static constexpr Duration kGroupTimeout = std::chrono::seconds(10);  // limits waiting, see join()
+  static constexpr Duration kJoinBackoffMin = std::chrono::seconds(1);
+  static constexpr Duration kJoinBackoffMax = std::chrono::seconds(16);
+  static constexpr Duration kGroupTimeout = std::chrono::seconds(10);  // see join()
 
   InfinibandPort(PortId port, const sa::Client::Config& config, Random random);
 
-  // Sets the state of the port, and the addresses that the host has there.
+  // Sets the state of the port.
   void set_state(const PortState& state, Time now);
+  // Sets the addresses that the host has at the port.
   void set_addresses(std::vector<ipoib::OwnAddress> addresses, Time now);
 
   // ---- routes
@@ -79,8 +80,8 @@ class InfinibandPort {
     std::uint64_t paths = 0;
     std::uint64_t addresses = 0;
   };
-  // Forgets all paths and addresses, so that the next route asks for them again.  Returns the
-  // numbers of forgotten paths and addresses.
+  // Removes all cached paths and addresses, so that the next route queries them again.  Returns how
+  // many were removed.
   FlushCounts flush(Time now);
 
   // ---- multicast groups of programs
@@ -92,7 +93,7 @@ class InfinibandPort {
     bool is_mgid = false;          // `group` is an MGID
     std::uint8_t join_state = 0;   // bits of MCMemberRecord
   };
-  // Joins a group at the SA.  GroupJoined follows, and after a success GroupLost at most once.  As
+  // Joins a group at the SA.  GroupJoined follows.  After a success, GroupLost may follow once.  As
   // on Linux, the partition's broadcast group provides the parameters that a program cannot give.
   // Therefore a join waits up to kGroupTimeout until the port is a member of the broadcast group.
   // REQUIRES: tokens increase from call to call.
@@ -118,8 +119,8 @@ class InfinibandPort {
     std::uint64_t token = 0;
     Result<rdmacm::Route> route{};
   };
-  // Asks the owner to pass packets for the group to receive(), or to stop passing them.
-  // is_member() returns what the port wants now.
+  // Asks the owner to pass packets for the group to receive() if is_member() is true now, and to
+  // stop passing them otherwise.
   struct GroupChanged {
     Gid mgid{};
   };
@@ -135,7 +136,7 @@ class InfinibandPort {
                               sa::ServiceEvent>;
   std::optional<Output> poll();
 
-  // REQUIRES: the caller calls run() after calls that change the client.
+  // Returns the SA client.  REQUIRES: the caller calls run() after calls that change the client.
   sa::Client& client() { return *client_; }
   void run(Time now);
   const sa::Client& client() const { return *client_; }
@@ -168,8 +169,8 @@ class InfinibandPort {
     bool joined = false;
   };
 
-  void act(const ipoib::SendFrame& frame, Time now);
-  void act(const ipoib::Resolved& resolved, Time now);
+  void carry_out(const ipoib::SendFrame& frame, Time now);
+  void carry_out(const ipoib::Resolved& resolved, Time now);
   void on(const sa::PathEvent& event);
   void on(const sa::MemberEvent& event, Time now);
   void on(const sa::NoticeEvent& event);
@@ -201,8 +202,8 @@ class InfinibandPort {
   std::map<std::uint64_t, Route> routes_{};         // by token
   std::optional<sa::MemberId> broadcast_member_{};  // the join or membership of the broadcast group
   std::optional<wire::McMemberRecord> broadcast_group_{};  // the broadcast group, once it is joined
-  Time join_again_at_ = kNever;
-  Duration join_pause_ = kJoinPauseMin;
+  Time join_retry_at_ = kNever;
+  Duration join_backoff_ = kJoinBackoffMin;
   // Joins that wait for the broadcast group, by token.  The first join has waited longest.
   std::map<std::uint64_t, WaitingJoin> waiting_joins_{};
   std::map<std::uint64_t, Group> groups_{};  // joins that were passed to the SA client, by token

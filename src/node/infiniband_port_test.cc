@@ -193,8 +193,8 @@ TEST_F(SubnetPortTest, SecondRouteNeedsNeitherTheSaNorTheNeighbour) {
   ASSERT_TRUE(route(0, kIps[1]));
   const auto queries_before = port(0).client().queries().counters().asked;
   loses_frames_ = true;
-  const auto again = route(0, kIps[1]);
-  ASSERT_TRUE(again && again->route);
+  const auto second = route(0, kIps[1]);
+  ASSERT_TRUE(second && second->route);
   EXPECT_EQ(port(0).client().queries().counters().asked, queries_before);
 }
 
@@ -280,7 +280,8 @@ TEST_F(SubnetPortTest, GroupOfAProgramHasTheParametersOfTheBroadcastGroup) {
   EXPECT_TRUE(lost_[0].empty());
 }
 
-// Two of the waiting joins fail when the broadcast group is joined, and one has left before.
+// The port joins the broadcast group after the four joins.  Then two of them fail, one succeeds,
+// and one was cancelled before.
 TEST_F(SubnetPortTest, WaitingJoinsAreAnsweredWhenTheBroadcastGroupIsJoined) {
   const auto join = [this](std::uint64_t token, Pkey pkey, const Gid& group, bool is_mgid) {
     port(0).join({.token = token,
@@ -354,9 +355,9 @@ TEST_F(SubnetPortTest, MembersRejoinAtANewManagerOrLoseTheirMembership) {
   const Gid mgid = joined_[0][0].group.value().mgid;
   manager.start();
   ASSERT_TRUE(manager.members.empty());
-  PortState again = state(0);
-  ++again.link.reregistrations;
-  set_state(0, again);
+  PortState new_state = state(0);
+  ++new_state.link.reregistrations;
+  set_state(0, new_state);
   run_for(30s);
   EXPECT_EQ(manager.members.contains(mgid), lost_[0].empty());
   EXPECT_TRUE(manager.members.contains(wire::broadcast_mgid({0xffff})));

@@ -27,7 +27,7 @@ Result<LaneId> LaneTable::open(ClientId first, ClientId second) {
   return lane;
 }
 
-const LaneTable::Lane* LaneTable::note_memory(LaneId lane, bool is_ready) {
+const LaneTable::Lane* LaneTable::record_memory(LaneId lane, bool is_ready) {
   const auto found = lanes_.find(lane);
   if (found == lanes_.end()) return nullptr;
   found->second.ready = is_ready;

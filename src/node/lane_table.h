@@ -48,7 +48,7 @@ class LaneTable {
   Result<LaneId> open(ClientId first, ClientId second);
   // Records whether the owner could make the memory of the lane.  Returns the lane, or null if the
   // lane was closed meanwhile.
-  const Lane* note_memory(LaneId lane, bool is_ready);
+  const Lane* record_memory(LaneId lane, bool is_ready);
   // Removes a lane and returns it; nothing if it does not exist.
   std::optional<Lane> close(LaneId lane);
   // Removes a lane that a program has broken (`broken` is true) or could not use, and returns it;
@@ -57,7 +57,7 @@ class LaneTable {
   bool may_open(ClientId one, ClientId other) const {
     return !forbidden_pairs_.contains(key(one, other));
   }
-  // Forgets a program that has gone.  REQUIRES: its lanes are closed.
+  // Removes a program that has ended from the records.  REQUIRES: its lanes are closed.
   void forget(ClientId client);
 
   const Lane* find(LaneId lane) const;

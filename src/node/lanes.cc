@@ -39,7 +39,7 @@ Result<bool> Node::on(ClientId client, std::uint64_t, const ipc::AttachLane& m, 
 }
 
 void Node::lane_made(LaneId lane, const Result<void>& made) {
-  const LaneTable::Lane* const entry = lanes_.note_memory(lane, made.has_value());
+  const LaneTable::Lane* const entry = lanes_.record_memory(lane, made.has_value());
   if (entry == nullptr) {  // one of the programs has died
     outputs_.emplace_back(LaneHandedOver{lane});
     return;
@@ -79,7 +79,7 @@ Result<bool> Node::on(ClientId client, std::uint64_t, const ipc::CloseLane& m, T
   return false;
 }
 
-// Closes the lanes of a program that has gone.
+// Closes the lanes of a program that has ended.
 void Node::close_lanes(ClientId client) {
   for (const LaneId lane : lanes_.lanes_of(client)) {
     report_lane_closed(lane, *lanes_.close(lane), client);
@@ -93,11 +93,11 @@ void Node::report_lane_closed(LaneId lane, const LaneTable::Lane& closed, Client
 }
 
 // Tells the programs with a lane to `owner` that it has leased a range, or has returned the range.
-void Node::report_lane_range(ClientId owner, std::uint16_t range, bool taken) {
+void Node::report_lane_range(ClientId owner, std::uint16_t range, bool is_leased) {
   for (const LaneId lane : lanes_.lanes_of(owner)) {
     const LaneTable::Lane& entry = *lanes_.find(lane);
     if (entry.ready)
-      send_to(entry.other(owner), ipc::encode(0, ipc::LaneRange{lane, range, taken}));
+      send_to(entry.other(owner), ipc::encode(0, ipc::LaneRange{lane, range, is_leased}));
   }
 }
 

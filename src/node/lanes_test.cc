@@ -66,20 +66,21 @@ class NodeLanes : public ::testing::Test {
   }
   void record(const Node::ToClient& to) {
     const auto envelope = *ipc::open(to.message);
-    const std::string who = std::to_string(to.client) + ": ";
+    const std::string client = std::to_string(to.client) + ": ";
     if (const auto lane = ipc::decode<ipc::Lane>(envelope)) {
-      std::string text = who + "lane to " + std::to_string(to.peer) + " side " +
+      std::string text = client + "lane to " + std::to_string(to.peer) + " side " +
                          std::to_string(lane->side) + " ranges";
       for (const auto range : lane->ranges) text += " " + std::to_string(range);
       if (lane->other_user) text += " of another user";
       if (lane->direct.pid == 0) text += " without access";
       texts_.push_back(text + (to.lane == lane->lane ? "" : " without memory"));
     } else if (const auto closed = ipc::decode<ipc::LaneClosed>(envelope)) {
-      texts_.push_back(who + "closed");
-    } else if (const auto none = ipc::decode<ipc::NoLane>(envelope)) {
-      texts_.push_back(who + "no lane to " + std::to_string(none->range));
+      texts_.push_back(client + "closed");
+    } else if (const auto no_lane = ipc::decode<ipc::NoLane>(envelope)) {
+      texts_.push_back(client + "no lane to " + std::to_string(no_lane->range));
     } else if (const auto range = ipc::decode<ipc::LaneRange>(envelope)) {
-      texts_.push_back(who + (range->taken ? "also " : "not ") + std::to_string(range->range));
+      texts_.push_back(client + (range->taken ? "lane serves " : "lane no longer serves ") +
+                       std::to_string(range->range));
     }
   }
   std::uint64_t counter(const std::string& name) const {
@@ -99,24 +100,24 @@ class NodeLanes : public ::testing::Test {
   std::vector<std::string> texts_;
 };
 
-TEST_F(NodeLanes, BothProgramsGetALaneIfOneAsksForIt) {
+TEST_F(NodeLanes, BothProgramsGetALaneIfOneRequestsIt) {
   const ClientId one = program(11);
   const ClientId two = program(22);
   lease(two, 23);
   EXPECT_THAT(send(one, ipc::AttachLane{23}),
               ElementsAre("1: lane to 2 side 0 ranges 22 23", "2: lane to 1 side 1 ranges 11",
                           "handed over"));
-  EXPECT_THAT(send(two, ipc::AttachLane{11}), ElementsAre("2: also 11"));
+  EXPECT_THAT(send(two, ipc::AttachLane{11}), ElementsAre("2: lane serves 11"));
   EXPECT_EQ(counter("lanes_opened"), 1U);
 }
 
 TEST_F(NodeLanes, NoLaneToFreeRangesOwnRangesOrProgramsWithoutLanes) {
   const ClientId one = program(11);
-  const ClientId without = program(22, false);
+  const ClientId without_lanes = program(22, false);
   EXPECT_THAT(send(one, ipc::AttachLane{99}), ElementsAre("1: no lane to 99"));
   EXPECT_THAT(send(one, ipc::AttachLane{11}), ElementsAre("1: no lane to 11"));
   EXPECT_THAT(send(one, ipc::AttachLane{22}), ElementsAre("1: no lane to 22"));
-  EXPECT_THAT(send(without, ipc::AttachLane{11}), ElementsAre("2: no lane to 11"));
+  EXPECT_THAT(send(without_lanes, ipc::AttachLane{11}), ElementsAre("2: no lane to 11"));
 }
 
 TEST_F(NodeLanes, LaterAndReturnedRangesAreReportedToThePeers) {
@@ -124,11 +125,11 @@ TEST_F(NodeLanes, LaterAndReturnedRangesAreReportedToThePeers) {
   const ClientId two = program(22);
   send(one, ipc::AttachLane{22});
   lease(two, 23);
-  EXPECT_THAT(take_texts(), ElementsAre("1: also 23"));
-  EXPECT_THAT(send(two, ipc::ReturnRange{23}), ElementsAre("1: not 23"));
+  EXPECT_THAT(take_texts(), ElementsAre("1: lane serves 23"));
+  EXPECT_THAT(send(two, ipc::ReturnRange{23}), ElementsAre("1: lane no longer serves 23"));
 }
 
-TEST_F(NodeLanes, TheOtherProgramIsToldWhenItsPeerDies) {
+TEST_F(NodeLanes, TheDeathOfAProgramClosesItsLaneAtThePeer) {
   const ClientId one = program(11);
   const ClientId two = program(22);
   send(one, ipc::AttachLane{22});
@@ -137,7 +138,7 @@ TEST_F(NodeLanes, TheOtherProgramIsToldWhenItsPeerDies) {
   EXPECT_THAT(send(one, ipc::AttachLane{22}), ElementsAre("1: no lane to 22"));
 }
 
-TEST_F(NodeLanes, AProgramThatDiesBeforeItsLaneIsMadeGetsNone) {
+TEST_F(NodeLanes, NoLaneIsSentIfAProgramDiesBeforeItIsMade) {
   lane_memory_ = LaneMemory::kLater;
   const ClientId one = program(11);
   const ClientId two = program(22);
@@ -149,7 +150,7 @@ TEST_F(NodeLanes, AProgramThatDiesBeforeItsLaneIsMadeGetsNone) {
   EXPECT_THAT(take_texts(), ElementsAre("handed over"));
 }
 
-TEST_F(NodeLanes, WithoutMemoryBothProgramsAreToldThatThereIsNoLane) {
+TEST_F(NodeLanes, WithoutMemoryBothProgramsGetNoLane) {
   lane_memory_ = LaneMemory::kNever;
   const ClientId one = program(11);
   program(22);
@@ -174,7 +175,7 @@ TEST_F(NodeLanes, TwoProgramsGetNoSecondLaneIfTheFirstIsBroken) {
   const ClientId two = program(22);
   send(one, ipc::AttachLane{22});
   EXPECT_THAT(send(program(33), ipc::CloseLane{requested_lane_, true}), IsEmpty())
-      << "the lane is not that of this program";
+      << "this program has no end of the lane";
   EXPECT_THAT(send(one, ipc::CloseLane{requested_lane_, true}), ElementsAre("2: closed"));
   EXPECT_THAT(send(two, ipc::AttachLane{11}), ElementsAre("2: no lane to 11"));
   EXPECT_EQ(counter("lanes_broken"), 1U);

@@ -71,7 +71,7 @@ Result<void> Node::set_port_state(PortId port, const PortState& state, Time now)
   return {};
 }
 
-// Tells the parts of the node about addresses and P_Keys.
+// Passes the addresses and P_Keys of the ports to the RDMA CM and to QP1.
 void Node::apply_ports(Time now) {
   rdmacm_.on_interfaces(ports_.interfaces(), now);
   ports_.for_each_pkey_table([this](PortId port, const std::vector<Pkey>& pkeys) {
@@ -112,7 +112,7 @@ void Node::gone(ClientId client, Time now) {
   std::erase_if(join_requests_, [&](const auto& entry) { return entry.second.client == client; });
   close_lanes(client);
   leave_subnet_groups(client, now);
-  services_.client_gone(client, now);
+  services_.remove_client(client, now);
   rdmacm_.client_gone(client, now);
   run(now);
   std::erase_if(outputs_, [&](const Output& output) {
@@ -137,11 +137,11 @@ void Node::leased(std::uint64_t token, const Result<std::uint16_t>& range, Time 
   if (!range) {
     const bool all_in_use = range.error().code == Errc::kNoResources;
     if (all_in_use && !quiescing_.empty()) {
-      ++leases_held_;
+      ++leases_delayed_;
       leases_waiting_.push_back({client, request, sockets});
       return;
     }
-    if (all_in_use) ++leases_over_limit_;
+    if (all_in_use) ++leases_over_host_limit_;
     send_to(client, ipc::encode(request, ipc::refusal(range.error())));
     return;
   }
@@ -216,13 +216,13 @@ void Node::deliver(const link::Arrival& arrival, std::span<const std::byte> mad,
 void Node::on_timer(Time now) {
   rdmacm_.on_timer(now);
   for (auto& [id, port] : infiniband_) port.on_timer(now);
-  bool some_free = false;
+  bool has_free_range = false;
   while (!quiescing_.empty() && quiescing_.front().until <= now) {
     outputs_.emplace_back(RangeFree{quiescing_.front().range});
     quiescing_.pop_front();
-    some_free = true;
+    has_free_range = true;
   }
-  if (some_free) retry_leases();
+  if (has_free_range) retry_leases();
   run(now);
 }
 
@@ -247,11 +247,11 @@ void Node::run(Time now) {
     if (const auto* mad = std::get_if<mad::SendMad>(&*output)) {
       qp1_.send(*mad, now);
     } else if (auto* event = std::get_if<rdmacm::Event>(&*output)) {
-      act(std::move(*event));
+      carry_out(std::move(*event));
     } else if (const auto* changed = std::get_if<cm::StateChanged>(&*output)) {
       outputs_.emplace_back(*changed);
     } else if (const auto& query = std::get<rdmacm::RouteQuery>(*output); infiniband_.empty()) {
-      act(query);
+      carry_out(query);
     } else {
       find_route(query, now);
       run_infiniband(now);
@@ -261,11 +261,11 @@ void Node::run(Time now) {
 
 void Node::run_infiniband(Time now) {
   for (auto& [id, port] : infiniband_) {
-    while (auto output = port.poll()) act(id, std::move(*output), now);
+    while (auto output = port.poll()) carry_out(id, std::move(*output), now);
   }
 }
 
-void Node::act(PortId port, InfinibandPort::Output output, Time now) {
+void Node::carry_out(PortId port, InfinibandPort::Output output, Time now) {
   if (const auto* mad = std::get_if<mad::SendMad>(&output)) {
     qp1_.send(*mad, now);
   } else if (const auto* found = std::get_if<InfinibandPort::RouteFound>(&output)) {
@@ -291,8 +291,8 @@ void Node::act(PortId port, InfinibandPort::Output output, Time now) {
   }
 }
 
-// Asks one port for the route: the port of the query's source, or without a source the first port
-// whose link has the destination.
+// Asks one port for the route.  This is the port of the query's source.  If the query has no
+// source, it is the first port whose link has the destination.
 void Node::find_route(const rdmacm::RouteQuery& query, Time now) {
   const bool by_gid = query.destination.by_gid;
   const bool has_source = query.source.family != 0 && !rdmacm::is_wildcard(query.source);
@@ -319,7 +319,7 @@ void Node::find_route(const rdmacm::RouteQuery& query, Time now) {
                    now);
 }
 
-void Node::act(rdmacm::Event event) {
+void Node::carry_out(rdmacm::Event event) {
   event.id = name_of(event.id);
   event.listen_id = name_of(event.listen_id);
   const rdmacm::Owner owner = event.owner;
@@ -347,7 +347,7 @@ Result<rdmacm::IdHandle> Node::find_named(ClientId client, rdmacm::IdHandle name
   return fail(Errc::kBadHandle, "no such id");
 }
 
-void Node::act(const rdmacm::RouteQuery& query) {
+void Node::carry_out(const rdmacm::RouteQuery& query) {
   RouteWanted wanted{.token = query.token,
                      .client = query.owner,
                      .destination = query.destination.ip,

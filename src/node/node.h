@@ -46,12 +46,13 @@ struct HostRoute {
 // of its devices and ports, the QPN ranges and the ids of all programs.  It does what the kernel
 // does for a hardware adapter.
 //
-// Pure: packets, messages and time come in; poll() and transmit() return what goes out.  The agent
-// runs it between real sockets, a simulation between simulated ones.  One thread owns it.
+// Pure: the owner passes in packets, messages and time; poll() and transmit() return the results.
+// The agent runs it with real sockets, and a simulation with simulated sockets.  One thread owns
+// it.
 //
 // A MAD becomes an event without a change of thread: receive() takes the MAD from QP1's completion
-// queue, matches it and runs the state machines.  When it returns, poll() gives the message for the
-// program.
+// queue, matches it and runs the state machines.  When receive() returns, poll() returns the
+// message for the program.
 //
 // Spec: vol1 13.5 (QP1), 12 (CM), annex A11 (RDMA IP CM), annex A17 (RoCEv2).
 class Node {
@@ -66,8 +67,8 @@ class Node {
     std::uint32_t leases_per_client_max = hca::Limits{}.qps / ipc::kLeaseQpns;
     std::string build{};
     std::uint32_t pid = 0;
-    // Limits the multicast groups that a program's sockets may be members of.  The default is what
-    // an engine can have.
+    // Limits the multicast groups that a program's sockets may be members of.  The default is the
+    // limit of an engine.
     std::uint32_t groups_per_client_max = hca::Limits{}.groups;
     // A range that was returned, or whose program has died, is quiescent for this time before
     // another program gets it.  If there is no other free range, or the program has reached its
@@ -78,16 +79,16 @@ class Node {
     std::uint16_t unprivileged_port_start = 0;
     // Limits the QPN ranges that all programs of one user have together.  `own_user` has no limit.
     std::uint32_t leases_per_user_max = 256;
-    // Limits the RDMA CM ids in the same way.
+    // Limits the RDMA CM ids that all programs of one user have together.  `own_user` has no limit.
     std::uint32_t ids_per_user_max = rdmacm::kIdsPerOwnerMax;
     std::uint32_t own_user = 0;  // the user that the agent runs as
     sa::Client::Config sa{};     // for the SA clients of InfiniBand ports
-    bool trace = false;          // true: poll() returns StateChanged, too
+    bool trace = false;          // true: poll() also returns StateChanged
   };
 
-  // Carries a message for a program.  If `sockets` names a range, its data sockets go with the
-  // message.  If `lane` names a lane, its memory goes with the message, and the descriptors that
-  // wake this program and the `peer`.
+  // Carries a message for a program.  If `sockets` names a range, the owner sends the data sockets
+  // of the range with the message.  If `lane` names a lane, the owner sends the memory of the lane,
+  // and the descriptors that wake this program and `peer`.
   struct ToClient {
     ClientId client = 0;
     ipc::Bytes message{};
@@ -95,8 +96,8 @@ class Node {
     std::optional<LaneId> lane{};
     ClientId peer = 0;
   };
-  // The owner answers LeaseWanted, LaneWanted, RouteWanted and Membership with leased(),
-  // lane_made(), routed() and joined().
+  // Asks for a free QPN range.  The owner answers LeaseWanted with leased(), LaneWanted with
+  // lane_made(), RouteWanted with routed(), and Membership with joined().
   struct LeaseWanted {
     std::uint64_t token = 0;
     ClientId client = 0;
@@ -115,9 +116,10 @@ class Node {
   };
   // Membership::range has this value if the node itself joins or leaves.
   static constexpr std::uint16_t kOwnRange = 0;
+  // Asks for the kernel's route to a destination.
   struct RouteWanted {
     std::uint64_t token = 0;
-    ClientId client = 0;  // the program that asks
+    ClientId client = 0;  // the program that needs the route
     Gid destination{};
     std::optional<Gid> source{};
     std::uint32_t scope = 0;
@@ -145,8 +147,9 @@ class Node {
   // Sets the host's addresses, at the beginning and after each change.  An address keeps its index
   // in the GID table of its port.
   void on_addresses(const std::vector<HostAddress>& addresses, Time now);
-  // Sets the reason why all ports are down, for example that another process holds UDP port 4791;
-  // nothing if UDP port 4791 is open.  `reach` tells which peers the host's programs can reach.
+  // Sets the state of UDP port 4791.  `why_down` is the reason why all ports of the host are down,
+  // for example that another process uses UDP port 4791.  It is empty if UDP port 4791 is open.
+  // `reach` describes which peers the host's programs can reach.
   void set_port(std::optional<std::string> why_down, Time now, const ipc::Reach& reach = {});
   // Sets the state of one port.  Fails like PortTable::set_state().
   Result<void> set_port_state(PortId port, const PortState& state, Time now);
@@ -193,8 +196,8 @@ class Node {
   // Returns a page of the paths, groups or addresses that the InfiniBand ports know.  Fails with
   // kNotSupported if the host has no InfiniBand port.
   Result<ipc::SaReply> show_sa(const ipc::ShowSa& request, Time now) const;
-  // Forgets all paths and addresses of the InfiniBand ports, and returns their numbers.
-  // Memberships and pending queries stay.  Fails with kNotSupported if the host has no InfiniBand
+  // Removes all cached paths and addresses of the InfiniBand ports, and returns their numbers.
+  // Keeps memberships and pending queries.  Fails with kNotSupported if the host has no InfiniBand
   // port.
   Result<ipc::SaFlushed> flush_sa(Time now);
   // Returns true if there is no program, no quiescing range and no pending disconnect: the agent
@@ -207,7 +210,8 @@ class Node {
     ipc::DirectAccess direct{};
     std::vector<std::uint16_t> ranges{};
     std::vector<std::uint16_t> old_ranges{};  // ranges leased from an earlier agent
-    // Holds the ids that the program has created, by the index in their names.  Destroyed ids stay.
+    // Holds the ids that the program has created, by the index in their names.  Destroyed ids
+    // remain in the list.
     std::vector<rdmacm::IdHandle> ids_by_index{};
     // Holds the names of ids that could not be created, with the reasons.
     std::map<rdmacm::IdHandle, Error> failed_ids{};
@@ -229,7 +233,7 @@ class Node {
     bool all = false;
     std::set<std::uint32_t> indexes{};
     bool empty() const { return !all && indexes.empty(); }
-    // Adds or removes an interface; 0 stands for all interfaces.  Returns true if that changed the
+    // Adds or removes an interface; 0 means all interfaces.  Returns true if this changed the
     // list.
     bool set(std::uint32_t interface, bool is_member);
   };
@@ -242,11 +246,11 @@ class Node {
 
   void deliver(const link::Arrival& arrival, std::span<const std::byte> mad, Time now);
   void run(Time now);
-  void act(rdmacm::Event event);
-  void act(const rdmacm::RouteQuery& query);
+  void carry_out(rdmacm::Event event);
+  void carry_out(const rdmacm::RouteQuery& query);
   void find_route(const rdmacm::RouteQuery& query, Time now);
   void run_infiniband(Time now);
-  void act(PortId port, InfinibandPort::Output output, Time now);
+  void carry_out(PortId port, InfinibandPort::Output output, Time now);
   void report_joined(const InfinibandPort::GroupJoined& joined);
   void leave_subnet_groups(ClientId client, Time now);
   void add_infiniband_counters(std::vector<ipc::NamedCount>& all) const;
@@ -257,13 +261,13 @@ class Node {
   void report_devices();
   void apply_ports(Time now);
   Result<void> request_lease(const LeaseRequest& lease);
-  std::size_t ranges_of_user(std::uint32_t user) const;
+  std::size_t count_ranges_of_user(std::uint32_t user) const;
   Result<void> check_port(ClientId client, const rdmacm::SocketAddress& address) const;
   void retry_leases();
   bool has_leased(ClientId client, Qpn qpn) const;
   bool has_range(ClientId client, std::uint16_t range) const;
   std::vector<std::uint16_t> old_ranges() const;
-  std::size_t groups_of(ClientId client) const;
+  std::size_t count_groups_of(ClientId client) const;
   void output_membership(const GroupOfRange& group_of_range, std::uint64_t token = 0);
   void drop_membership(const GroupOfRange& group_of_range, std::uint32_t interface);
   void leave_groups(std::uint16_t range);
@@ -275,8 +279,8 @@ class Node {
   Result<void> serve(ClientId client, const ipc::Envelope& envelope, Time now);
   Result<void> handle(ClientId client, const ipc::Envelope& envelope, Time now);
   // These functions handle requests.  They return true if the handler has sent the reply, or will
-  // send it later.  If one returns false, the caller replies with Done; after an error, with that
-  // error.
+  // send it later.  If a function returns false, the caller replies with Done.  If it returns an
+  // error, the caller replies with the error.
   Result<bool> on(ClientId client, std::uint64_t request, const ipc::Lease& m, Time now);
   Result<bool> on(ClientId client, std::uint64_t request, const ipc::CreateId& m, Time now);
   Result<bool> on(ClientId client, std::uint64_t request, const ipc::DestroyId& m, Time now);
@@ -307,12 +311,12 @@ class Node {
   Result<bool> on(ClientId client, std::uint64_t request, const ipc::CloseLane& m, Time now);
   void close_lanes(ClientId client);
   void report_lane_closed(LaneId lane, const LaneTable::Lane& closed, ClientId leaving);
-  void report_lane_range(ClientId owner, std::uint16_t range, bool taken);
+  void report_lane_range(ClientId owner, std::uint16_t range, bool is_leased);
   // Returns the reason why an id cannot be bound to `address`, or cannot listen on its own address
   // if `address` is null: for example "port 7000 is in use, by PID 17".  Returns an empty text if
   // the reason is unknown.
-  std::string holder_of_port(ClientId client, rdmacm::IdHandle name,
-                             const rdmacm::SocketAddress* address) const;
+  std::string describe_port_conflict(ClientId client, rdmacm::IdHandle name,
+                                     const rdmacm::SocketAddress* address) const;
 
   Config config_;
   GeneralServices qp1_;
@@ -326,7 +330,7 @@ class Node {
     PortId port{};
     std::uint64_t request = 0;  // the request to join, for the reply
   };
-  std::map<std::uint64_t, SubnetGroup> subnet_groups_;  // by token, which names the membership
+  std::map<std::uint64_t, SubnetGroup> subnet_groups_;  // by token, the number of the membership
 
   std::map<ClientId, Client> clients_;
   ClientId next_client_ = 1;
@@ -334,15 +338,15 @@ class Node {
   std::uint64_t next_token_ = 1;
   std::uint64_t leases_over_client_limit_ = 0;
   std::uint64_t leases_over_user_limit_ = 0;
-  std::uint64_t leases_over_limit_ = 0;
-  std::uint64_t leases_held_ = 0;  // leases that had to wait for a quiescing range
+  std::uint64_t leases_over_host_limit_ = 0;
+  std::uint64_t leases_delayed_ = 0;  // leases that had to wait for a quiescing range
   LaneTable lanes_;
   std::map<GroupOfRange, Interfaces> groups_;
   std::map<std::uint64_t, JoinRequest> join_requests_;  // by token
-  std::uint64_t joins_over_limit_ = 0;
-  std::uint64_t joins_over_hosts_limit_ = 0;
-  std::deque<QuiescingRange> quiescing_;     // by QuiescingRange::until
-  std::deque<LeaseRequest> leases_waiting_;  // for a quiescing range, in order of request
+  std::uint64_t joins_over_client_limit_ = 0;
+  std::uint64_t joins_over_host_limit_ = 0;
+  std::deque<QuiescingRange> quiescing_;     // in the order of QuiescingRange::until
+  std::deque<LeaseRequest> leases_waiting_;  // wait for a quiescing range; the oldest is first
   std::deque<Output> outputs_;
 };
 

@@ -122,7 +122,7 @@ class NodeTest : public ::testing::Test {
   std::uint32_t indexes_ = 0;
 };
 
-TEST_F(NodeTest, ProgramCannotUseIdsOfAnother) {
+TEST_F(NodeTest, ProgramCannotUseIdsOfAnotherProgram) {
   const rdmacm::IdHandle id = create_id(one_);
   ASSERT_EQ(ask<ipc::Leased>(two_, ipc::Lease{}).range, kRange);
   EXPECT_THAT(errors_of_all_requests(two_, id, kRange << 12), ::testing::Each(Errc::kBadHandle));
@@ -206,16 +206,16 @@ TEST_F(NodeTest, RefusesAStaleId) {
   EXPECT_THAT(errors_of_all_requests(one_, id, kRange << 12), ::testing::Each(Errc::kBadHandle));
 }
 
-TEST_F(NodeTest, ProgramCannotUseAQpnOfAnother) {
+TEST_F(NodeTest, ProgramCannotUseAQpnOfAnotherProgram) {
   const rdmacm::IdHandle id = create_id(two_);
   ASSERT_EQ(ask<ipc::Leased>(one_, ipc::Lease{}).range, kRange);
-  const std::uint32_t of_one = kRange << 12 | 7;
-  for (const std::uint32_t qpn : {of_one, 0u, 1u, 0xffffffu, 0xff000000u | of_one}) {
+  const std::uint32_t qpn_of_one = kRange << 12 | 7;
+  for (const std::uint32_t qpn : {qpn_of_one, 0u, 1u, 0xffffffu, 0xff000000u | qpn_of_one}) {
     EXPECT_EQ(refused(two_, ipc::Connect{id, {.qpn = qpn}}), Errc::kInvalidArgument);
     EXPECT_EQ(refused(two_, ipc::Accept{id, {.qpn = qpn}}), Errc::kInvalidArgument);
     EXPECT_EQ(refused(two_, ipc::Notify{{qpn}}), Errc::kInvalidArgument);
   }
-  EXPECT_FALSE(ask(one_, ipc::Notify{{of_one}}).failed);
+  EXPECT_FALSE(ask(one_, ipc::Notify{{qpn_of_one}}).failed);
 }
 
 TEST_F(NodeTest, LimitsTheRangesOfAProgram) {
@@ -353,7 +353,7 @@ TEST_F(NodeTest, QuiescingRangesCountTowardsTheProgramsLimit) {
   node_.on_message(one_, ipc::encode(++request_, ipc::Lease{}), now_);
   EXPECT_THAT(outputs(), IsEmpty());  // the lease waits
   EXPECT_EQ(counter("leases_held"), 1u);
-  EXPECT_EQ(ask<ipc::Leased>(two_, ipc::Lease{}).range, kRange);  // another program need not wait
+  EXPECT_EQ(ask<ipc::Leased>(two_, ipc::Lease{}).range, kRange);  // another program does not wait
   const Time returned = std::exchange(now_, node_.deadline());
   EXPECT_EQ(now_ - returned, 1s);
   node_.on_timer(now_);
@@ -368,23 +368,23 @@ TEST_F(NodeTest, QuiescingRangesCountTowardsTheProgramsLimit) {
 TEST_F(NodeTest, LeaseWaitsForAQuiescingRangeWhenNoneIsFree) {
   ASSERT_EQ(ask<ipc::Leased>(one_, ipc::Lease{}).range, kRange);
   node_.gone(one_, now_);
-  const auto no_range_is_free = [&](const Node::Output& output) {
+  const auto refuse_lease = [&](const Node::Output& output) {
     node_.leased(std::get<Node::LeaseWanted>(output).token, fail(Errc::kNoResources, "all"), now_);
   };
   node_.on_message(two_, ipc::encode(++request_, ipc::Lease{}), now_);
   const auto wanted = outputs();
   ASSERT_EQ(wanted.size(), 1u);
-  no_range_is_free(wanted[0]);
+  refuse_lease(wanted[0]);
   EXPECT_THAT(outputs(), IsEmpty());
   EXPECT_EQ(counter("limit_leases"), 0u);
 
   now_ = node_.deadline();
   node_.on_timer(now_);
-  const auto again = outputs();
-  ASSERT_EQ(again.size(), 2u);
-  EXPECT_EQ(std::get<Node::RangeFree>(again[0]).range, kRange);
+  const auto after_quiescence = outputs();
+  ASSERT_EQ(after_quiescence.size(), 2u);
+  EXPECT_EQ(std::get<Node::RangeFree>(after_quiescence[0]).range, kRange);
   // No range is quiescing now, so the lease fails.
-  no_range_is_free(again[1]);
+  refuse_lease(after_quiescence[1]);
   const auto reply = outputs();
   ASSERT_EQ(reply.size(), 1u);
   const auto envelope = ipc::open(std::get<Node::ToClient>(reply[0]).message).value();
@@ -393,7 +393,7 @@ TEST_F(NodeTest, LeaseWaitsForAQuiescingRangeWhenNoneIsFree) {
   EXPECT_EQ(counter("limit_leases"), 1u);
 }
 
-TEST_F(NodeTest, ForgetsAWaitingLeaseWhenItsProgramDies) {
+TEST_F(NodeTest, DropsAWaitingLeaseWhenItsProgramDies) {
   ASSERT_EQ(ask<ipc::Leased>(one_, ipc::Lease{}).range, kRange);
   node_.gone(one_, now_);
   node_.on_message(two_, ipc::encode(++request_, ipc::Lease{}), now_);
@@ -433,13 +433,13 @@ TEST_F(NodeTest, AnswersAMalformedRequestIfItHasANumber) {
 TEST_F(NodeTest, SurvivesRandomMessages) {
   Random random(4);
   const rdmacm::IdHandle id = create_id(one_);
-  const rdmacm::SocketAddress there{.ip = kRemoteIp, .port = 9, .family = 4};
+  const rdmacm::SocketAddress remote{.ip = kRemoteIp, .port = 9, .family = 4};
   const std::vector<ipc::Bytes> good = {
       ipc::encode(1, ipc::Lease{}),
       ipc::encode(0, ipc::CreateId{name(1), rdmacm::kPortSpaceTcp, 2}),
       ipc::encode(0, ipc::DestroyId{id}),
       ipc::encode(1, ipc::Bind{id, {.ip = kLocalIp, .port = 9, .family = 4}}),
-      ipc::encode(1, ipc::ResolveAddress{id, {}, there, 1s}),
+      ipc::encode(1, ipc::ResolveAddress{id, {}, remote, 1s}),
       ipc::encode(1, ipc::Listen{id, 1}),
       ipc::encode(1, ipc::Connect{id, {.qpn = kRange << 12}}),
       ipc::encode(1, ipc::Accept{id, {.qpn = kRange << 12}}),
@@ -466,7 +466,7 @@ TEST_F(NodeTest, SurvivesRandomMessages) {
     for (std::uint64_t n = 0; n < wrong; ++n) {
       bytes[random.below(bytes.size())] = static_cast<std::byte>(random.next());
     }
-    // With the right length, the message passes the first check.
+    // With the correct length, the message passes the first check.
     if (bytes.size() >= 4 && random.chance({3, 4})) {
       const auto size = static_cast<std::uint32_t>(bytes.size());
       std::memcpy(bytes.data(), &size, sizeof(size));
@@ -537,7 +537,7 @@ TEST_F(NodeTest, SurvivesRandomMads) {
   EXPECT_TRUE(names.contains("cm_req_received"));
 }
 
-TEST_F(NodeTest, ErrorForAPortInUseNamesItsHolder) {
+TEST_F(NodeTest, ErrorForAPortInUseNamesTheProgramThatUsesIt) {
   const ClientId server = node_.connected(now_, {.pid = 4711});
   const auto bind = [](rdmacm::IdHandle id) {
     return ipc::Bind{id, {.ip = kLocalIp, .port = 7000, .family = 4}};
@@ -552,7 +552,7 @@ TEST_F(NodeTest, ErrorForAPortInUseNamesItsHolder) {
   const auto on_loopback =
       ask(one_, ipc::Bind{name(1), {.ip = wire::ipv4_gid(0x7f000001), .port = 7000, .family = 4}});
   EXPECT_EQ(on_loopback.text, "port 7000 is in use, by PID 4711");
-  // The program itself may hold the port.  Another port space has its own port 7000.
+  // The program itself may use the port already.  Another port space has its own port 7000.
   ASSERT_FALSE(ask(server, ipc::CreateId{name(2), rdmacm::kPortSpaceTcp, 2}).failed);
   EXPECT_EQ(ask(server, bind(name(2))).text, "port 7000 is in use, by another id of this program");
   ASSERT_FALSE(ask(one_, ipc::CreateId{name(2), rdmacm::kPortSpaceUdp, 4}).failed);

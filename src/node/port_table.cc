@@ -149,9 +149,9 @@ std::optional<PortTable::Source> PortTable::find(const Gid& gid, std::uint32_t i
   return {};
 }
 
-std::size_t PortTable::gids_left_out() const {
+std::size_t PortTable::gids_dropped() const {
   std::size_t sum = 0;
-  for (const Port& port : ports_) sum += port.gids.left_out();
+  for (const Port& port : ports_) sum += port.gids.dropped();
   return sum;
 }
 

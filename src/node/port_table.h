@@ -41,8 +41,8 @@ struct PortState {
   ipc::InfinibandLink link{};
 };
 
-// Returns the P_Key for new connections: that of the default partition, or else the first valid
-// P_Key of the table.
+// Returns the P_Key for new connections: that of the default partition, or the first valid P_Key if
+// the table does not have the default partition.
 Pkey connection_pkey(const PortState& state);
 
 // Holds the host's devices and their ports: names, states, GID tables and P_Key tables.
@@ -52,10 +52,11 @@ class PortTable {
   explicit PortTable(const std::vector<DeviceConfig>& devices);
 
   void set_addresses(const std::vector<HostAddress>& addresses);
-  // Sets the reason why no port of the host works; nothing if they work.
+  // Sets the reason why no port of the host works.  `why` is empty if the ports work.
   void set_why_all_down(std::optional<std::string> why);
   void set_reach(ipc::Reach reach) { reach_ = std::move(reach); }
-  // Fails with kAddressNotFound: the port does not exist; kInvalidArgument: a table is too large.
+  // Fails with kAddressNotFound if the port does not exist, and with kInvalidArgument if a table is
+  // too large.
   Result<void> set_state(PortId port, const PortState& state);
 
   const std::optional<std::string>& why_all_down() const { return why_all_down_; }
@@ -78,8 +79,9 @@ class PortTable {
   void for_each_pkey_table(auto&& f) const {
     for (const Port& port : ports_) f(port.id, port.state.pkeys);
   }
-  // Returns the number of addresses of the last update that found no room in the GID tables.
-  std::size_t gids_left_out() const;
+  // Returns how many addresses of the last update are not in the GID tables, because these are
+  // full.
+  std::size_t gids_dropped() const;
 
  private:
   struct Port {

@@ -21,7 +21,7 @@ struct InfinibandPortTest : ::testing::Test {
   PortTable table{{DeviceConfig{.ports = {{.link_layer = LinkLayer::kInfiniband}}}}};
 };
 
-TEST_F(InfinibandPortTest, ShowsWhatTheSubnetManagerHasSet) {
+TEST_F(InfinibandPortTest, ReportsTheStateThatTheSubnetManagerHasSet) {
   const ipc::InfinibandLink link{.state = 4, .physical_state = 5, .speed = 32};
   ASSERT_TRUE(table.set_state(kPort, {.pkeys = {{0x8001}},
                                       .lid = {7},
@@ -49,7 +49,7 @@ TEST_F(InfinibandPortTest, GidsKeepTheIndexesOfTheirGuids) {
   ASSERT_TRUE(source.has_value());
   EXPECT_EQ(source->gid_index, 2u);
   EXPECT_EQ(source->link_layer, LinkLayer::kInfiniband);
-  // The subnet manager changes the prefix of all GIDs, and each stays at its index.
+  // The subnet manager changes the prefix of all GIDs, and each GID keeps its index.
   ASSERT_TRUE(table.set_state(kPort, {.gids = {gid_of(11), Gid{}, gid_of(13)}}));
   EXPECT_EQ(port().gids[0].index, 0u);
   EXPECT_FALSE(table.find(gid_of(3), 0).has_value());
@@ -60,14 +60,14 @@ TEST_F(InfinibandPortTest, AddressesOfTheHostAreNotGids) {
   EXPECT_TRUE(port().gids.empty());
 }
 
-TEST_F(InfinibandPortTest, GivesTheReasonWhyItIsNotActive) {
+TEST_F(InfinibandPortTest, ReportsTheReasonWhyItIsNotActive) {
   ASSERT_TRUE(table.set_state(kPort, {.why_down = "no manager", .link = {.state = 2}}));
   EXPECT_FALSE(port().active);
   EXPECT_EQ(port().why_down, "no manager");
   EXPECT_EQ(port().link.state, 2);
 }
 
-TEST_F(InfinibandPortTest, MoreGidsThanAPortHasAreRefused) {
+TEST_F(InfinibandPortTest, MoreGidsThanAPortCanHaveAreRefused) {
   const auto refused =
       table.set_state(kPort, {.gids = std::vector<Gid>(ipc::Port::kGidsMax + 1, gid_of(1))});
   ASSERT_FALSE(refused.has_value());

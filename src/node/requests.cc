@@ -21,9 +21,10 @@ constexpr std::uint32_t kNamesMax = rdmacm::kIdsPerOwnerMax;
 template <class Message>
 Result<bool> Node::call_handler(ClientId client, std::uint64_t request, const Message& message,
                                 Time now) {
-  constexpr bool kByName =
+  // The handlers of these requests need the name itself.
+  constexpr bool kNeedsName =
       std::is_same_v<Message, ipc::CreateId> || std::is_same_v<Message, ipc::DestroyId>;
-  if constexpr (requires { message.id; } && !kByName) {
+  if constexpr (requires { message.id; } && !kNeedsName) {
     Message resolved = message;
     resolved.id = VB_TRY(find_named(client, message.id));
     return on(client, request, resolved, now);
@@ -37,18 +38,18 @@ template <class Message>
 Result<void> Node::serve(ClientId client, const ipc::Envelope& envelope, Time now) {
   const Message message = VB_TRY(ipc::decode<Message>(envelope));
   const auto result = call_handler(client, envelope.request, message, now);
-  std::string holder;
+  std::string conflict;
   if (!result && result.error().code == Errc::kAddressInUse) {
     if constexpr (std::is_same_v<Message, ipc::Bind>) {
-      holder = holder_of_port(client, message.id, &message.address);
+      conflict = describe_port_conflict(client, message.id, &message.address);
     } else if constexpr (std::is_same_v<Message, ipc::Listen>) {
-      holder = holder_of_port(client, message.id, nullptr);
+      conflict = describe_port_conflict(client, message.id, nullptr);
     }
   }
   if (envelope.request != 0) {
-    if (!result && !holder.empty()) {
+    if (!result && !conflict.empty()) {
       ipc::Done refused = ipc::refusal(result.error());
-      refused.text = std::move(holder);
+      refused.text = std::move(conflict);
       send_to(client, ipc::encode(envelope.request, refused));
       return {};
     }
@@ -56,7 +57,7 @@ Result<void> Node::serve(ClientId client, const ipc::Envelope& envelope, Time no
     if (!*result) send_to(client, ipc::encode(envelope.request, ipc::Done{}));
     return {};
   }
-  // The request wants no reply, but an error about an id is reported as Refused.
+  // The request gets no reply, but an error of a request about an id is reported as Refused.
   if constexpr (requires { message.id; }) {
     if (!result) {
       const Error& error = result.error();
@@ -65,7 +66,7 @@ Result<void> Node::serve(ClientId client, const ipc::Envelope& envelope, Time no
                                           .id = message.id,
                                           .code = error.code,
                                           .detail = error.detail,
-                                          .text = holder.empty() ? error.context : holder}));
+                                          .text = conflict.empty() ? error.context : conflict}));
     }
   }
   return {};
@@ -148,12 +149,12 @@ Result<void> Node::request_lease(const LeaseRequest& lease) {
                 "all QP numbers of a program are in use (leases_per_client_max)");
   }
   const std::uint32_t user = clients_.at(lease.client).program.user;
-  if (user != config_.own_user && ranges_of_user(user) >= config_.leases_per_user_max) {
+  if (user != config_.own_user && count_ranges_of_user(user) >= config_.leases_per_user_max) {
     ++leases_over_user_limit_;
     return fail(Errc::kNoResources, "all QP numbers of a user are in use (leases_per_user_max)");
   }
   if (in_use + static_cast<std::size_t>(quiescing) >= config_.leases_per_client_max) {
-    ++leases_held_;
+    ++leases_delayed_;
     leases_waiting_.push_back(lease);
     return {};
   }
@@ -163,8 +164,8 @@ Result<void> Node::request_lease(const LeaseRequest& lease) {
   return {};
 }
 
-// Returns the number of ranges that the programs of a user have leased or asked for.
-std::size_t Node::ranges_of_user(std::uint32_t user) const {
+// Returns the number of ranges that the programs of a user have leased or requested.
+std::size_t Node::count_ranges_of_user(std::uint32_t user) const {
   std::size_t all = 0;
   for (const auto& [id, client] : clients_) {
     if (client.program.user == user) all += client.ranges.size();
@@ -194,14 +195,14 @@ void Node::retry_leases() {
 }
 
 std::vector<std::uint16_t> Node::old_ranges() const {
-  // Only half of the 4094 ranges may be avoided, so that enough remain to choose from and QPNs stay
-  // hard to guess.
-  constexpr std::size_t kMost = 2048;
+  // Only half of the 4094 ranges may be avoided, so that enough ranges remain to choose from and
+  // QPNs remain hard to guess.
+  constexpr std::size_t kAvoidedMax = 2048;
   std::vector<std::uint16_t> all;
   for (const auto& [id, client] : clients_) {
-    const auto room = std::min(kMost - all.size(), client.old_ranges.size());
+    const auto count = std::min(kAvoidedMax - all.size(), client.old_ranges.size());
     all.insert(all.end(), client.old_ranges.begin(),
-               client.old_ranges.begin() + static_cast<std::ptrdiff_t>(room));
+               client.old_ranges.begin() + static_cast<std::ptrdiff_t>(count));
   }
   return all;
 }
@@ -263,8 +264,8 @@ Result<bool> Node::on(ClientId client, std::uint64_t, const ipc::DestroyId& m, T
   return false;
 }
 
-std::string Node::holder_of_port(ClientId client, rdmacm::IdHandle name,
-                                 const rdmacm::SocketAddress* address) const {
+std::string Node::describe_port_conflict(ClientId client, rdmacm::IdHandle name,
+                                         const rdmacm::SocketAddress* address) const {
   const auto id = find_named(client, name);
   const auto other = id ? rdmacm_.find_conflict(client, *id, address) : std::nullopt;
   const auto holder = other ? clients_.find(other->owner) : clients_.end();
@@ -359,7 +360,7 @@ Result<bool> Node::on(ClientId client, std::uint64_t, const ipc::AnswerPath& m, 
   return false;
 }
 
-// The program must have leased the QPN, as for Notify.
+// The program must have leased the QPN, so that it cannot migrate another program's connection.
 Result<bool> Node::on(ClientId client, std::uint64_t, const ipc::Migrated& m, Time) {
   if (!has_leased(client, m.qpn)) {
     return fail(Errc::kInvalidArgument, "not a QP of this program");

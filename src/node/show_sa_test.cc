@@ -28,7 +28,7 @@ class ShowSaTest : public SubnetNodeTest {
   }
 };
 
-TEST_F(ShowSaTest, PathsShowTheAnswersOfTheManager) {
+TEST_F(ShowSaTest, PathsHaveTheAnswersOfTheManager) {
   resolve_gid(2);
   resolve_gid(3);
   resolve_gid(40);  // a GID that is not in the subnet
@@ -99,7 +99,7 @@ TEST_F(ShowSaTest, AddressesThatAreBeingResolvedHaveWaiters) {
             (ipc::SaAddressRow{.ip = neighbour, .state = "incomplete", .waiters = 2, .tries = 1}));
 }
 
-TEST_F(ShowSaTest, FlushMakesTheNextRouteAskAgainAndKeepsGroups) {
+TEST_F(ShowSaTest, AfterAFlushRoutesAreQueriedAgainAndGroupsRemain) {
   resolve_gid(2);
   resolve_gid(40);
   const std::uint64_t queries_before = counter("sa_queries");

@@ -13,8 +13,8 @@ namespace verbena::node {
 namespace {
 
 // Lists the parts of a record's data, in the order of their bytes.
-constexpr std::array kData{&wire::ServiceRecord::data8, &wire::ServiceRecord::data16,
-                           &wire::ServiceRecord::data32, &wire::ServiceRecord::data64};
+constexpr std::array kDataParts{&wire::ServiceRecord::data8, &wire::ServiceRecord::data16,
+                                &wire::ServiceRecord::data32, &wire::ServiceRecord::data64};
 
 wire::ServiceRecord record_of(const ipc::Service& service) {
   wire::ServiceRecord record{.service_id = service.service_id,
@@ -23,7 +23,7 @@ wire::ServiceRecord record_of(const ipc::Service& service) {
                              .lease_seconds = service.lease_seconds,
                              .name = service.name};
   std::span<const std::byte> rest = service.data;
-  for (const auto part : kData) {
+  for (const auto part : kDataParts) {
     std::ranges::copy(rest.first((record.*part).size()), (record.*part).begin());
     rest = rest.subspan((record.*part).size());
   }
@@ -37,7 +37,7 @@ ipc::Service service_of(const wire::ServiceRecord& record) {
                        .lease_seconds = record.lease_seconds,
                        .name = record.name};
   auto to = service.data.begin();
-  for (const auto part : kData) to = std::ranges::copy(record.*part, to).out;
+  for (const auto part : kDataParts) to = std::ranges::copy(record.*part, to).out;
   return service;
 }
 
@@ -124,7 +124,7 @@ Result<void> SubnetServices::remove(ClientId client, std::uint64_t registration,
   return {};
 }
 
-void SubnetServices::client_gone(ClientId client, Time now) {
+void SubnetServices::remove_client(ClientId client, Time now) {
   for (auto it = entries_.begin(); it != entries_.end();) {
     if (it->second.client != client) {
       ++it;

@@ -20,7 +20,7 @@ namespace verbena::node {
 // InfiniBand ports (vol1 15.2.5.14).  The SA removes a service by its ID, GID and P_Key, so two
 // programs cannot register the same service: the end of one program would end the other's service.
 //
-// Pure; one thread.  The owner of the ports passes their ServiceEvents to on().
+// Pure, and used by one thread.  The owner of the ports passes their ServiceEvents to on().
 class SubnetServices {
  public:
   static constexpr std::size_t kPerClientMax = 1024;  // registrations and queries
@@ -29,18 +29,19 @@ class SubnetServices {
   // REQUIRES: the ports outlive this object.
   explicit SubnetServices(std::map<PortId, InfinibandPort>& ports) : ports_(ports) {}
 
-  // Asks the SA for services.  A Reply to the request follows.  Fails with kInvalidArgument: the
-  // port does not exist, or the timeout is negative; kNoResources: kPerClientMax, or a limit of the
-  // port.
+  // Asks the SA for services.  A Reply to the request follows.  Fails with kInvalidArgument if the
+  // port does not exist or the timeout is negative, and with kNoResources at kPerClientMax or at a
+  // limit of the port.
   Result<void> find(ClientId client, std::uint64_t request, const ipc::FindServices& message,
                     Time now);
   // Registers a service.  A Reply to the request follows.  Fails with kAddressInUse if a program of
-  // this node has registered the service, or with an error of find().
+  // this node has registered the service.  Otherwise fails as find() does.
   Result<void> add(ClientId client, std::uint64_t request, const ipc::AddService& message,
                    Time now);
   // Ends a registration.  Fails with kInvalidArgument if the program has no such registration.
   Result<void> remove(ClientId client, std::uint64_t registration, Time now);
-  void client_gone(ClientId client, Time now);
+  // Ends the registrations and queries of a program that has ended.
+  void remove_client(ClientId client, Time now);
 
   struct Reply {
     ClientId client = 0;

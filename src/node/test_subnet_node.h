@@ -63,7 +63,8 @@ class SubnetNodeTest : public testing::Test {
     resolve({.ip = gid(i), .family = 6, .by_gid = true, .service = {0x01060007}});
   }
 
-  // Moves MADs between the node and the manager until there are no more.
+  // Delivers MADs between the node and the manager until there are no more.  Stores the other
+  // outputs of the node.
   void exchange() {
     for (bool has_output = true; has_output;) {
       has_output = false;

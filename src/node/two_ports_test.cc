@@ -12,7 +12,7 @@ struct TwoPortsTest : SubnetNodeTest {
   TwoPortsTest() : SubnetNodeTest(2) {}
 };
 
-// Each report of a membership replaces the one before it, so it must name all ports that are
+// Each report of a membership replaces the previous report, so it must name all ports that are
 // members.
 TEST_F(TwoPortsTest, BothPortsGetThePacketsOfTheBroadcastGroup) {
   exchange();

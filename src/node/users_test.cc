@@ -88,7 +88,7 @@ TEST_F(NodeUsers, AllProgramsOfAnotherUserShareALimitOfIds) {
   EXPECT_NE(refused->text.find("ids_per_user_max"), std::string::npos) << refused->text;
   EXPECT_FALSE(create(program(kOtherUser)));
   for (std::uint32_t i = 0; i <= kIdsOfUser; ++i) EXPECT_FALSE(create(own));
-  node_.gone(one, now_);  // this frees three ids
+  node_.gone(one, now_);  // frees three ids
   for (int i = 0; i < 3; ++i) EXPECT_FALSE(create(two));
   EXPECT_TRUE(create(two));
 }

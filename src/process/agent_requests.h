@@ -17,7 +17,7 @@
 
 namespace verbena::process {
 
-inline constexpr const char* kAgentGone = "the agent is gone";
+inline constexpr const char* kNoAgentText = "the agent is gone";
 
 // Holds the messages for the agent until the owner sends them, and the requests that wait for the
 // agent's reply.  Each request gets exactly one reply, or kDeviceFatal if the agent dies.
@@ -31,7 +31,8 @@ class AgentRequests {
     bool hello = false;
     bool qp_table = false;
   };
-  // Tells whether a message of send(), which gets no reply, may wait for other messages.
+  // Says how soon the owner must send a message of send().  A message that may wait is sent
+  // together with later messages.
   enum class Urgency : bool { kMayWait, kUrgent };
 
   // ---- requests
@@ -42,9 +43,9 @@ class AgentRequests {
   template <class Message>
   void send(Message message, Urgency urgency = Urgency::kUrgent);
   // Returns the number that the next request will get.
-  std::uint64_t next() const { return next_; }
+  std::uint64_t next_number() const { return next_; }
   // Returns true while the request with this number waits for its reply.
-  bool waits_for(std::uint64_t request) const { return waiting_.contains(request); }
+  bool is_pending(std::uint64_t request) const { return waiting_.contains(request); }
   // Returns the text of the agent's last refusal, for an Error that is from_agent.
   const std::string& last_text() const { return last_text_; }
 
@@ -58,7 +59,7 @@ class AgentRequests {
   // Fails the request with kSystem, EMFILE and this text, as if the agent had refused it.  Ignores
   // a request that does not wait for a reply.
   Result<void> fail_request(std::uint64_t request, std::string text);
-  // Fails the requests that wait now, but not those that their completions make.
+  // Fails all pending requests, but not the new requests that their completions make.
   void fail_all();
 
   // ---- messages to be sent
@@ -71,7 +72,7 @@ class AgentRequests {
   void drop_unsent();
 
  private:
-  // Handles the agent's reply.  The argument is null if the agent died before it replied.
+  // Handles the agent's reply.  The argument is null if the agent died before its reply.
   using ReplyHandler = std::move_only_function<void(const ipc::Envelope*)>;
 
   bool open_ = false;
@@ -91,7 +92,7 @@ Pending AgentRequests::ask(Message message, Completion<Reply> done, bool qp_tabl
                      .hello = std::is_same_v<Message, ipc::Hello>,
                      .qp_table = qp_table});
   ReplyHandler handler = [this, done = std::move(done)](const ipc::Envelope* reply) mutable {
-    if (reply == nullptr) return done(fail(Errc::kDeviceFatal, kAgentGone));
+    if (reply == nullptr) return done(fail(Errc::kDeviceFatal, kNoAgentText));
     if (reply->type == ipc::Type::kDone) {
       auto done_reply = ipc::decode<ipc::Done>(*reply);
       if (!done_reply) return done(std::unexpected(done_reply.error()));

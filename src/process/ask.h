@@ -8,10 +8,10 @@
 #include "process/process.h"
 
 // Defines the templates with which Process sends requests to the agent.  Only the sources of
-// Process include it.
+// Process include this header.
 namespace verbena::process {
 
-inline constexpr const char* kIdGone = "the agent of this id is gone: create a new id";
+inline constexpr const char* kAgentOfIdDiedText = "the agent of this id is gone: create a new id";
 
 using Urgency = AgentRequests::Urgency;
 
@@ -23,7 +23,7 @@ inline ipc::Bytes bytes(std::span<const std::byte> span) { return {span.begin(),
 
 template <class Reply, class Message>
 Started<Reply> Process::ask_about(ConnectionHandle id, Message message, Completion<Reply> done) {
-  const auto connection = find_alive(id);
+  const auto connection = find_with_agent(id);
   if (!connection) return Result<Reply>(std::unexpected(connection.error()));
   create_in_agent(**connection);
   message.id = (*connection)->agent_id;

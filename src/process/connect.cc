@@ -25,7 +25,7 @@ bool is_rdma_cm_connection(const Connection& connection) {
 
 Started<ipc::Done> Process::connect(ConnectionHandle id, const rdmacm::ConnParam& param,
                                     Completion<ipc::Done> done) {
-  const auto found = find_alive(id);
+  const auto found = find_with_agent(id);
   if (!found) return failed(found.error());
   Connection& connection = **found;
   if (connection.stage != Stage::kRouteResolved) {
@@ -48,7 +48,7 @@ Started<ipc::Done> Process::connect(ConnectionHandle id, const rdmacm::ConnParam
       param.peer_to_peer) {
     if (!connection.is_datagram()) leases_.numbers().mark_known_to_peer(Qpn{message.param.qpn});
     return ask_about(id, std::move(message),
-                     move_when_agreed(id, Stage::kConnecting, std::move(done)));
+                     set_stage_on_success(id, Stage::kConnecting, std::move(done)));
   }
   if (const auto fits =
           check_private_data(param.private_data_bytes,
@@ -56,7 +56,7 @@ Started<ipc::Done> Process::connect(ConnectionHandle id, const rdmacm::ConnParam
       !fits) {
     return failed(fits.error());
   }
-  if (const auto ours = check_qp({message.param.qpn}); !ours) return failed(ours.error());
+  if (const auto owned = check_qp({message.param.qpn}); !owned) return failed(owned.error());
   leases_.numbers().mark_known_to_peer(Qpn{message.param.qpn});
   return send_without_reply(connection, Stage::kConnecting, std::move(message));
 }
@@ -77,15 +77,16 @@ Completion<ipc::Done> Process::mark_answered(ConnectionHandle id, Completion<ipc
 
 Started<ipc::Done> Process::accept(ConnectionHandle id, const rdmacm::ConnParam& param, Time now,
                                    Completion<ipc::Done> done) {
-  const auto found = find_alive(id);
+  const auto found = find_with_agent(id);
   if (!found) return failed(found.error());
   Connection& connection = **found;
   ipc::Accept message{{}, param};
   if (connection.is_datagram()) {
     if (connection.qp) message.param.qpn = connection.qpn.value;
     message.param.qkey = connection.qkey.value;
-    return ask_about(id, std::move(message),
-                     move_when_agreed(id, Stage::kConnected, mark_answered(id, std::move(done))));
+    return ask_about(
+        id, std::move(message),
+        set_stage_on_success(id, Stage::kConnected, mark_answered(id, std::move(done))));
   }
   if (connection.stage != Stage::kRequested || connection.qp_transition.valid == 0) {
     return failed({Errc::kBadState, 0, "nothing to accept"});
@@ -95,7 +96,7 @@ Started<ipc::Done> Process::accept(ConnectionHandle id, const rdmacm::ConnParam&
     return failed(fits.error());
   }
   const Qpn qpn = connection.qp ? connection.qpn : Qpn{param.qpn};
-  if (const auto ours = check_qp(qpn); !ours) return failed(ours.error());
+  if (const auto owned = check_qp(qpn); !owned) return failed(owned.error());
   AlternatePath alternate;
   if (param.alternate_accepted) {
     if (!connection.is_without_port_space() || connection.offered_path.address.source == Gid{}) {
@@ -117,7 +118,8 @@ Started<ipc::Done> Process::accept(ConnectionHandle id, const rdmacm::ConnParam&
   message.param.qpn = qpn.value;
   if (connection.qp) {
     message.param.ece_vendor_id = message.param.ece_options = 0;
-    // The QP goes to RTR and RTS before the REP is sent: the peer may send data at once.
+    // The QP goes to RTR and RTS before the REP is sent, because the peer may send data as soon as
+    // it has the REP.
     if (const auto moved = connect_qp(id, now); !moved) return failed(moved.error());
   }
   if (const auto loaded = load(connection, alternate, now); !loaded) {
@@ -145,7 +147,7 @@ Started<ipc::Done> Process::accept(ConnectionHandle id, const rdmacm::ConnParam&
 
 Started<ipc::Done> Process::reject(ConnectionHandle id, const rdmacm::Refusal& refusal,
                                    Completion<ipc::Done> done) {
-  const auto found = find_alive(id);
+  const auto found = find_with_agent(id);
   if (!found) return failed(found.error());
   Connection& connection = **found;
   if (const auto valid = rdmacm::check_reason(connection.port_space, refusal.reason); !valid) {
@@ -174,14 +176,14 @@ Started<ipc::Done> Process::reject(ConnectionHandle id, const rdmacm::Refusal& r
     return failed(
         {Errc::kInvalidArgument, 0, "a reject of the RDMA CM carries no additional information"});
   }
-  auto result = send_without_reply(connection, Stage::kOver, std::move(message));
+  auto result = send_without_reply(connection, Stage::kEnded, std::move(message));
   connection.end();
   return result;
 }
 
 Started<ipc::Done> Process::establish(ConnectionHandle id, std::span<const std::byte> private_data,
                                       Time now, Completion<ipc::Done>) {
-  const auto found = find_alive(id);
+  const auto found = find_with_agent(id);
   if (!found) return failed(found.error());
   Connection& connection = **found;
   if (connection.stage != Stage::kResponded) {
@@ -222,16 +224,16 @@ Started<ipc::Done> Process::disconnect(ConnectionHandle id, std::span<const std:
   if (const auto fits = check_private_data(private_data.size(), bytes_max); !fits) {
     return failed(fits.error());
   }
-  // The CM disconnects even if the QP cannot move.
+  // The CM disconnects even if the QP cannot move to the error state.
   (void)move_to_error(connection, now).has_value();
-  if (const auto alive = find_alive(id); !alive) return failed(alive.error());
-  if (connection.stage == Stage::kOver) return Result<ipc::Done>(ipc::Done{});
+  if (const auto alive = find_with_agent(id); !alive) return failed(alive.error());
+  if (connection.stage == Stage::kEnded) return Result<ipc::Done>(ipc::Done{});
   if (connection.stage < Stage::kResponded || connection.stage == Stage::kRequested) {
     return failed({Errc::kBadState, 0, "not connected"});
   }
-  // `peer_may_be_connected` stays set until the DREP shows that the peer has disconnected.
+  // `peer_may_be_connected` remains set until the DREP shows that the peer has disconnected.
   auto result =
-      send_without_reply(connection, Stage::kOver, ipc::Disconnect{{}, bytes(private_data)});
+      send_without_reply(connection, Stage::kEnded, ipc::Disconnect{{}, bytes(private_data)});
   if (rejects) connection.end();
   return result;
 }

@@ -16,11 +16,11 @@ TEST_F(ProcessTest, AConnectionWaitsOnlyForEvents) {
   EXPECT_THAT(created_ids_, ElementsAre(kFirstId));
   ASSERT_TRUE(process_.set_qp(id, create_qp(), kNow).has_value());
   EXPECT_TRUE(is_done(process_.connect(id, {}, {})));
-  EXPECT_EQ(next<ipc::Connect>().first, 0u);
+  EXPECT_EQ(expect_message<ipc::Connect>().request, 0u);
   deliver(rdmacm::Event{.id = kFirstId, .kind = EventKind::kConnectResponse, .qp = transition()});
-  EXPECT_EQ(next<ipc::Establish>().first, 0u);
+  EXPECT_EQ(expect_message<ipc::Establish>().request, 0u);
   EXPECT_TRUE(is_done(process_.disconnect(id, kNow, {})));
-  EXPECT_EQ(next<ipc::Disconnect>().first, 0u);
+  EXPECT_EQ(expect_message<ipc::Disconnect>().request, 0u);
   EXPECT_TRUE(is_done(process_.disconnect(id, kNow, {})));
   deliver(kFirstId, EventKind::kDisconnected);
   EXPECT_TRUE(is_done(process_.disconnect(id, kNow, {})));
@@ -29,18 +29,18 @@ TEST_F(ProcessTest, AConnectionWaitsOnlyForEvents) {
 
 TEST_F(ProcessTest, TheRouteIsResolvedWithTheAddress) {
   const ConnectionHandle id = create_id();
-  EXPECT_TRUE(is_done(process_.resolve_address(id, {}, {.ip = kThere, .family = 4}, {}, {})));
+  EXPECT_TRUE(is_done(process_.resolve_address(id, {}, {.ip = kRemoteGid, .family = 4}, {}, {})));
   deliver(rdmacm::Event{
       .id = kFirstId,
       .kind = EventKind::kAddrResolved,
-      .source = {.ip = kHere, .family = 4},
-      .path = {.address = {.source = kHere, .destination = kThere, .flow_label = 5}}});
+      .source = {.ip = kLocalGid, .family = 4},
+      .path = {.address = {.source = kLocalGid, .destination = kRemoteGid, .flow_label = 5}}});
   drop_messages();
-  keep(process_.set_option(id, 0, 0, 0x28,
-                           [](const auto& result) { EXPECT_TRUE(result.has_value()); }));
+  keep_pending(process_.set_option(id, 0, 0, 0x28,
+                                   [](const auto& result) { EXPECT_TRUE(result.has_value()); }));
   answer<ipc::SetOption>(ipc::Done{});
-  keep(process_.set_option(id, 0, 3, 20,
-                           [](const auto& result) { EXPECT_TRUE(result.has_value()); }));
+  keep_pending(process_.set_option(id, 0, 3, 20,
+                                   [](const auto& result) { EXPECT_TRUE(result.has_value()); }));
   answer<ipc::SetOption>(ipc::Done{});
   EXPECT_TRUE(is_done(process_.resolve_route(id, std::chrono::seconds(1), {})));
   EXPECT_FALSE(process_.poll_message());
@@ -54,12 +54,12 @@ TEST_F(ProcessTest, TheRouteIsResolvedWithTheAddress) {
   EXPECT_EQ(notices[1].event.path.address.traffic_class, 0x28);
   EXPECT_EQ(process_.connection(id).value()->path, notices[1].event.path);
   // An option that is set later does not change the resolved route.
-  keep(process_.set_option(id, 0, 0, 0x10,
-                           [](const auto& result) { EXPECT_TRUE(result.has_value()); }));
+  keep_pending(process_.set_option(id, 0, 0, 0x10,
+                                   [](const auto& result) { EXPECT_TRUE(result.has_value()); }));
   answer<ipc::SetOption>(ipc::Done{});
   ASSERT_TRUE(process_.set_qp(id, create_qp(), kNow).has_value());
   EXPECT_TRUE(is_done(process_.connect(id, {}, {})));
-  EXPECT_EQ(next<ipc::Connect>().second.traffic_class, 0x28);
+  EXPECT_EQ(expect_message<ipc::Connect>().message.traffic_class, 0x28);
 }
 
 // If the program dies, the agent ends its connections itself, so messages without data may wait.
@@ -79,28 +79,28 @@ TEST_F(ProcessTest, OnlyMessagesWithoutDataMayWait) {
   drop_messages();
 
   const ConnectionHandle listener = create_id();
-  keep(process_.listen(listener, 1, [](const auto&) {}));
+  keep_pending(process_.listen(listener, 1, [](const auto&) {}));
   EXPECT_FALSE(process_.messages_may_wait()) << "the program waits for the reply";
-  const auto listener_name = next<ipc::Listen>().second.id;
+  const auto listener_name = expect_message<ipc::Listen>().message.id;
   EXPECT_TRUE(process_.messages_may_wait());
-  const ConnectionHandle child = request(listener_name);
+  const ConnectionHandle child = report_connect_request(listener_name);
   ASSERT_TRUE(is_done(process_.reject(child, {}, {})));
   EXPECT_FALSE(process_.messages_may_wait()) << "a reject has a reason for the peer";
   drop_messages();
   ASSERT_TRUE(process_.destroy_id(listener).has_value());
-  EXPECT_FALSE(process_.messages_may_wait()) << "others may wait for the listener's port";
+  EXPECT_FALSE(process_.messages_may_wait()) << "another program may wait for the listener's port";
 }
 
-TEST_F(ProcessTest, MessagesAreJoinedUpToTheFirstReply) {
+TEST_F(ProcessTest, ADatagramEndsAfterAMessageThatExpectsAReply) {
   std::vector<std::uint64_t> memory(ipc::QpTable::kBytes / 8 + 1);
   process_.set_qp_table(std::as_writable_bytes(std::span(memory)));
   drop_messages();
   const auto resolve = [&] {
     const ConnectionHandle id = create_id();
-    EXPECT_TRUE(is_done(process_.resolve_address(id, {}, {.ip = kThere, .family = 4}, {}, {})));
+    EXPECT_TRUE(is_done(process_.resolve_address(id, {}, {.ip = kRemoteGid, .family = 4}, {}, {})));
     return id;
   };
-  const auto datagram = [&] {
+  const auto types_of_next_datagram = [&] {
     auto first = process_.poll_message().value();
     while (process_.poll_another(first)) {
     }
@@ -111,23 +111,23 @@ TEST_F(ProcessTest, MessagesAreJoinedUpToTheFirstReply) {
   };
   using enum ipc::Type;
   const ConnectionHandle id = resolve();
-  keep(process_.set_option(id, 0, 0, 1, [](const auto&) {}));
-  keep(process_.set_option(id, 0, 0, 2, [](const auto&) {}));
-  EXPECT_THAT(datagram(), ElementsAre(kCreateId, kResolveAddress, kSetOption));
-  EXPECT_THAT(datagram(), ElementsAre(kSetOption))
+  keep_pending(process_.set_option(id, 0, 0, 1, [](const auto&) {}));
+  keep_pending(process_.set_option(id, 0, 0, 2, [](const auto&) {}));
+  EXPECT_THAT(types_of_next_datagram(), ElementsAre(kCreateId, kResolveAddress, kSetOption));
+  EXPECT_THAT(types_of_next_datagram(), ElementsAre(kSetOption))
       << "a datagram has at most one request with a reply";
   // The table's descriptor belongs to one message.
   (void)resolve();
-  keep(process_.create_qp(init_, kNow, [](const auto&) {}));
+  keep_pending(process_.create_qp(init_, kNow, [](const auto&) {}));
   (void)resolve();
-  EXPECT_THAT(datagram(), ElementsAre(kCreateId, kResolveAddress));
-  EXPECT_THAT(datagram(), ElementsAre(kLease));
-  EXPECT_THAT(datagram(), ElementsAre(kCreateId, kResolveAddress));
+  EXPECT_THAT(types_of_next_datagram(), ElementsAre(kCreateId, kResolveAddress));
+  EXPECT_THAT(types_of_next_datagram(), ElementsAre(kLease));
+  EXPECT_THAT(types_of_next_datagram(), ElementsAre(kCreateId, kResolveAddress));
   // A datagram has a limited size.
   for (int i = 0; i < 500; ++i) (void)resolve();
   std::size_t total = 0, max = 0;
   while (total < 1000) {
-    const std::size_t count = datagram().size();
+    const std::size_t count = types_of_next_datagram().size();
     total += count;
     max = std::max(max, count);
   }
@@ -138,28 +138,28 @@ TEST_F(ProcessTest, MessagesAreJoinedUpToTheFirstReply) {
 
 TEST_F(ProcessTest, ThePassiveSideDoesNotWaitForTheAgent) {
   create_id();
-  const ConnectionHandle child = request(kFirstId);
+  const ConnectionHandle child = report_connect_request(kFirstId);
   ASSERT_TRUE(process_.set_qp(child, create_qp(), kNow).has_value());
   EXPECT_TRUE(is_done(process_.accept(child, {}, kNow, {})));
-  EXPECT_EQ(next<ipc::Accept>().first, 0u);
+  EXPECT_EQ(expect_message<ipc::Accept>().request, 0u);
   EXPECT_EQ(error_of(process_.accept(child, {}, kNow, {})), Errc::kBadState);
   EXPECT_EQ(error_of(process_.reject(child, {}, {})), Errc::kBadState);
   deliver(kChildId, EventKind::kEstablished);
   deliver(kChildId, EventKind::kDisconnected);
   EXPECT_TRUE(is_done(process_.disconnect(child, kNow, {})));
-  EXPECT_FALSE(process_.poll_message()) << "the agent knows that the connection is over";
+  EXPECT_FALSE(process_.poll_message()) << "the agent knows that the connection has ended";
 
   (void)cm_notices();
-  const ConnectionHandle other = request(kFirstId);
+  const ConnectionHandle other = report_connect_request(kFirstId);
   EXPECT_TRUE(is_done(process_.reject(other, {}, {})));
-  EXPECT_EQ(next<ipc::Reject>().first, 0u);
+  EXPECT_EQ(expect_message<ipc::Reject>().request, 0u);
   EXPECT_EQ(error_of(process_.accept(other, {}, kNow, {})), Errc::kBadState);
 }
 
 TEST_F(ProcessTest, WrongCallsFailAtOnce) {
   const ConnectionHandle id = create_id();
   const auto resolve = [&] {
-    return process_.resolve_address(id, {}, {.ip = kThere, .family = 4}, {}, {});
+    return process_.resolve_address(id, {}, {.ip = kRemoteGid, .family = 4}, {}, {});
   };
   EXPECT_EQ(error_of(process_.resolve_route(id, std::chrono::seconds(1), {})), Errc::kBadState);
   EXPECT_EQ(error_of(process_.connect(id, {}, {})), Errc::kBadState);
@@ -199,7 +199,7 @@ TEST_F(ProcessTest, ALaterRefusalRaisesTheEventOfTheStep) {
   };
   const ConnectionHandle id = create_id();
   const auto resolve = [&] {
-    return process_.resolve_address(id, {}, {.ip = kThere, .family = 4}, {}, {});
+    return process_.resolve_address(id, {}, {.ip = kRemoteGid, .family = 4}, {}, {});
   };
   EXPECT_TRUE(is_done(resolve()));
   expect_failed(refuse(ipc::Type::kResolveAddress, kFirstId), EventKind::kAddrError);
@@ -216,12 +216,12 @@ TEST_F(ProcessTest, ALaterRefusalRaisesTheEventOfTheStep) {
   expect_failed(refuse(ipc::Type::kConnect, kFirstId), EventKind::kConnectError);
   EXPECT_EQ(state(qp), QpState::kInit);
   EXPECT_EQ(error_of(process_.disconnect(id, kNow, {})), Errc::kBadState);
-  const hca::QpHandle other = create_qp_after_messages();
+  const hca::QpHandle other = drop_messages_and_create_qp();
   ASSERT_TRUE(process_.set_qp(id, other, kNow).has_value());
   EXPECT_TRUE(is_done(process_.connect(id, {}, {}))) << "the program may connect again";
 
-  const ConnectionHandle child = request(kFirstId);
-  const hca::QpHandle child_qp = create_qp_after_messages();
+  const ConnectionHandle child = report_connect_request(kFirstId);
+  const hca::QpHandle child_qp = drop_messages_and_create_qp();
   ASSERT_TRUE(process_.set_qp(child, child_qp, kNow).has_value());
   EXPECT_TRUE(is_done(process_.accept(child, {}, kNow, {})));
   expect_failed(refuse(ipc::Type::kAccept, kChildId), EventKind::kConnectError);
@@ -231,9 +231,9 @@ TEST_F(ProcessTest, ALaterRefusalRaisesTheEventOfTheStep) {
 TEST_F(ProcessTest, ARetryCreatesAnIdThatTheAgentRefused) {
   const ConnectionHandle id = create_id();
   for (int i = 0; i < 2; ++i) {
-    EXPECT_TRUE(is_done(process_.resolve_address(id, {}, {.ip = kThere, .family = 4}, {}, {})));
-    EXPECT_EQ(next<ipc::CreateId>().second.id, kFirstId);
-    (void)next<ipc::ResolveAddress>();
+    EXPECT_TRUE(is_done(process_.resolve_address(id, {}, {.ip = kRemoteGid, .family = 4}, {}, {})));
+    EXPECT_EQ(expect_message<ipc::CreateId>().message.id, kFirstId);
+    (void)expect_message<ipc::ResolveAddress>();
     for (const ipc::Type request : {ipc::Type::kCreateId, ipc::Type::kResolveAddress}) {
       deliver(ipc::encode(
           0, ipc::Refused{.request = request, .id = kFirstId, .code = Errc::kNoResources}));
@@ -241,7 +241,7 @@ TEST_F(ProcessTest, ARetryCreatesAnIdThatTheAgentRefused) {
     EXPECT_THAT(cm_notices(), SizeIs(1));
   }
   EXPECT_TRUE(process_.destroy_id(id).has_value());
-  EXPECT_EQ(next<ipc::DestroyId>().second.id, kFirstId)
+  EXPECT_EQ(expect_message<ipc::DestroyId>().message.id, kFirstId)
       << "the agent remembers why it refused to create the id";
 }
 
@@ -253,7 +253,7 @@ TEST_F(ProcessTest, ParametersOfOtherPortSpacesAreRefusedByTheAgent) {
   rdmacm::ConnParam param{};
   param.peer_to_peer = true;
   std::optional<Errc> code;
-  keep(process_.connect(id, param, [&](auto done) { code = done.error().code; }));
+  keep_pending(process_.connect(id, param, [&](auto done) { code = done.error().code; }));
   answer<ipc::Connect>(ipc::Done{.failed = true, .code = Errc::kNotSupported});
   EXPECT_EQ(code, Errc::kNotSupported);
   EXPECT_TRUE(is_done(process_.connect(id, {}, {})));
@@ -262,10 +262,10 @@ TEST_F(ProcessTest, ParametersOfOtherPortSpacesAreRefusedByTheAgent) {
 // A reply that comes after the program's next step does not move the id back.
 TEST_F(ProcessTest, ALateReplyDoesNotMoveAnIdBack) {
   const ConnectionHandle id = create_id();
-  keep(process_.bind(id, {.ip = kHere, .family = 4}, [](const auto&) {}));
-  const auto bind = next<ipc::Bind>().first;
-  EXPECT_TRUE(is_done(process_.resolve_address(id, {}, {.ip = kThere, .family = 4}, {}, {})));
-  deliver(ipc::encode(bind, ipc::Bound{.source = {.ip = kHere, .family = 4}}));
+  keep_pending(process_.bind(id, {.ip = kLocalGid, .family = 4}, [](const auto&) {}));
+  const auto bind = expect_message<ipc::Bind>().request;
+  EXPECT_TRUE(is_done(process_.resolve_address(id, {}, {.ip = kRemoteGid, .family = 4}, {}, {})));
+  deliver(ipc::encode(bind, ipc::Bound{.source = {.ip = kLocalGid, .family = 4}}));
   deliver(ipc::encode(0, ipc::Refused{.request = ipc::Type::kResolveAddress,
                                       .id = kFirstId,
                                       .code = Errc::kInvalidArgument}));
@@ -273,21 +273,21 @@ TEST_F(ProcessTest, ALateReplyDoesNotMoveAnIdBack) {
 }
 
 TEST_F(ProcessTest, MessagesForAStuckAgentAreLimited) {
-  const ConnectionHandle child = (create_id(), request(kFirstId));
+  const ConnectionHandle child = (create_id(), report_connect_request(kFirstId));
   for (std::size_t i = 0; i < Process::kUnreadMax; ++i) {
-    keep(process_.set_option(child, 0, 0, 0, [](const auto&) {}));
+    keep_pending(process_.set_option(child, 0, 0, 0, [](const auto&) {}));
   }
   EXPECT_EQ(error_of(process_.reject(child, {}, {})), Errc::kNoResources);
   EXPECT_TRUE(process_.destroy_id(child).has_value());
   drop_messages();
-  const ConnectionHandle other = request(kFirstId);
+  const ConnectionHandle other = report_connect_request(kFirstId);
   EXPECT_TRUE(is_done(process_.reject(other, {}, {})));
 }
 
 // The peer rejects while the program accepts: the program gets one event, not two.
 TEST_F(ProcessTest, ARefusalAfterTheEndRaisesNoSecondEvent) {
   create_id();
-  const ConnectionHandle child = request(kFirstId);
+  const ConnectionHandle child = report_connect_request(kFirstId);
   ASSERT_TRUE(process_.set_qp(child, create_qp(), kNow).has_value());
   EXPECT_TRUE(is_done(process_.accept(child, {}, kNow, {})));
   deliver(kChildId, EventKind::kRejected);
@@ -296,17 +296,18 @@ TEST_F(ProcessTest, ARefusalAfterTheEndRaisesNoSecondEvent) {
   EXPECT_THAT(cm_notices(), SizeIs(1));
 }
 
-// Events of an id that the program has not accepted are marked, because it does not know the id.
+// Events of an id that the program has not accepted are marked, because the program does not know
+// the id.
 TEST_F(ProcessTest, EventsOfAnUnacceptedIdAreMarked) {
   create_id();
-  const ConnectionHandle child = request(kFirstId);
+  const ConnectionHandle child = report_connect_request(kFirstId);
   deliver(kChildId, EventKind::kRejected);
   deliver(kChildId, EventKind::kTimewaitExit);
   EXPECT_THAT(cm_notices(), Each(Field(&CmNotice::unanswered, true)));
   EXPECT_EQ(error_of(process_.accept(child, {}, kNow, {})), Errc::kBadState);
   EXPECT_TRUE(process_.destroy_id(child).has_value());
-  const ConnectionHandle other = request(kFirstId);
-  ASSERT_TRUE(process_.set_qp(other, create_qp_after_messages(), kNow).has_value());
+  const ConnectionHandle other = report_connect_request(kFirstId);
+  ASSERT_TRUE(process_.set_qp(other, drop_messages_and_create_qp(), kNow).has_value());
   EXPECT_TRUE(is_done(process_.accept(other, {}, kNow, {})));
   deliver(kChildId, EventKind::kRejected);
   EXPECT_THAT(cm_notices(), ElementsAre(Field(&CmNotice::unanswered, false)));

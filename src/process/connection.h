@@ -37,12 +37,12 @@ class Connection {
     kRequested,  // CONNECT_REQUEST has come, and the program has not answered it
     kAccepting,
     kConnected,
-    kOver,  // disconnected, rejected or failed
+    kEnded,  // disconnected, rejected or failed
   };
 
-  rdmacm::IdHandle agent_id{};  // the id's name in messages; empty if its agent is gone
-  bool create_sent = false;     // the agent has been asked to create the id
-  bool create_refused = false;  // the agent could not create the id, and must be asked again
+  rdmacm::IdHandle agent_id{};  // the id's name in messages; empty if its agent has died
+  bool create_sent = false;     // CreateId was sent to the agent
+  bool create_refused = false;  // the agent could not create the id; CreateId must be sent again
   bool unanswered = false;      // CONNECT_REQUEST created the id, which is not accepted yet
   Stage stage = Stage::kNew;
   std::uint64_t cookie = 0;
@@ -84,18 +84,19 @@ class Connection {
 
   // The next members are for ids on InfiniBand that look for services.
   std::vector<ipc::Service> services{};     // found services; not empty after a success
-  std::optional<Pending> service_lookup{};  // set once the program has looked up services
-  // resolve_route() also resolves the address, and the program gets only the event of the route.
+  std::optional<Pending> service_lookup{};  // set during a lookup of services and after a success
+  // True: resolve_route() also resolves the address, and the program gets only the event of the
+  // route.
   bool reports_only_route = false;
 
   // If this agent dies, the next agent disconnects the peer with these values.
   rdmacm::PendingDisconnect pending_disconnect{};
   bool established = false;            // ESTABLISHED was reported to the program
-  bool peer_may_be_connected = false;  // if the agent dies, the peer needs a DREQ
+  bool peer_may_be_connected = false;  // if the agent dies, the peer must get a DREQ
 
-  // Call this when the connection is over or was refused: the peer expects no answer any more.
+  // Call this when the connection has ended or was refused.  The peer then expects no more answers.
   void end() {
-    stage = Stage::kOver;
+    stage = Stage::kEnded;
     peer_may_be_connected = false;
     offered_path = accepted_path = {};
   }

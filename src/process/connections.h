@@ -29,14 +29,14 @@ class Connections {
 
   // Records the name that the agent has given to the id of a CONNECT_REQUEST.
   void set_agent_id(rdmacm::IdHandle agent_id, ConnectionHandle id) { by_agent_id_[agent_id] = id; }
-  // Forgets all names of an agent that is gone.
+  // Removes all names that a dead agent has given.
   void forget_agent_ids() { by_agent_id_.clear(); }
 
   // Gives the id this QP instead of its old one.  If another id has this QP, that id loses it.
   void set_qp(ConnectionHandle id, hca::QpHandle qp, Qpn qpn);
   void remove_qp(Connection& connection);
 
-  // Counts the ids that insert() has refused.
+  // Returns how many ids insert() has refused.
   std::uint64_t refused() const { return refused_; }
 
  private:

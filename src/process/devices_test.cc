@@ -48,7 +48,7 @@ class Devices : public ProcessTest {
     return {
         .source_lid = {3}, .destination_lid = kPeerLid, .service_level = 5, .port = kInfiniband};
   }
-  Errc refusal(const link::Address& to) {
+  Errc path_error(const link::Address& to) {
     const auto path = process_.path(0, to);
     return path ? Errc{} : path.error().code;
   }
@@ -67,7 +67,7 @@ TEST_F(Devices, PathOnInfinibandUsesLids) {
                                           .port = kInfiniband}));
 }
 
-TEST_F(Devices, GlobalPathOnInfinibandHasTheGidsToo) {
+TEST_F(Devices, GlobalPathOnInfinibandAlsoHasTheGids) {
   link::Address to = by_lid();
   to.destination = gid_of(9);
   to.has_grh = true;
@@ -83,17 +83,17 @@ TEST_F(Devices, GlobalPathOnInfinibandHasTheGidsToo) {
 TEST_F(Devices, PathsThatThePortDoesNotAllowAreRefused) {
   link::Address to = by_lid();
   to.source_lid = {4};
-  EXPECT_EQ(refusal(to), Errc::kInvalidArgument) << "the LMC allows four LIDs";
+  EXPECT_EQ(path_error(to), Errc::kInvalidArgument) << "the LMC allows four LIDs";
   to = by_lid();
   to.destination_lid = {};
-  EXPECT_EQ(refusal(to), Errc::kInvalidArgument) << "there is no destination";
+  EXPECT_EQ(path_error(to), Errc::kInvalidArgument) << "there is no destination";
   to = by_lid();
   to.service_level = 16;
-  EXPECT_EQ(refusal(to), Errc::kInvalidArgument);
+  EXPECT_EQ(path_error(to), Errc::kInvalidArgument);
   to = by_lid();
   to.port = {1, 3};
-  EXPECT_EQ(refusal(to), Errc::kInvalidArgument) << "there is no such port";
-  EXPECT_EQ(refusal({.destination = kThere, .port = kEthernet}), Errc::kInvalidArgument)
+  EXPECT_EQ(path_error(to), Errc::kInvalidArgument) << "there is no such port";
+  EXPECT_EQ(path_error({.destination = kRemoteGid, .port = kEthernet}), Errc::kInvalidArgument)
       << "Ethernet needs a global address";
 }
 
@@ -128,10 +128,10 @@ TEST_F(Devices, ImpossibleDeviceListsAreMalformed) {
   EXPECT_FALSE(accepts({{.ports = {{.pkeys = {}}}}}));
   EXPECT_FALSE(accepts({{.ports = {{.pkeys = std::vector<Pkey>(ipc::Port::kPkeysMax + 1)}}}}));
   EXPECT_FALSE(accepts({{.ports = {{.lmc = 8}}}}));
-  EXPECT_EQ(process_.devices().size(), 2u) << "the last good list stays";
+  EXPECT_EQ(process_.devices().size(), 2u) << "the last valid list remains";
 }
 
-TEST_F(Devices, QueuePairOfAnotherDeviceIsNotGivenToAnId) {
+TEST_F(Devices, IdRefusesAQueuePairOfAnotherDevice) {
   const ConnectionHandle id = create_resolved_id();
   init_.device = 1;
   const auto refused = process_.set_qp(id, create_qp(), kNow);

@@ -14,14 +14,14 @@ class FirstPacket : public ProcessTest {
   void SetUp() override {
     ProcessTest::SetUp();
     listener_ = create_id();
-    child_ = request(kFirstId);
-    qp_ = create_qp_after_messages();
+    child_ = report_connect_request(kFirstId);
+    qp_ = drop_messages_and_create_qp();
     qpn_ = process_.engine().query_qp(qp_).value().qpn;
   }
-  // The program accepts, and the RTU is late or lost.
+  // Accepts the connection, but delivers no RTU.
   void accept() {
     ASSERT_TRUE(process_.set_qp(child_, qp_, kNow).has_value());
-    keep(process_.accept(child_, {}, kNow, [](auto) {}));
+    keep_pending(process_.accept(child_, {}, kNow, [](auto) {}));
     ASSERT_EQ(state(qp_), QpState::kRts);
     drop_messages();
   }
@@ -35,7 +35,8 @@ class FirstPacket : public ProcessTest {
     hca::QpAttributes attributes;
     attributes.state = to;
     attributes.access_flags = hca::access::kRemoteWrite;
-    attributes.path.address = {.source = kHere, .destination = kThere, .source_port = 0xc123};
+    attributes.path.address = {
+        .source = kLocalGid, .destination = kRemoteGid, .source_port = 0xc123};
     attributes.destination_qpn = Qpn{transition().remote_qpn};
     attributes.rq_psn = Psn{transition().rq_psn};
     attributes.path_mtu = hca::Mtu::k1024;
@@ -49,8 +50,8 @@ class FirstPacket : public ProcessTest {
                                          .psn = {transition().rq_psn + number}}};
     std::vector<std::byte> bytes(wire::header_bytes(packet.bth.opcode));
     wire::write_headers(bytes, packet);
-    process_.receive({.address = {.source = kThere, .destination = kHere}, .transport = bytes},
-                     kNow);
+    process_.receive(
+        {.address = {.source = kRemoteGid, .destination = kLocalGid}, .transport = bytes}, kNow);
   }
   // Returns the types of the program's asynchronous events (enum ibv_event_type).
   std::vector<std::uint32_t> events() {

@@ -23,8 +23,8 @@ inline constexpr rdmacm::IdHandle kFirstId{0x180000001};
 inline constexpr rdmacm::IdHandle kSecondId{0x180000002};
 // The agent gives this name to the id of a CONNECT_REQUEST.
 inline constexpr rdmacm::IdHandle kChildId{0x100000002};
-inline const Gid kHere = wire::ipv4_gid(0x0a000001);
-inline const Gid kThere = wire::ipv4_gid(0x0a000002);
+inline const Gid kLocalGid = wire::ipv4_gid(0x0a000001);
+inline const Gid kRemoteGid = wire::ipv4_gid(0x0a000002);
 
 class ProcessTest : public ::testing::Test {
  protected:
@@ -35,11 +35,12 @@ class ProcessTest : public ::testing::Test {
   }
   // Connects the Process to the first agent or to the next agent.
   void join_agent() {
-    keep(process_.hello([](Result<ipc::Welcome> welcome) { ASSERT_TRUE(welcome.has_value()); }));
+    keep_pending(
+        process_.hello([](Result<ipc::Welcome> welcome) { ASSERT_TRUE(welcome.has_value()); }));
     answer<ipc::Hello>(ipc::Welcome{.devices = {device()}});
   }
   static ipc::Port port() {
-    return {.active = true, .active_mtu = 3, .gids = {{.gid = kHere, .interface = 2}}};
+    return {.active = true, .active_mtu = 3, .gids = {{.gid = kLocalGid, .interface = 2}}};
   }
   static ipc::Device device() { return {.ports = {port()}}; }
   void report_devices(const std::vector<ipc::Device>& devices) {
@@ -48,9 +49,16 @@ class ProcessTest : public ::testing::Test {
   // Reports the new state of the only port.
   void report_port(const ipc::Port& port) { report_devices({{.ports = {port}}}); }
 
-  // Returns the next message for the agent, after any CreateId.  REQUIRES: it has this type.
+  // Holds a message for the agent.
   template <class Message>
-  std::pair<std::uint64_t, Message> next() {
+  struct ToAgent {
+    std::uint64_t request = 0;  // the number for the reply; 0: the message expects no reply
+    Message message{};
+  };
+  // Takes the next message for the agent.  Skips CreateId, unless Message is CreateId.  REQUIRES:
+  // the next other message has the type Message.
+  template <class Message>
+  ToAgent<Message> expect_message() {
     for (;;) {
       const auto out = process_.poll_message();
       VB_CHECK(out.has_value());
@@ -62,9 +70,10 @@ class ProcessTest : public ::testing::Test {
       return {envelope.request, ipc::decode<Message>(envelope).value()};
     }
   }
+  // Takes the next message for the agent, which is a request, and delivers this reply.
   template <class Message, class Reply>
   void answer(const Reply& reply) {
-    deliver(ipc::encode(next<Message>().first, reply));
+    deliver(ipc::encode(expect_message<Message>().request, reply));
   }
   void deliver(const ipc::Bytes& bytes) {
     ASSERT_TRUE(process_.on_message(bytes, kNow).has_value());
@@ -74,8 +83,9 @@ class ProcessTest : public ::testing::Test {
     deliver(rdmacm::Event{.id = id, .kind = kind});
   }
 
+  // Stores a request that waits for its reply, so that the request is not cancelled.
   template <class T>
-  void keep(Started<T> started) {
+  void keep_pending(Started<T> started) {
     if (auto* pending = std::get_if<Pending>(&started)) pending_.push_back(std::move(*pending));
   }
   ConnectionHandle create_id(std::uint32_t port_space = rdmacm::kPortSpaceTcp) {
@@ -87,8 +97,8 @@ class ProcessTest : public ::testing::Test {
   // Creates an id whose address and route are resolved.
   ConnectionHandle create_resolved_id(rdmacm::IdHandle name = kFirstId) {
     const ConnectionHandle id = create_id();
-    EXPECT_TRUE(is_done(process_.resolve_address(id, {}, {.ip = kThere, .family = 4}, {}, {})));
-    EXPECT_EQ(next<ipc::ResolveAddress>().second.id, name);
+    EXPECT_TRUE(is_done(process_.resolve_address(id, {}, {.ip = kRemoteGid, .family = 4}, {}, {})));
+    EXPECT_EQ(expect_message<ipc::ResolveAddress>().message.id, name);
     deliver(name, EventKind::kAddrResolved);
     EXPECT_TRUE(is_done(process_.resolve_route(id, std::chrono::seconds(1), {})));
     EXPECT_THAT(cm_notices(), ::testing::SizeIs(2));
@@ -111,11 +121,11 @@ class ProcessTest : public ::testing::Test {
     hca::QpHandle qp{};
     auto started = process_.create_qp(init_, kNow, [&](auto result) { qp = result.value(); });
     if (auto* done = std::get_if<Result<hca::QpHandle>>(&started)) return done->value();
-    keep(std::move(started));
+    keep_pending(std::move(started));
     answer<ipc::Lease>(ipc::Leased{kRange});
     return qp;
   }
-  hca::QpHandle create_qp_after_messages() {
+  hca::QpHandle drop_messages_and_create_qp() {
     drop_messages();
     return create_qp();
   }
@@ -130,7 +140,7 @@ class ProcessTest : public ::testing::Test {
     return all;
   }
   static rdmacm::QpTransition transition() {
-    return {.path = {.address = {.source = kHere, .destination = kThere}},
+    return {.path = {.address = {.source = kLocalGid, .destination = kRemoteGid}},
             .remote_qpn = 0x456789,
             .sq_psn = 10,
             .rq_psn = 20,
@@ -144,7 +154,7 @@ class ProcessTest : public ::testing::Test {
             .rnr_retry_count = 7};
   }
   // Reports CONNECT_REQUEST for a listener, as the agent.  Returns the new id.
-  ConnectionHandle request(rdmacm::IdHandle listener) {
+  ConnectionHandle report_connect_request(rdmacm::IdHandle listener) {
     deliver(rdmacm::Event{.id = kChildId,
                           .listen_id = listener,
                           .kind = EventKind::kConnectRequest,

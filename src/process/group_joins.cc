@@ -10,8 +10,8 @@ Result<Pending> GroupJoins::join(const ipc::JoinMulticast& message,
     ++refused_;
     return fail(Errc::kNoResources, "too many joins wait for the subnet's answer (kWaitingMax)");
   }
-  const std::uint64_t number = requests_.next();
-  Waiting& waiting = waiting_[number];
+  const std::uint64_t number = requests_.next_number();
+  WaitingJoin& waiting = waiting_[number];
   waiting.request = requests_.ask<ipc::MulticastJoined>(
       message, Completion<ipc::MulticastJoined>([this, number](Result<ipc::MulticastJoined> reply) {
         on_reply(number, std::move(reply));

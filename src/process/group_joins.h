@@ -18,15 +18,15 @@ namespace verbena::process {
 // succeeds, the agent's reply has the number of the membership.
 //
 // Invariants: each membership is left exactly once, unless it was lost or the agent died.  If a
-// join is cancelled before the reply has come, it is left when the reply comes, because only the
-// reply has the membership's number.
+// join is cancelled before the reply has come, this object leaves the group when the reply comes,
+// because only the reply has the membership's number.
 class GroupJoins {
  public:
   // Limits the joins that wait for the agent, cancelled ones included.  The subnet administration
   // may take seconds for each.
   static constexpr std::size_t kWaitingMax = 4096;
 
-  // Names the join to which a membership belongs, by its id and cookie.
+  // Identifies the join to which a membership belongs.
   struct Holder {
     ConnectionHandle id{};
     std::uint64_t cookie = 0;
@@ -37,32 +37,33 @@ class GroupJoins {
   GroupJoins(const GroupJoins&) = delete;
   GroupJoins& operator=(const GroupJoins&) = delete;
 
-  // Asks the agent to join a group.  kNoResources: kWaitingMax joins wait already.
+  // Asks the agent to join a group.  Fails with kNoResources if kWaitingMax joins wait already.
   Result<Pending> join(const ipc::JoinMulticast& message, Completion<ipc::MulticastJoined> done);
-  // Records the holder of a membership.  kMalformed: the membership is 0, or another join has it.
+  // Records the holder of a membership.  Fails with kMalformed if the membership is 0, or if
+  // another join has it.
   Result<void> set_holder(std::uint64_t membership, const Holder& holder);
   // Leaves the group of a membership.  Does nothing if the membership has no holder.
   void leave(std::uint64_t membership);
-  // Forgets a membership that the agent has ended.  Returns its holder, if there is one.
+  // Removes a membership that the agent has ended.  Returns its holder, if there is one.
   std::optional<Holder> forget(std::uint64_t membership);
-  // Forgets all memberships, because the agent is gone.
+  // Removes all memberships, because the agent has died.
   void clear() { holders_.clear(); }
 
   std::size_t size() const { return holders_.size(); }
-  // Counts joins that were refused because of kWaitingMax.
+  // Returns how many joins were refused because of kWaitingMax.
   std::uint64_t refused() const { return refused_; }
 
  private:
   void on_reply(std::uint64_t number, Result<ipc::MulticastJoined> reply);
 
-  struct Waiting {
+  struct WaitingJoin {
     Pending request{};
     Completion<ipc::MulticastJoined> done{};  // empty: the join was cancelled
   };
 
   AgentRequests& requests_;
-  std::map<std::uint64_t, Waiting> waiting_{};  // by the number of the request
-  std::map<std::uint64_t, Holder> holders_{};   // by membership
+  std::map<std::uint64_t, WaitingJoin> waiting_{};  // by the number of the request
+  std::map<std::uint64_t, Holder> holders_{};       // by membership
   std::uint64_t refused_ = 0;
 };
 

@@ -26,8 +26,8 @@ Result<void> check_group(const rdmacm::SocketAddress& group, bool on_subnet) {
   return fail(Errc::kInvalidArgument, "not the address of a multicast group");
 }
 
-// Makes an error with this errno, or with EIO if the agent has sent an invalid one.
-std::unexpected<Error> group_lost(std::int32_t error) {
+// Returns an error with this errno, or with EIO if the agent has sent an invalid one.
+std::unexpected<Error> group_lost_error(std::int32_t error) {
   constexpr std::int32_t kErrnoMax = 4095;  // MAX_ERRNO of Linux
   const bool valid = error > 0 && error <= kErrnoMax;
   return fail(Errc::kSystem, "the multicast group has ended or changed: join it again",
@@ -72,7 +72,7 @@ Result<void> Process::join_multicast(ConnectionHandle id, const rdmacm::SocketAd
 
 Result<void> Process::join_on_subnet(ConnectionHandle id, const rdmacm::SocketAddress& group,
                                      bool receives, std::uint64_t cookie) {
-  Connection& connection = *VB_TRY(find_alive(id));
+  Connection& connection = *VB_TRY(find_with_agent(id));
   Pending request =
       VB_TRY(group_joins_.join({.port = connection.path.address.port,
                                 .port_space = static_cast<std::uint16_t>(connection.port_space),
@@ -131,9 +131,9 @@ Result<void> Process::apply_qkey(Connection& connection, Qkey qkey) {
   connection.qkey = qkey;
   if (!connection.qp) return {};
   const auto info = engine_.query_qp(connection.qp);
-  // If the QP has another Q_Key than the default, the program has set it, and it stays.
+  // If the QP's Q_Key is not the default, the program has set it.  Then the QP keeps this Q_Key.
   if (!info || info->attributes.qkey.value != rdmacm::kDatagramQkey) return {};
-  // Fails if the program has moved the QP to a state in which the Q_Key does not matter.
+  // This call fails if the program has moved the QP to a state in which the Q_Key does not matter.
   (void)engine_.modify_qp(connection.qp, {.qkey = qkey}, hca::attribute::kQkey, message_time_)
       .has_value();
   return {};
@@ -150,7 +150,7 @@ Result<Qkey> Process::qkey_of(const Connection& connection) const {
 void Process::on_multicast_lost(const ipc::MulticastLost& message) {
   const auto holder = group_joins_.forget(message.membership);
   if (!holder) return;  // the program left the group while the message was under way
-  report_join(holder->id, holder->cookie, group_lost(message.error));
+  report_join(holder->id, holder->cookie, group_lost_error(message.error));
 }
 
 // ---- attaching, reporting and leaving -----------------------------------------------------------
@@ -174,7 +174,7 @@ void Process::attach_or_report(ConnectionHandle id, std::uint64_t cookie, const 
 }
 
 void Process::report_join(ConnectionHandle id, std::uint64_t cookie,
-                          const Result<ipc::Done>& attached) {
+                          const Result<ipc::Done>& result) {
   Connection& connection = *connections_.find(id);
   Connection::Group& joined = connection.groups.at(cookie);
   CmNotice notice{.id = id, .cookie = connection.cookie, .group = cookie};
@@ -187,10 +187,10 @@ void Process::report_join(ConnectionHandle id, std::uint64_t cookie,
   event.param.qpn = wire::kMulticastQpn.value;
   event.param.qkey = connection.qkey.value;
   notice.group_rate = joined.rate;
-  if (attached) {
+  if (result) {
     joined.attached |= static_cast<bool>(joined.qp);
   } else {
-    const Error& error = attached.error();
+    const Error& error = result.error();
     event.kind = rdmacm::EventKind::kMulticastError;
     event.status = -to_errno(error);
     notice.why = error.from_agent ? requests_.last_text() : error.context;

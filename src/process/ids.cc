@@ -27,9 +27,9 @@ Result<Connection*> Process::find(ConnectionHandle id) const {
   return connection;
 }
 
-Result<Connection*> Process::find_alive(ConnectionHandle id) {
+Result<Connection*> Process::find_with_agent(ConnectionHandle id) {
   Connection* connection = VB_TRY(find(id));
-  if (!connection->agent_id) return fail(Errc::kDeviceFatal, kIdGone);
+  if (!connection->agent_id) return fail(Errc::kDeviceFatal, kAgentOfIdDiedText);
   if (requests_.unsent() >= kUnreadMax) {
     ++messages_refused_;
     return fail(Errc::kNoResources, "the agent does not read its messages (kUnreadMax)");
@@ -45,7 +45,7 @@ Result<const Connection*> Process::connection(ConnectionHandle id) const {
 
 Result<ConnectionHandle> Process::create_id(std::uint32_t port_space, std::uint32_t qp_type,
                                             std::uint64_t cookie) {
-  if (!connected()) return fail(Errc::kDeviceFatal, kAgentGone);
+  if (!connected()) return fail(Errc::kDeviceFatal, kNoAgentText);
   VB_TRY_VOID(rdmacm::check_kind(port_space, qp_type));
   auto connection = std::make_unique<Connection>();
   connection->cookie = cookie;
@@ -70,7 +70,7 @@ Result<void> Process::destroy_id(ConnectionHandle id) {
   const auto connection = connections_.remove(id);
   if (!connection) return fail(Errc::kBadHandle, "no such id");
   for (auto& [cookie, group] : connection->groups) leave(group);
-  const bool frees_resources = connection->stage != Stage::kOver || connection->program_chose_port;
+  const bool frees_resources = connection->stage != Stage::kEnded || connection->program_chose_port;
   if (connection->agent_id && connection->create_sent)
     requests_.send(ipc::DestroyId{connection->agent_id},
                    frees_resources ? Urgency::kUrgent : Urgency::kMayWait);
@@ -119,7 +119,7 @@ Started<ipc::Done> Process::resolve_address(ConnectionHandle id,
                                             const rdmacm::SocketAddress& source,
                                             const rdmacm::SocketAddress& destination,
                                             Duration timeout, Completion<ipc::Done> done) {
-  const auto found = find_alive(id);
+  const auto found = find_with_agent(id);
   if (!found) return failed(found.error());
   Connection& connection = **found;
   if (connection.stage > Stage::kBound) return failed({Errc::kBadState, 0, "resolved already"});
@@ -130,7 +130,7 @@ Started<ipc::Done> Process::resolve_address(ConnectionHandle id,
   if (connection.stage != Stage::kNew || source.family != 0 || destination.by_gid ||
       connection.is_without_port_space()) {
     return ask_about(id, std::move(message),
-                     move_when_agreed(id, Stage::kResolving, std::move(done)));
+                     set_stage_on_success(id, Stage::kResolving, std::move(done)));
   }
   connection.destination = destination;
   return send_without_reply(connection, Stage::kResolving, std::move(message));
@@ -139,7 +139,7 @@ Started<ipc::Done> Process::resolve_address(ConnectionHandle id,
 // The path comes with the address, except for an id that has found a service.
 Started<ipc::Done> Process::resolve_route(ConnectionHandle id, Duration timeout,
                                           Completion<ipc::Done> done) {
-  const auto found = find_alive(id);
+  const auto found = find_with_agent(id);
   if (!found) return failed(found.error());
   Connection& connection = **found;
   if (connection.stage == Stage::kBound && !connection.services.empty()) {
@@ -168,9 +168,8 @@ void Process::report_route(ConnectionHandle id, Connection& connection) {
   connection.resolved = true;
 }
 
-// Moves the id to `stage` when the agent has agreed, unless another request has moved it meanwhile.
-Completion<ipc::Done> Process::move_when_agreed(ConnectionHandle id, Stage stage,
-                                                Completion<ipc::Done> done) const {
+Completion<ipc::Done> Process::set_stage_on_success(ConnectionHandle id, Stage stage,
+                                                    Completion<ipc::Done> done) const {
   const Connection* const requester = connections_.find(id);
   const Stage before = requester == nullptr ? stage : requester->stage;
   return [this, id, before, stage, done = std::move(done)](Result<ipc::Done> result) mutable {
@@ -183,11 +182,11 @@ Completion<ipc::Done> Process::move_when_agreed(ConnectionHandle id, Stage stage
 Started<ipc::Done> Process::listen(ConnectionHandle id, int backlog, const rdmacm::Filter& filter,
                                    Completion<ipc::Done> done) {
   return ask_about(id, ipc::Listen{{}, backlog, filter},
-                   move_when_agreed(id, Stage::kListening, std::move(done)));
+                   set_stage_on_success(id, Stage::kListening, std::move(done)));
 }
 
 Result<void> Process::notify(ConnectionHandle id) {
-  const Connection& connection = *VB_TRY(find_alive(id));
+  const Connection& connection = *VB_TRY(find_with_agent(id));
   // If the program created the QP itself, the id does not know the QP.  on_qp_event() notifies the
   // agent of the first packet anyway.
   if (connection.qp) requests_.send(ipc::Notify{connection.qpn});
@@ -210,7 +209,7 @@ Started<ipc::Done> Process::set_option(ConnectionHandle id, std::uint32_t level,
 }
 
 Started<ipc::Done> Process::flush_capture(Completion<ipc::Done> done) {
-  if (!connected()) return failed({Errc::kDeviceFatal, 0, kAgentGone});
+  if (!connected()) return failed({Errc::kDeviceFatal, 0, kNoAgentText});
   return requests_.ask<ipc::Done>(ipc::FlushCapture{}, std::move(done));
 }
 
@@ -280,15 +279,16 @@ Result<Process::Transition> Process::transition(ConnectionHandle id, QpState to)
   if (qp.valid == 0) return fail(Errc::kBadState, "the peer's QP is not known yet");
   if (to == QpState::kRtr) {
     return Transition{
-        .attributes = {.state = to,
-                       .path_mtu = static_cast<hca::Mtu>(qp.path_mtu),
-                       .rq_psn = {qp.rq_psn},
-                       .destination_qpn = {qp.remote_qpn},
-                       .path = VB_TRY(path_of(qp.path)),
-                       .port = qp.path.address.port.number,  // no change: the mask leaves it out
-                       .max_dest_rd_atomic = qp.responder_resources,
-                       .min_rnr_timer = qp.min_rnr_timer,
-                       .peer_rnr_retries = qp.peer_rnr_retries},
+        .attributes =
+            {.state = to,
+             .path_mtu = static_cast<hca::Mtu>(qp.path_mtu),
+             .rq_psn = {qp.rq_psn},
+             .destination_qpn = {qp.remote_qpn},
+             .path = VB_TRY(path_of(qp.path)),
+             .port = qp.path.address.port.number,  // not applied, because the mask has no kPort
+             .max_dest_rd_atomic = qp.responder_resources,
+             .min_rnr_timer = qp.min_rnr_timer,
+             .peer_rnr_retries = qp.peer_rnr_retries},
         .mask = attribute::kState | attribute::kPath | attribute::kPathMtu |
                 attribute::kDestinationQpn | attribute::kRqPsn | attribute::kMaxDestRdAtomic |
                 attribute::kMinRnrTimer};
@@ -378,7 +378,7 @@ void Process::on_event(const rdmacm::Event& event, Time now, std::string why) {
     case EventKind::kPathAnswered: on_path_answered(connection, notice, now); break;
     case EventKind::kEstablished:
       connection.established = true;
-      if (connection.stage != Stage::kOver) connection.stage = Stage::kConnected;
+      if (connection.stage != Stage::kEnded) connection.stage = Stage::kConnected;
       if (connection.qp && !connection.is_datagram())
         (void)engine_.mark_established(connection.qp).has_value();
       break;
@@ -431,7 +431,7 @@ void Process::on_refused(const ipc::Refused& refused, Time now) {
                       .destination = connection->destination};
   // The refused request has not changed the agent's id.  So this id returns to the state before the
   // request, and the program may try again.
-  const auto return_from = [&](Stage requested, EventKind kind, Stage before) {
+  const auto report_failure = [&](Stage requested, EventKind kind, Stage before) {
     if (connection->stage != requested) return;
     event.kind = kind;
     notices_.push_back(
@@ -441,14 +441,14 @@ void Process::on_refused(const ipc::Refused& refused, Time now) {
   switch (refused.request) {
     case ipc::Type::kCreateId: connection->create_refused = true; return;
     case ipc::Type::kResolveAddress:
-      return return_from(Stage::kResolving, EventKind::kAddrError, Stage::kNew);
+      return report_failure(Stage::kResolving, EventKind::kAddrError, Stage::kNew);
     case ipc::Type::kConnect:
-      return return_from(Stage::kConnecting, EventKind::kConnectError, Stage::kRouteResolved);
+      return report_failure(Stage::kConnecting, EventKind::kConnectError, Stage::kRouteResolved);
     case ipc::Type::kAccept:  // the QP is in RTS already: on_event() moves it to the error state
       if (connection->stage != Stage::kAccepting) return;
       event.kind = EventKind::kConnectError;
       return on_event(event, now, refused.text);
-    default: return;  // the other requests end a connection that is over already
+    default: return;  // other requests, such as Reject, concern connections that have ended
   }
 }
 

@@ -20,8 +20,8 @@ struct Peer final : link::PeerMemory {
   explicit Peer(const link::AccessTable& table) : PeerMemory(table) {}
   bool write(std::uint64_t, std::span<const std::span<std::byte>>) override { return false; }
   bool read(std::uint64_t, std::span<const std::span<std::byte>>) override { return false; }
-  bool is_there() override { return lives; }
-  bool lives = true;
+  bool is_there() override { return is_alive; }
+  bool is_alive = true;
 };
 
 // Holds both ends of a lane: lanes_ has the program's end, and peer_ is the peer's end.
@@ -40,7 +40,7 @@ class LaneAccess : public ::testing::Test {
     lanes_.on(ipc::Lane{.lane = kLane, .ranges = {5}, .other_user = other_user});
     peer_ = *link::Lane::attach(bytes, link::Lane::Side::kSecond);
   }
-  void agent_closes() {
+  void close_lane() {
     lanes_.on(ipc::LaneClosed{kLane}, [](const auto&) {});
   }
 
@@ -60,7 +60,7 @@ class LaneAccess : public ::testing::Test {
   std::optional<link::Lane> peer_;
 };
 
-TEST_F(LaneAccess, AccessIsOverWhenThePeerLeaves) {
+TEST_F(LaneAccess, AccessEndsWhenThePeerLeaves) {
   EXPECT_TRUE(lanes_.accesses().empty());
   peer_->enter();
   EXPECT_TRUE(peer_->may_access());
@@ -83,8 +83,8 @@ TEST_F(LaneAccess, ProgramDoesNotWaitForAPeerThatDiedInAnAccess) {
   peer_->enter();
   auto accesses = lanes_.accesses();
   EXPECT_FALSE(lanes_.are_over(accesses));
-  peer_memory_.lives = false;
-  agent_closes();
+  peer_memory_.is_alive = false;
+  close_lane();
   EXPECT_TRUE(lanes_.are_over(accesses));
   EXPECT_EQ(lanes_.poll_closed(), kLane);
 }
@@ -98,7 +98,7 @@ TEST_F(LaneAccess, ProgramStillWaitsForThePeerAfterTheDeathOfTheAgent) {
   EXPECT_EQ(after.size(), 1U);
   EXPECT_FALSE(lanes_.are_over(before));
   EXPECT_FALSE(lanes_.are_over(after));
-  EXPECT_FALSE(lanes_.poll_closed()) << "the peer's announcement lies in this memory";
+  EXPECT_FALSE(lanes_.poll_closed()) << "this memory has the record of the peer's access";
   peer_->leave();
   EXPECT_TRUE(lanes_.are_over(before));
   EXPECT_TRUE(lanes_.are_over(after));
@@ -111,25 +111,26 @@ TEST_F(LaneAccess, DeathOfAgentAndPeerEndsTheAccess) {
   auto accesses = lanes_.accesses();
   lanes_.on_agent_gone();
   EXPECT_FALSE(lanes_.are_over(accesses));
-  peer_memory_.lives = false;
+  peer_memory_.is_alive = false;
   EXPECT_TRUE(lanes_.are_over(accesses));
   EXPECT_EQ(lanes_.poll_closed(), kLane);
 }
 
-TEST_F(LaneAccess, PeerWhoseEndCannotBeSeenMayNotAccessTheMemory) {
-  agent_closes();
+TEST_F(LaneAccess, PeerWhoseDeathCannotBeDetectedMayNotAccessTheMemory) {
+  close_lane();
   EXPECT_EQ(lanes_.poll_closed(), kLane);
   attach(nullptr);
   peer_->enter();
   EXPECT_FALSE(peer_->may_access());
-  EXPECT_TRUE(lanes_.accesses().empty()) << "a command would wait for ever";
+  EXPECT_TRUE(lanes_.accesses().empty())
+      << "a command would wait forever for the end of the access";
 }
 
 TEST_F(LaneAccess, ProgramOfAnotherUserCannotSendFromAnotherHost) {
   constexpr Gid kOwnAddress{.bytes = {std::byte{1}}}, kOtherHost{.bytes = {std::byte{2}}};
   lanes_.on_devices({{.ports = {{.gids = {{.gid = kOwnAddress}}}}}});
   for (const bool other_user : {false, true}) {
-    agent_closes();
+    close_lane();
     EXPECT_EQ(lanes_.poll_closed(), kLane);
     attach(nullptr, other_user);
     for (const Gid& source : {kOtherHost, kOwnAddress}) {

@@ -58,8 +58,8 @@ void LaneManager::on(const ipc::Lane& message) {
     auto lane = link::Lane::attach(offered.mapped().memory, side);
     if (lane) {
       lane->set_peer_memory(peer);
-      // Without `peer` this program could not see that the other one has died inside an access, and
-      // would wait for the end of the access for ever.
+      // Without `peer` this program could not detect the death of the other program during an
+      // access, and would wait forever for the end of the access.
       lane->allow_access(allows_access_ && peer != nullptr);
     }
     added = lane ? lanes_.add(message.lane, *lane, message.ranges) : std::unexpected(lane.error());
@@ -110,15 +110,15 @@ void LaneManager::close(Id lane) {
   lanes_.remove(lane);
 }
 
-// Gives the memory of a lane back to the owner, or keeps it while an access is under way.
+// Gives the memory of a lane back to the owner as soon as no access is under way.
 void LaneManager::release(Id id, link::Lane& lane) {
   lane.allow_access(false);
   lanes_of_other_users_.erase(id);
   lingering_.insert_or_assign(id, lane);
-  end_lingering();
+  close_lingering();
 }
 
-void LaneManager::end_lingering() {
+void LaneManager::close_lingering() {
   for (auto at = lingering_.begin(); at != lingering_.end();) {
     auto& [id, lane] = *at;
     link::PeerMemory* const peer = lane.peer_memory();
@@ -140,7 +140,7 @@ std::vector<link::Lanes::Access> LaneManager::accesses() const {
 }
 
 bool LaneManager::are_over(std::vector<link::Lanes::Access>& accesses) {
-  end_lingering();
+  close_lingering();
   std::vector<link::Lanes::Access> unfinished;
   for (const auto& access : accesses) {
     const auto found = lingering_.find(access.lane);
@@ -182,7 +182,7 @@ std::optional<ipc::CloseLane> LaneManager::poll_close_request() {
 }
 
 std::optional<LaneManager::Id> LaneManager::poll_closed() {
-  if (!lingering_.empty()) end_lingering();
+  if (!lingering_.empty()) close_lingering();
   if (closed_.empty()) return {};
   const Id id = closed_.front();
   closed_.pop_front();
@@ -194,9 +194,9 @@ void LaneManager::flush() {
 }
 
 bool LaneManager::park() {
-  bool quiet = true;
-  lanes_.for_each([&](Id, link::Lane& lane) { quiet = quiet && lane.park(); });
-  return quiet;
+  bool may_sleep = true;
+  lanes_.for_each([&](Id, link::Lane& lane) { may_sleep = may_sleep && lane.park(); });
+  return may_sleep;
 }
 
 void LaneManager::unpark() {

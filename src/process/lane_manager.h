@@ -21,23 +21,23 @@
 
 namespace verbena::process {
 
-// Manages the lanes of a program (link/lane.h): notices to which programs of its host it sends,
-// asks the agent for lanes to these programs, and passes packets from the lanes to the engine.  A
-// lane to the program itself needs no agent.
+// Manages the lanes of a program (link/lane.h).  It detects to which programs of this host the
+// program sends packets, asks the agent for lanes to these programs, and passes packets from the
+// lanes to the engine.  A lane to the program itself needs no agent.
 //
 // Programs may access each other's memory directly (link/lane.h).  A command that revokes rights
-// waits for the end of the accesses that began before it: accesses() and are_over().  So the memory
-// of a closed lane stays until the other program has ended its access to this program's memory, or
-// has died.
+// calls accesses() for the accesses that began before it, and waits until are_over() returns true
+// for them.  So the memory of a closed lane remains mapped until the other program has ended its
+// access to this program's memory, or has died.
 //
 // The owner maps the memory of a lane and calls offer_memory(), before it passes on the agent's
 // message about the lane.  It unmaps the memory when poll_closed() returns the lane.
 class LaneManager {
  public:
   using Id = link::Lanes::Id;
-  // Limits how many records (packets and addresses) receive() takes out of a lane before it looks
-  // at the next lane.
-  static constexpr std::size_t kRecordsPerLook = 64;
+  // Limits how many records (packets and addresses) receive() takes out of a lane before it
+  // continues with the next lane.
+  static constexpr std::size_t kRecordsPerReceive = 64;
 
   struct Counters {
     std::uint64_t packets_in = 0;
@@ -79,8 +79,8 @@ class LaneManager {
   }
   void on(const ipc::Lane& message);
   void on(const ipc::LaneRange& message);
-  // Calls take(arrival) and take(executed) for the records that the other program has left in the
-  // lane, for example its last acknowledgements.  Then closes the lane.
+  // Calls take(arrival) and take(executed) for the records of the other program that are still in
+  // the lane, for example its last acknowledgements.  Then closes the lane.
   template <class Take>
   void on(const ipc::LaneClosed& message, Take take);
   void on(const ipc::NoLane& message);
@@ -93,14 +93,14 @@ class LaneManager {
   std::optional<ipc::CloseLane> poll_close_request();
   // Returns the accesses of other programs to this program's memory that have not ended.
   std::vector<link::Lanes::Access> accesses() const;
-  // Removes the accesses that have ended.  Returns true if none is left.
+  // Removes the accesses that have ended.  Returns true if none remains.
   bool are_over(std::vector<link::Lanes::Access>& accesses);
   // Returns a lane whose memory is not used any more.
   std::optional<Id> poll_closed();
 
   // ---- packets ----
   // Calls take(arrival) for the packets that wait in the lanes, and take(executed) for the records
-  // of direct accesses, up to kRecordsPerLook of each lane.  Returns true if there were packets.
+  // of direct accesses, up to kRecordsPerReceive of each lane.  Returns true if there were packets.
   template <class Take>
   bool receive(Take take);
   // Ends a batch of sent packets.
@@ -112,8 +112,8 @@ class LaneManager {
   static constexpr bool is_own(Id id) { return id >= kOwnSecond; }
 
   // ---- sleeping ----
-  // Asks the peers to wake this program.  Returns false if a lane already has a packet, or the room
-  // that this program waits for: do not sleep.
+  // Asks the peers to wake this program.  Returns false if the program must not sleep, because a
+  // lane has a packet for it, or has the buffer space that it waits for.
   bool park();
   void unpark();
 
@@ -130,9 +130,10 @@ class LaneManager {
     std::array<std::byte, 4096> bytes;
   };
 
-  // Calls take(arrival) with the port that has the packet's destination address, because the sender
-  // does not know the receiver's ports.  The interface of a multicast packet determines its port.
-  // Passes on the records of direct accesses as they are.
+  // Returns a function that calls take(arrival) for a packet.  It sets the port of the arrival to
+  // the port that has the packet's destination address, because the sender does not know the
+  // receiver's ports.  The interface of a multicast packet determines its port.  For a record of a
+  // direct access, the function calls take(executed).
   template <class Take>
   auto with_port(Id id, Take& take) {
     const bool of_other_user = !lanes_of_other_users_.empty() && lanes_of_other_users_.contains(id);
@@ -165,7 +166,8 @@ class LaneManager {
   void close(Id lane);
   void close_broken();
   void release(Id id, link::Lane& lane);
-  void end_lingering();
+  // Closes the lingering lanes whose accesses have ended.
+  void close_lingering();
 
   hca::Engine& engine_;
   link::Lanes lanes_{};
@@ -191,7 +193,7 @@ bool LaneManager::receive(Take take) {
   bool received = false;
   bool broken = false;
   lanes_.note_wakes([&](Id id, link::Lane& lane) {
-    const std::size_t packets = lane.receive(kRecordsPerLook, with_port(id, take));
+    const std::size_t packets = lane.receive(kRecordsPerReceive, with_port(id, take));
     counters_.packets_in += packets;
     received = received || packets != 0;
     const bool peer_waits_for_room = lane.finish();

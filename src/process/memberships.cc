@@ -18,16 +18,16 @@ Started<ipc::Done> Memberships::attach(hca::QpHandle qp, const Gid& group, std::
                               interface};
   const bool is_new = qps_[membership].insert(qpn).second;
   const auto undo = [this, membership, qp, qpn, is_new] {
-    if (!is_new) return;  // an earlier call attached the QP, which stays attached
+    if (!is_new) return;  // an earlier call attached the QP, which remains attached
     forget(membership, qpn);
     const auto is_wanted = [&](const auto& other) {
       return other.first.group == membership.group && other.second.contains(qpn);
     };
     if (std::ranges::any_of(qps_, is_wanted)) return;
-    // Fails if the program has detached the QP meanwhile.
+    // This call fails if the program has detached the QP meanwhile.
     (void)engine_.detach_multicast(qp, membership.group).has_value();
   };
-  const std::uint64_t number = requests_.next();
+  const std::uint64_t number = requests_.next_number();
   Pending request = requests_.ask<ipc::Done>(
       ipc::JoinGroup{membership.range, group, interface},
       Completion<ipc::Done>([undo, done = std::move(done)](Result<ipc::Done> result) mutable {
@@ -35,7 +35,7 @@ Started<ipc::Done> Memberships::attach(hca::QpHandle qp, const Gid& group, std::
         done(std::move(result));
       }));
   return Pending([this, number, undo, request = std::move(request)]() mutable {
-    if (!requests_.waits_for(number)) return;  // the join is complete
+    if (!requests_.is_pending(number)) return;  // the join is complete
     request.cancel();
     undo();
   });

@@ -18,10 +18,10 @@ namespace verbena::process {
 // members.
 //
 // Invariants: the sockets of a range are members of a group on an interface as long as a QP of the
-// range is attached to the group there.
+// range is attached to the group on this interface.
 class Memberships {
  public:
-  // REQUIRES: both outlive this object.
+  // REQUIRES: `engine` and `requests` outlive this object.
   Memberships(hca::Engine& engine, AgentRequests& requests)
       : engine_(engine), requests_(requests) {}
 
@@ -31,7 +31,7 @@ class Memberships {
                             Completion<ipc::Done> done);
   // Detaches the QP on all interfaces.
   Result<void> detach(hca::QpHandle qp, const Gid& group);
-  // Forgets all memberships, because the agent is gone.
+  // Removes all memberships, because the agent has died.
   void clear() { qps_.clear(); }
 
  private:

@@ -18,7 +18,7 @@ namespace attribute = hca::attribute;
 // Completes an alternate path with its port, interface and flow label.
 Result<Process::AlternatePath> Process::alternate_path(const Connection& connection,
                                                        rdmacm::PathInfo path) const {
-  if (!connected()) return fail(Errc::kDeviceFatal, kAgentGone);
+  if (!connected()) return fail(Errc::kDeviceFatal, kNoAgentText);
   // Both paths of a QP begin at ports of its device.
   const std::uint8_t device = connection.path.address.port.device;
   const ipc::GidEntry* entry = nullptr;
@@ -81,7 +81,7 @@ Started<ipc::Done> Process::answer_path(ConnectionHandle id, const rdmacm::PathA
   const auto found = find(id);
   if (!found) return failed(found.error());
   Connection& connection = **found;
-  if (!connection.agent_id) return failed({Errc::kDeviceFatal, 0, kIdGone});
+  if (!connection.agent_id) return failed({Errc::kDeviceFatal, 0, kAgentOfIdDiedText});
   if (connection.offered_path.address.source == Gid{}) {
     return failed({Errc::kBadState, 0, "the peer has not offered a path"});
   }
@@ -130,16 +130,16 @@ void Process::load_accepted_alternate(Connection& connection, Time now) {
 
 // Handles the peer's answer to the alternate path that this side has offered (LAP, APR).
 void Process::on_path_answered(Connection& connection, CmNotice& notice, Time now) {
-  if (notice.event.status != 0) return;  // the QP keeps its paths
+  if (notice.event.status != 0) return;  // the peer refused the path, so the QP keeps its paths
   auto alternate = alternate_path(connection, notice.event.param.alternate);
   Result<void> loaded{};
   if (alternate) loaded = load(connection, *alternate, now);
-  const bool good = alternate && loaded;
-  if (!good) notice.event.status = -to_errno(alternate ? loaded.error() : alternate.error());
+  const bool is_loaded = alternate && loaded;
+  if (!is_loaded) notice.event.status = -to_errno(alternate ? loaded.error() : alternate.error());
 }
 
-// Handles the migration of a QP to its alternate path.  CM messages of the connection then take
-// this path, too.
+// Handles the migration of a QP to its alternate path.  Later CM messages of the connection also
+// take this path.
 void Process::on_migrated(Qpn qpn) {
   requests_.send(ipc::Migrated{qpn});
   Connection* connection = connections_.find_by_qpn(qpn);

@@ -10,19 +10,19 @@
 namespace verbena::process {
 namespace {
 
-const Gid kHereToo = wire::ipv4_gid(0x0a010001);
-const Gid kThereToo = wire::ipv4_gid(0x0a010002);
+const Gid kAlternateLocalGid = wire::ipv4_gid(0x0a010001);
+const Gid kAlternateRemoteGid = wire::ipv4_gid(0x0a010002);
 constexpr Qpn kPeer{0x456789};
 
 class Paths : public ProcessTest {
  protected:
   Paths() {
-    here_ = port();
-    here_.gids.push_back({.gid = kHereToo, .interface = 3, .index = 1});
+    local_port_ = port();
+    local_port_.gids.push_back({.gid = kAlternateLocalGid, .interface = 3, .index = 1});
   }
   void SetUp() override {
     ProcessTest::SetUp();
-    report_port(here_);
+    report_port(local_port_);
     id_ = create_id(rdmacm::kPortSpaceNone);
     qp_ = create_qp();
     ASSERT_TRUE(process_.set_qp(id_, qp_, kNow).has_value());
@@ -33,9 +33,10 @@ class Paths : public ProcessTest {
   // Makes an event of an id with an alternate path.
   static rdmacm::Event event(EventKind kind) {
     rdmacm::Event made{.id = kFirstId, .kind = kind, .port_space = 0, .qp_type = 2};
-    made.param.alternate = {.address = {.source = kHereToo, .destination = kThereToo}};
+    made.param.alternate = {
+        .address = {.source = kAlternateLocalGid, .destination = kAlternateRemoteGid}};
     made.qp = transition();
-    made.pending_disconnect = {.address = {.source = kHere, .destination = kThere},
+    made.pending_disconnect = {.address = {.source = kLocalGid, .destination = kRemoteGid},
                                .local_comm_id = {1},
                                .remote_comm_id = {2},
                                .local_qpn = {1},
@@ -51,11 +52,12 @@ class Paths : public ProcessTest {
     deliver(response);
   }
   void establish() {
-    keep(process_.establish(id_, {}, kNow, [](auto) {}));
-    (void)next<ipc::Establish>();
+    keep_pending(process_.establish(id_, {}, kNow, [](auto) {}));
+    (void)expect_message<ipc::Establish>();
   }
   void expect_alternate_path(bool loaded) {
-    EXPECT_EQ(attributes().alternate_path.address.destination, loaded ? kThereToo : Gid{});
+    EXPECT_EQ(attributes().alternate_path.address.destination,
+              loaded ? kAlternateRemoteGid : Gid{});
     EXPECT_EQ(attributes().migration,
               loaded ? hca::MigrationState::kRearm : hca::MigrationState::kMigrated);
   }
@@ -67,7 +69,7 @@ class Paths : public ProcessTest {
                     .has_value());
   }
 
-  ipc::Port here_;
+  ipc::Port local_port_;
   ConnectionHandle id_{};
   hca::QpHandle qp_{};
   Qpn qpn_{};
@@ -79,8 +81,8 @@ TEST_F(Paths, TheQpMovesToRtsWhenTheProgramEstablishes) {
   EXPECT_FALSE(process_.poll_message());
   EXPECT_EQ(state(qp_), QpState::kInit);
   const std::vector<std::byte> ready{std::byte{42}};
-  keep(process_.establish(id_, ready, kNow, [](auto) {}));
-  EXPECT_EQ(next<ipc::Establish>().second.private_data, ready);
+  keep_pending(process_.establish(id_, ready, kNow, [](auto) {}));
+  EXPECT_EQ(expect_message<ipc::Establish>().message.private_data, ready);
   EXPECT_EQ(state(qp_), QpState::kRts);
   expect_alternate_path(false);
 }
@@ -89,7 +91,7 @@ TEST_F(Paths, APathAcceptedInTheRepIsLoaded) {
   deliver_response(true);
   establish();
   expect_alternate_path(true);
-  EXPECT_EQ(attributes().alternate_path.address.source, kHereToo);
+  EXPECT_EQ(attributes().alternate_path.address.source, kAlternateLocalGid);
   EXPECT_EQ(attributes().alternate_timeout, transition().ack_timeout);
 }
 
@@ -101,8 +103,8 @@ TEST_F(Paths, AcceptLoadsTheAlternatePathBeforeTheRepIsSent) {
     ASSERT_FALSE(cm_notices().at(0).new_id);
     rdmacm::ConnParam param{.responder_resources = 1, .initiator_depth = 1};
     param.alternate_accepted = accepts;
-    keep(process_.accept(id_, param, kNow, [](auto) {}));
-    EXPECT_EQ(next<ipc::Accept>().second.param.alternate_accepted, accepts);
+    keep_pending(process_.accept(id_, param, kNow, [](auto) {}));
+    EXPECT_EQ(expect_message<ipc::Accept>().message.param.alternate_accepted, accepts);
     EXPECT_EQ(state(qp_), QpState::kRts);
     expect_alternate_path(accepts);
     if (!accepts) continue;
@@ -115,11 +117,12 @@ TEST_F(Paths, AnOfferedPathIsLoadedOnlyWhenThePeerAcceptsIt) {
   deliver_response(false);
   establish();
   (void)cm_notices();
-  const rdmacm::PathInfo path{.address = {.source = kHereToo, .destination = kThereToo}};
-  keep(process_.load_path(id_, path, {}, [](auto) {}));
-  EXPECT_EQ(next<ipc::LoadPath>().second.path.address.interface, 3u);
+  const rdmacm::PathInfo path{
+      .address = {.source = kAlternateLocalGid, .destination = kAlternateRemoteGid}};
+  keep_pending(process_.load_path(id_, path, {}, [](auto) {}));
+  EXPECT_EQ(expect_message<ipc::LoadPath>().message.path.address.interface, 3u);
   const auto foreign =
-      process_.load_path(id_, {.address = {.source = kThere}}, {}, [](auto) { FAIL(); });
+      process_.load_path(id_, {.address = {.source = kRemoteGid}}, {}, [](auto) { FAIL(); });
   EXPECT_EQ(code_of(foreign), Errc::kAddressNotFound);
   rdmacm::Event reply = event(EventKind::kPathAnswered);
   reply.status = 3;
@@ -128,7 +131,7 @@ TEST_F(Paths, AnOfferedPathIsLoadedOnlyWhenThePeerAcceptsIt) {
   reply.status = 0;
   deliver(reply);
   expect_alternate_path(true);
-  reply.param.alternate.address.source = kThereToo;  // not an address of this host
+  reply.param.alternate.address.source = kAlternateRemoteGid;  // not an address of this host
   deliver(reply);
   EXPECT_EQ(cm_notices().back().event.status, -EADDRNOTAVAIL);
 }
@@ -142,14 +145,14 @@ TEST_F(Paths, AnAcceptedOfferIsLoadedBeforeTheAnswerIsSent) {
   const std::vector<std::byte> too_much(149);
   EXPECT_EQ(code_of(process_.answer_path(id_, {.private_data = too_much}, kNow, never)),
             Errc::kInvalidArgument);
-  keep(process_.answer_path(id_, {.status = 3}, kNow, [](auto) {}));
+  keep_pending(process_.answer_path(id_, {.status = 3}, kNow, [](auto) {}));
   answer<ipc::AnswerPath>(ipc::Done{});
   expect_alternate_path(false);
   EXPECT_EQ(code_of(process_.answer_path(id_, {}, kNow, never)), Errc::kBadState);
   deliver(event(EventKind::kPathOffered));
-  keep(process_.answer_path(id_, {}, kNow, [](auto) {}));
+  keep_pending(process_.answer_path(id_, {}, kNow, [](auto) {}));
   expect_alternate_path(true);
-  EXPECT_EQ(next<ipc::AnswerPath>().second.status, 0);
+  EXPECT_EQ(expect_message<ipc::AnswerPath>().message.status, 0);
 }
 
 // A refused call does not change the QP, and the correct call still works.
@@ -164,7 +167,8 @@ TEST_F(Paths, ARefusedCallDoesNotMoveTheQp) {
   rdmacm::ConnParam param{};
   param.alternate_accepted = true;
   EXPECT_EQ(code_of(process_.accept(id_, param, kNow, never)), Errc::kInvalidArgument);
-  request.param.alternate.address = {.source = kThereToo, .destination = kHereToo};
+  request.param.alternate.address = {.source = kAlternateRemoteGid,
+                                     .destination = kAlternateLocalGid};
   deliver(request);
   EXPECT_EQ(code_of(process_.accept(id_, param, kNow, never)), Errc::kAddressNotFound);
   EXPECT_EQ(state(qp_), QpState::kInit);
@@ -182,7 +186,7 @@ TEST_F(Paths, AcceptAfterAResponseAndEstablishAfterTheEndAreRefused) {
   const auto never = [](auto) { FAIL(); };
   deliver_response(true);
   EXPECT_EQ(code_of(process_.accept(id_, {}, kNow, never)), Errc::kBadState);
-  const std::vector<std::byte> for_a_dreq(149);  // a REJ has less room
+  const std::vector<std::byte> for_a_dreq(149);  // a REJ carries fewer bytes
   EXPECT_EQ(code_of(process_.disconnect(id_, for_a_dreq, kNow, never)), Errc::kInvalidArgument);
   deliver(event(EventKind::kDisconnected));
   EXPECT_EQ(code_of(process_.establish(id_, {}, kNow, never)), Errc::kBadState);
@@ -191,7 +195,7 @@ TEST_F(Paths, AcceptAfterAResponseAndEstablishAfterTheEndAreRefused) {
 }
 
 // After the agent has refused an accept(), the program may call it again with other parameters.
-TEST_F(Paths, ARefusedAcceptLeavesTheOffer) {
+TEST_F(Paths, AnOfferedPathRemainsAfterARefusedAccept) {
   ASSERT_TRUE(process_.set_qp(id_, {}, kNow).has_value());  // the QP belongs to the program
   rdmacm::Event request = event(EventKind::kConnectRequest);
   request.listen_id = kFirstId;
@@ -199,9 +203,9 @@ TEST_F(Paths, ARefusedAcceptLeavesTheOffer) {
   rdmacm::ConnParam param{};
   param.alternate_accepted = true;
   param.qpn = qpn_.value;
-  for (const bool good : {false, true}) {
-    keep(process_.accept(id_, param, kNow, [](auto) {}));
-    answer<ipc::Accept>(ipc::Done{.failed = !good, .code = Errc::kInvalidArgument});
+  for (const bool accepted : {false, true}) {
+    keep_pending(process_.accept(id_, param, kNow, [](auto) {}));
+    answer<ipc::Accept>(ipc::Done{.failed = !accepted, .code = Errc::kInvalidArgument});
   }
   const auto late = process_.accept(id_, param, kNow, [](auto) { FAIL(); });
   EXPECT_EQ(code_of(late), Errc::kBadState);
@@ -210,7 +214,7 @@ TEST_F(Paths, ARefusedAcceptLeavesTheOffer) {
 TEST_F(Paths, AMigratedQpMovesItsPendingDisconnectToo) {
   deliver_response(true);
   establish();
-  // A packet of the peer arms the migration; then the program migrates.
+  // A packet of the peer arms the migration, so that the program can migrate.
   link::Burst burst;
   (void)process_.transmit(burst, kNow);
   wire::TransportPacket packet{.bth = {.opcode = wire::Opcode::kRcSendOnly,
@@ -218,22 +222,23 @@ TEST_F(Paths, AMigratedQpMovesItsPendingDisconnectToo) {
                                        .psn = {transition().rq_psn}}};
   std::vector<std::byte> bytes(wire::header_bytes(packet.bth.opcode));
   wire::write_headers(bytes, packet);
-  process_.receive({.address = {.source = kThere, .destination = kHere}, .transport = bytes}, kNow);
+  process_.receive(
+      {.address = {.source = kRemoteGid, .destination = kLocalGid}, .transport = bytes}, kNow);
   ASSERT_EQ(attributes().migration, hca::MigrationState::kArmed);
   while (process_.poll_message()) {
   }
-  deliver(event(EventKind::kPathOffered));  // the program declines it
-  keep(process_.answer_path(id_, {.status = 3}, kNow, [](auto) {}));
+  deliver(event(EventKind::kPathOffered));  // the program declines this path
+  keep_pending(process_.answer_path(id_, {.status = 3}, kNow, [](auto) {}));
   answer<ipc::AnswerPath>(ipc::Done{});
   migrate();
   process_.on_timer(kNow);
-  EXPECT_EQ(next<ipc::Migrated>().second.qpn, qpn_);
+  EXPECT_EQ(expect_message<ipc::Migrated>().message.qpn, qpn_);
   const Connection& connection = *process_.connection(id_).value();
-  EXPECT_EQ(connection.path.address.source, kHereToo);
+  EXPECT_EQ(connection.path.address.source, kAlternateLocalGid);
   EXPECT_EQ(connection.path.sgid_index, 1u);
-  EXPECT_EQ(connection.pending_disconnect.address.source, kHereToo);
+  EXPECT_EQ(connection.pending_disconnect.address.source, kAlternateLocalGid);
   EXPECT_EQ(connection.pending_disconnect.address.interface, 3u);
-  EXPECT_EQ(connection.pending_disconnect.address.destination, kThereToo);
+  EXPECT_EQ(connection.pending_disconnect.address.destination, kAlternateRemoteGid);
 }
 
 TEST_F(Paths, RejectAcceptsTheReasonsOfTheCm) {
@@ -244,8 +249,8 @@ TEST_F(Paths, RejectAcceptsTheReasonsOfTheCm) {
   rdmacm::Event request = event(EventKind::kConnectRequest);
   request.listen_id = kFirstId;
   deliver(request);
-  keep(process_.reject(id_, {.reason = 12}, [](auto) {}));
-  EXPECT_EQ(next<ipc::Reject>().second.reason, 12);
+  keep_pending(process_.reject(id_, {.reason = 12}, [](auto) {}));
+  EXPECT_EQ(expect_message<ipc::Reject>().message.reason, 12);
 }
 
 }  // namespace

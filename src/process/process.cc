@@ -57,8 +57,9 @@ Started<ipc::Welcome> Process::hello(Completion<ipc::Welcome> done) {
           }));
 }
 
-// Sends one message at a time, and forgets its contents when the agent has replied.  If the agent
-// dies before it replies, the next agent gets them.
+// Reports the connections and QPN ranges of dead agents to the new agent.  Sends one message at a
+// time, and removes its connections from pending_disconnects_ when the agent has replied.  If the
+// agent dies before its reply, the next agent gets the same connections.
 void Process::hand_over() {
   const std::size_t count = std::min(pending_disconnects_.size(), ipc::HandOver::kDisconnectsMax);
   ipc::HandOver message{.ranges = ranges_in_use()};
@@ -86,10 +87,11 @@ std::vector<std::uint16_t> Process::ranges_in_use() const {
   return {ranges.begin(), ranges.end()};
 }
 
-Result<void> Process::on_message(std::span<const std::byte> message, Time now, bool complete) {
+Result<void> Process::on_message(std::span<const std::byte> message, Time now,
+                                 bool has_descriptors) {
   const ipc::Envelope envelope = VB_TRY(ipc::open(message));
   message_time_ = now;
-  if (envelope.request != 0) return on_reply(envelope, complete);
+  if (envelope.request != 0) return on_reply(envelope, has_descriptors);
   switch (envelope.type) {
     case ipc::Type::kCmEvent:
       on_event(VB_TRY(ipc::decode<ipc::CmEvent>(envelope)).event, now);
@@ -131,28 +133,28 @@ Result<void> Process::on_devices(std::vector<ipc::Device> devices) {
         VB_CHECK(engine_.set_pkeys(now.pkeys, port).has_value());
       }
       VB_CHECK(engine_.set_lmc(port, now.lmc).has_value());
-      if (old != nullptr) note_port_changes(port, *old, now);
+      if (old != nullptr) report_port_changes(port, *old, now);
     }
   }
   return {};
 }
 
-void Process::note_port_changes(PortId port, const ipc::Port& before, const ipc::Port& now) {
-  const auto note = [&](AsyncType type) {
+void Process::report_port_changes(PortId port, const ipc::Port& before, const ipc::Port& now) {
+  const auto report = [&](AsyncType type) {
     notices_.push_back(AsyncNotice{.type = std::to_underlying(type), .port = port});
   };
-  if (before.pkeys != now.pkeys) note(AsyncType::kPkeyChange);
+  if (before.pkeys != now.pkeys) report(AsyncType::kPkeyChange);
   if (before.active != now.active) {
-    note(before.active ? AsyncType::kPortError : AsyncType::kPortActive);
+    report(before.active ? AsyncType::kPortError : AsyncType::kPortActive);
   }
-  if (before.lid != now.lid || before.lmc != now.lmc) note(AsyncType::kLidChange);
-  if (before.sm_lid != now.sm_lid || before.sm_sl != now.sm_sl) note(AsyncType::kSmChange);
-  if (before.link.reregistrations != now.link.reregistrations) note(AsyncType::kClientReregister);
+  if (before.lid != now.lid || before.lmc != now.lmc) report(AsyncType::kLidChange);
+  if (before.sm_lid != now.sm_lid || before.sm_sl != now.sm_sl) report(AsyncType::kSmChange);
+  if (before.link.reregistrations != now.link.reregistrations) report(AsyncType::kClientReregister);
   const bool same_gids =
       std::ranges::equal(before.gids, now.gids, [](const ipc::GidEntry& a, const ipc::GidEntry& b) {
         return a.gid == b.gid && a.interface == b.interface && a.index == b.index;
       });
-  if (!same_gids) note(AsyncType::kGidChange);
+  if (!same_gids) report(AsyncType::kGidChange);
 }
 
 bool Process::is_of_this_host(const Gid& gid) const {
@@ -163,20 +165,21 @@ bool Process::is_of_this_host(const Gid& gid) const {
   });
 }
 
-// Returns the index of the path's P_Key in its port's table, or 0 if it is not there.  The member
-// bits may differ: a limited member talks to full ones (vol1 10.9.3).
+// Returns the index of the path's P_Key in its port's table, or 0 if the table does not have it.
+// The membership bits may differ, because limited members communicate with full members
+// (vol1 10.9.3).
 std::uint16_t Process::pkey_index_of(const rdmacm::PathInfo& path) const {
   const ipc::Port* const port = find_port(path.address.port);
   if (port == nullptr) return 0;
   const auto found = std::ranges::find_if(
-      port->pkeys, [&](Pkey ours) { return wire::pkeys_match(ours, {path.pkey}); });
+      port->pkeys, [&](Pkey entry) { return wire::pkeys_match(entry, {path.pkey}); });
   return found == port->pkeys.end() ? std::uint16_t{0}
                                     : static_cast<std::uint16_t>(found - port->pkeys.begin());
 }
 
-Result<void> Process::on_reply(const ipc::Envelope& envelope, bool complete) {
+Result<void> Process::on_reply(const ipc::Envelope& envelope, bool has_descriptors) {
   const auto leased = ipc::decode<ipc::Leased>(envelope);
-  if (leased && !complete) {
+  if (leased && !has_descriptors) {
     requests_.send(ipc::ReturnRange{leased->range});
     return requests_.fail_request(envelope.request,
                                   "no descriptor is free for the data sockets (see 'ulimit -n')");
@@ -193,8 +196,8 @@ Result<void> Process::on_unsent(const ToAgent& message) {
       "program's limit (see 'ulimit -n')");
 }
 
-// If this throws std::bad_alloc, the owner calls it again.  The last action of each step records
-// that the step is done, so that it is not repeated.
+// If this function throws std::bad_alloc, the owner calls it again.  The last action of each step
+// records that the step is done, so that it is not repeated.
 void Process::on_agent_gone(Time now) {
   leases_.numbers().clear();
   requests_.drop_unsent();
@@ -240,7 +243,7 @@ void Process::move_all_to_error(Time now) {
   table_.mark_outdated();
 }
 
-// Refuses QPs of a dead agent: they get no more packets.
+// Refuses a QP of a dead agent, because the QP receives no more packets.
 Result<void> Process::check_alive(hca::QpHandle qp) const {
   const auto info = VB_TRY(engine_.query_qp(qp));
   if (leases_.numbers().has_leased(info.qpn)) return {};
@@ -303,10 +306,10 @@ Result<hca::Path> ethernet_path(const ipc::GidEntry& entry, link::Address to) {
                           : "the GID at sgid_index is an IPv6 address and the destination's IPv4: "
                             "another GID index is needed (see ibv_devinfo -v)");
   }
-  const bool scoped = wire::is_link_local(entry.gid) || wire::is_link_local(destination) ||
-                      (wire::is_multicast(destination) && !wire::is_ipv4(destination));
+  const bool needs_interface = wire::is_link_local(entry.gid) || wire::is_link_local(destination) ||
+                               (wire::is_multicast(destination) && !wire::is_ipv4(destination));
   to.source = entry.gid;
-  to.interface = scoped ? entry.interface : 0;
+  to.interface = needs_interface ? entry.interface : 0;
   to.source_port = wire::source_port(to.flow_label);
   return hca::Path{.address = to, .sgid_index = static_cast<std::uint8_t>(entry.index)};
 }
@@ -330,7 +333,7 @@ Result<link::Address> infiniband_address(const ipc::Port& port, link::Address to
 }  // namespace
 
 Result<hca::Path> Process::path(std::uint32_t sgid_index, link::Address to) const {
-  if (!connected()) return fail(Errc::kDeviceFatal, kAgentGone);
+  if (!connected()) return fail(Errc::kDeviceFatal, kNoAgentText);
   const ipc::Port* const port = find_port(to.port);
   if (port == nullptr)
     return fail(Errc::kInvalidArgument, "the device has no port with this number");

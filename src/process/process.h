@@ -54,8 +54,8 @@ using Notice = std::variant<CqNotice, AsyncNotice, CmNotice>;
 // Holds one program's half of the stack: its engine, the QPN ranges it has leased, and its side of
 // the RDMA CM ids.  The other half is node::Node; they exchange ipc messages.
 //
-// Pure: packets, messages and time come in; the owner pulls packets, messages and notices.  A
-// program runs it between real sockets (client), a simulation between simulated ones (fabric).
+// Pure: the owner passes in packets, messages and time, and pulls packets, messages and notices.
+// The layer client runs it with real sockets, and the layer fabric with simulated sockets.
 //
 // A command is an asynchronous request.  It is done at once, or is Pending until the agent has
 // answered.  A completion runs inside on_message(), never inside the call that started it.  QPs,
@@ -70,8 +70,9 @@ using Notice = std::variant<CqNotice, AsyncNotice, CmNotice>;
 // If the agent dies, the program joins the next agent with hello().  To the program this looks like
 // an adapter that was unplugged and plugged in again.
 //   * Until then, commands for the agent fail with kDeviceFatal.
-//   * Old QPs stay in the error state, and no new QP has their numbers; they can be queried and
-//     destroyed.  Old ids can be destroyed; other calls on them fail with kDeviceFatal.
+//   * Old QPs remain in the error state.  They can be queried and destroyed, and no new QP gets
+//   their
+//     numbers.  Old ids can be destroyed; other calls on them fail with kDeviceFatal.
 //   * PDs, MRs, CQs and address handles belong to the program and do not change.
 //   * New QPs lease new ranges, and new ids are created with the new agent.
 //   * The new agent disconnects the peers of old connections.
@@ -82,7 +83,8 @@ using Notice = std::variant<CqNotice, AsyncNotice, CmNotice>;
 // process.cc implements the calls about the agent and QPs, and ids.cc those about ids and their
 // events.  connect.cc, paths.cc, services.cc and groups.cc implement the other calls about ids.
 //
-// Threads: one at a time (under the owner's lock), except for the engine's direct calls.
+// Only one thread at a time may call this class (under the owner's lock).  Direct calls of the
+// engine are the exception.
 class Process {
  public:
   // Limits the unsent messages for an agent that does not read.  At this limit, requests about ids
@@ -115,11 +117,12 @@ class Process {
   // ---- the agent ----
   // Sends Hello, the first message of a new connection.  REQUIRES: not connected().
   Started<ipc::Welcome> hello(Completion<ipc::Welcome> done);
-  // Handles a message of the agent.  After an error (the message is malformed) treat the agent as
-  // gone.  `complete` is true if the message came with its descriptors.  If a range comes without
-  // its sockets, this function returns the range to the agent, and the request for it fails with
-  // kSystem, EMFILE.
-  Result<void> on_message(std::span<const std::byte> message, Time now, bool complete = true);
+  // Handles a message of the agent.  After an error (the message is malformed), treat the agent as
+  // dead.  `has_descriptors` is true if the message came with its descriptors.  If a range comes
+  // without its sockets, this function returns the range to the agent, and the request for the
+  // range fails with kSystem, EMFILE.
+  Result<void> on_message(std::span<const std::byte> message, Time now,
+                          bool has_descriptors = true);
   std::optional<ToAgent> poll_message() { return requests_.poll(); }
   // Returns the number of unsent messages.
   std::size_t messages() const { return requests_.unsent(); }
@@ -164,7 +167,7 @@ class Process {
   Result<void> destroy_qp(hca::QpHandle qp, Time now);
   // Attaches the QP as hca::Engine::attach_multicast() does.  The sockets of its range become
   // members of the group on one interface of the host.  If `interface` is 0, they become members on
-  // all, including later ones.  On InfiniBand, `interface` is the number of a port.
+  // all interfaces, including later ones.  On InfiniBand, `interface` is the number of a port.
   Started<ipc::Done> attach_multicast(hca::QpHandle qp, const Gid& group, std::uint32_t interface,
                                       Completion<ipc::Done> done);
   // Detaches the QP on all interfaces.  Tells the agent without waiting for its reply.
@@ -206,8 +209,9 @@ class Process {
   // first service, for at most `timeout`.
   Started<ipc::Done> resolve_route(ConnectionHandle id, Duration timeout,
                                    Completion<ipc::Done> done);
-  // Replaces the path that the agent has found by this InfiniBand path, for an id whose address is
-  // resolved.  ROUTE_RESOLVED follows.  The port and the GID's index are those of the id.
+  // Gives the id this InfiniBand path instead of the path that the agent has found.  The address of
+  // the id must be resolved.  ROUTE_RESOLVED follows.  The port and the GID's index are those of
+  // the id.
   Started<ipc::Done> set_path(ConnectionHandle id, const rdmacm::PathInfo& path,
                               Completion<ipc::Done> done);
   struct ServiceWanted {
@@ -216,8 +220,9 @@ class Process {
     Duration timeout{};
   };
   // Asks the subnet administration of the id's port for services.  ADDRINFO_RESOLVED or
-  // ADDRINFO_ERROR follows; then connection() has the services.  kBadState: the id is not bound to
-  // a port, or has asked before.  kNotSupported: the port is not an InfiniBand port.
+  // ADDRINFO_ERROR follows; after a success connection() has the services.  Fails with kBadState if
+  // the id is not bound to a port, or has looked up services before.  Fails with kNotSupported if
+  // the port is not an InfiniBand port.
   Started<ipc::Done> find_services_for(ConnectionHandle id, const ServiceWanted& wanted);
   // Asks for services without an id.
   Started<ipc::ServicesFound> find_services(PortId port, const ServiceWanted& wanted,
@@ -279,8 +284,8 @@ class Process {
   }
 
   // Lets other programs of the user access this program's memory directly, with the rights in the
-  // table.  `direct` tells them how.  REQUIRES: there are no lanes yet, and the table outlives this
-  // object.
+  // table.  `direct` has the data that they need for the access.  REQUIRES: there are no lanes yet,
+  // and the table outlives this object.
   void publish(link::AccessTable& table, const ipc::DirectAccess& direct) {
     lanes_.publish(table);
     leases_.set_direct_access(direct);
@@ -288,9 +293,9 @@ class Process {
 
   // ---- packets and time ----
   void receive(const link::Arrival& arrival, Time now);
-  // Receives packets that wait in lanes.  Returns true if there were some.
+  // Receives packets that wait in lanes.  Returns true if there were packets.
   bool receive_lanes(Time now);
-  // Returns the lanes, for which the owner maps memory and wakes other programs.
+  // Returns the lanes.  The owner maps their memory and wakes the programs at their other ends.
   LaneManager& lanes() { return lanes_; }
   // Adds packets to the burst.  Returns true if the caller must send the burst and call again.
   bool transmit(link::Burst& burst, Time now);
@@ -301,7 +306,7 @@ class Process {
   std::optional<Notice> poll_notice();
 
  private:
-  // Sends the agent a request about an id.  Fails as find_alive() does.
+  // Sends the agent a request about an id.  Fails as find_with_agent() does.
   template <class Reply, class Message>
   Started<Reply> ask_about(ConnectionHandle id, Message message, Completion<Reply> done);
   // Sends the request without waiting for a reply, and moves the id to `next`.  If the agent
@@ -310,22 +315,25 @@ class Process {
   Started<ipc::Done> send_without_reply(Connection& connection, Connection::Stage next,
                                         Message message);
   Result<Connection*> find(ConnectionHandle id) const;
-  // Fails if the handle is stale, if the agent of the id is dead, or if kUnreadMax messages wait.
-  Result<Connection*> find_alive(ConnectionHandle id);
-  // Asks the agent to create the id, unless it was asked before and has not refused.
+  // Finds an id about which a request can be sent.  Fails if the handle is stale, if the agent of
+  // the id is dead, or if kUnreadMax messages wait.
+  Result<Connection*> find_with_agent(ConnectionHandle id);
+  // Asks the agent to create the id, unless an earlier request for this was sent and not refused.
   void create_in_agent(Connection& connection);
   // Wraps `done`, so that it also clears `unanswered` of the id if the agent has agreed.
   Completion<ipc::Done> mark_answered(ConnectionHandle id, Completion<ipc::Done> done);
-  Completion<ipc::Done> move_when_agreed(ConnectionHandle id, Connection::Stage stage,
-                                         Completion<ipc::Done> done) const;
+  // Wraps `done`, so that it also moves the id to `stage` if the agent has agreed.  The id does not
+  // move if another request has moved it meanwhile.
+  Completion<ipc::Done> set_stage_on_success(ConnectionHandle id, Connection::Stage stage,
+                                             Completion<ipc::Done> done) const;
   Result<void> check_qp(Qpn qpn) const;
   Result<void> move_qp(hca::QpHandle qp, const hca::QpAttributes& attributes, std::uint32_t mask,
                        Time now);
   void hand_over();
   std::vector<std::uint16_t> ranges_in_use() const;
-  Result<void> on_reply(const ipc::Envelope& envelope, bool complete);
+  Result<void> on_reply(const ipc::Envelope& envelope, bool has_descriptors);
   Result<void> on_devices(std::vector<ipc::Device> devices);
-  void note_port_changes(PortId port, const ipc::Port& before, const ipc::Port& now);
+  void report_port_changes(PortId port, const ipc::Port& before, const ipc::Port& now);
   bool is_of_this_host(const Gid& gid) const;
   Result<hca::Path> path_of(const rdmacm::PathInfo& from) const;
   std::uint16_t pkey_index_of(const rdmacm::PathInfo& path) const;
@@ -372,7 +380,7 @@ class Process {
   Result<void> prepare_qp(ConnectionHandle id, const hca::Engine::QpInfo& info, Time now);
   Result<void> move_to_error(Connection& connection, Time now);
 
-  // The order of the members matters: those that hold a Pending are destroyed before requests_.
+  // The members that hold a Pending come after requests_, because they must be destroyed before it.
   Config config_;
   AgentRequests requests_{};
   QpLeases leases_;
@@ -382,7 +390,7 @@ class Process {
   LaneManager lanes_;
   std::vector<ipc::Device> devices_{};  // empty without an agent
   bool hears_others_ = false;
-  // Holds connections of dead agents that have to be disconnected; at most ids_max.
+  // Holds the connections of dead agents that the next agent has to disconnect; at most ids_max.
   std::vector<rdmacm::PendingDisconnect> pending_disconnects_{};
   Pending hand_over_request_{};
   Connections connections_;

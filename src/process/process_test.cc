@@ -25,21 +25,22 @@ TEST_F(ProcessTest, OnlyTheFirstQpLeasesARange) {
 // refuses the lease, the QP takes a quarantined number at once.
 TEST_F(ProcessTest, ManyShortConnectionsLeaseMoreRanges) {
   const ConnectionHandle id = create_id(rdmacm::kPortSpaceNone);
-  keep(process_.resolve_address(id, {}, {.ip = kThere, .family = 4}, {}, [](const auto&) {}));
+  keep_pending(
+      process_.resolve_address(id, {}, {.ip = kRemoteGid, .family = 4}, {}, [](const auto&) {}));
   answer<ipc::ResolveAddress>(ipc::Done{});
   deliver(kFirstId, EventKind::kAddrResolved);
   ASSERT_TRUE(is_done(process_.resolve_route(id, std::chrono::seconds(1), {})));
-  const auto use = [&] {
+  const auto use_one_number = [&] {
     const auto qp = create_qp();
     ASSERT_TRUE(process_.set_qp(id, qp, kNow).has_value());
-    keep(process_.connect(id, {}, [](const auto&) {}));
-    (void)next<ipc::Connect>();
+    keep_pending(process_.connect(id, {}, [](const auto&) {}));
+    (void)expect_message<ipc::Connect>();
     ASSERT_TRUE(process_.destroy_qp(qp, kNow).has_value());
   };
-  for (std::uint32_t i = 0; i < ipc::kLeaseQpns; ++i) use();
+  for (std::uint32_t i = 0; i < ipc::kLeaseQpns; ++i) use_one_number();
   EXPECT_FALSE(process_.poll_message());
   std::optional<hca::QpHandle> made;
-  keep(process_.create_qp(init_, kNow, [&](auto qp) { made = qp.value(); }));
+  keep_pending(process_.create_qp(init_, kNow, [&](auto qp) { made = qp.value(); }));
   EXPECT_FALSE(made.has_value());
   answer<ipc::Lease>(ipc::Done{.failed = true, .code = Errc::kNoResources});
   ASSERT_TRUE(made.has_value());
@@ -52,7 +53,7 @@ TEST_F(ProcessTest, AQpWithARemotePeerExpectsPacketsFromOtherHosts) {
   const auto connect_to = [&](const Gid& peer) {
     const auto qp = create_qp();
     hca::QpAttributes a{.state = QpState::kInit};
-    a.path.address = {.source = kHere, .destination = peer, .source_port = 0xc123};
+    a.path.address = {.source = kLocalGid, .destination = peer, .source_port = 0xc123};
     a.destination_qpn = Qpn{0x456789};
     using namespace hca::attribute;
     const std::uint32_t to_init = kState | kPkeyIndex | kPort | kAccessFlags;
@@ -62,11 +63,11 @@ TEST_F(ProcessTest, AQpWithARemotePeerExpectsPacketsFromOtherHosts) {
         kState | kPath | kPathMtu | kDestinationQpn | kRqPsn | kMaxDestRdAtomic | kMinRnrTimer;
     ASSERT_TRUE(process_.modify_qp(qp, a, to_rtr, kNow).has_value());
   };
-  connect_to(kHere);
+  connect_to(kLocalGid);
   EXPECT_FALSE(process_.hears_others());
-  connect_to(kThere);
+  connect_to(kRemoteGid);
   EXPECT_TRUE(process_.hears_others());
-  connect_to(kHere);
+  connect_to(kLocalGid);
   EXPECT_TRUE(process_.hears_others());
 }
 
@@ -82,11 +83,11 @@ TEST_F(ProcessTest, APathBetweenAddressFamiliesIsRefusedWithAHint) {
   const auto path = [&](std::uint32_t index, const Gid& to) {
     return process_.path(index, {.destination = to, .has_grh = true});
   };
-  EXPECT_TRUE(path(0, kThere).has_value());
+  EXPECT_TRUE(path(0, kRemoteGid).has_value());
   for (const std::uint32_t index : {1u, 2u}) {
     EXPECT_TRUE(path(index, ipv6).has_value());
     EXPECT_TRUE(path(index, link_local).has_value());
-    const auto refused = path(index, kThere);
+    const auto refused = path(index, kRemoteGid);
     ASSERT_FALSE(refused.has_value()) << index;
     EXPECT_EQ(refused.error().code, Errc::kInvalidArgument);
     EXPECT_THAT(refused.error().context, ::testing::HasSubstr("another GID index is needed"));
@@ -149,26 +150,26 @@ TEST_F(ProcessTest, TheFirstRequestForAnIdCreatesItInTheAgent) {
 
   const ConnectionHandle id = create_id();
   EXPECT_FALSE(process_.poll_message());
-  keep(process_.listen(id, 1, [](const auto&) {}));
-  const auto [number, made] = next<ipc::CreateId>();
-  EXPECT_EQ(number, 0u) << "nobody waits for a reply";
+  keep_pending(process_.listen(id, 1, [](const auto&) {}));
+  const auto [number, made] = expect_message<ipc::CreateId>();
+  EXPECT_EQ(number, 0u) << "the message expects no reply";
   EXPECT_TRUE(ipc::is_name(made.id));
   EXPECT_EQ(ipc::index_of_name(made.id), ipc::index_of_name(kFirstId)) << "the index is free again";
   EXPECT_NE(made.id, kFirstId);
   EXPECT_EQ(made.port_space, rdmacm::kPortSpaceTcp);
-  const auto listen = next<ipc::Listen>();
-  EXPECT_NE(listen.first, 0u);
-  EXPECT_EQ(listen.second.id, made.id);
+  const auto listen = expect_message<ipc::Listen>();
+  EXPECT_NE(listen.request, 0u);
+  EXPECT_EQ(listen.message.id, made.id);
   deliver(kFirstId, EventKind::kAddrResolved);  // this event is for the destroyed id
   EXPECT_THAT(cm_notices(), IsEmpty());
   ASSERT_TRUE(process_.destroy_id(id).has_value());
-  EXPECT_EQ(next<ipc::DestroyId>().second.id, made.id);
+  EXPECT_EQ(expect_message<ipc::DestroyId>().message.id, made.id);
 }
 
-TEST_F(ProcessTest, ARefusalKeepsTheAgentsText) {
+TEST_F(ProcessTest, TheTextOfARefusalIsStored) {
   Error error{};
   const ConnectionHandle id = create_id();
-  keep(process_.listen(id, 1, [&](auto done) { error = done.error(); }));
+  keep_pending(process_.listen(id, 1, [&](auto done) { error = done.error(); }));
   answer<ipc::Listen>(
       ipc::Done{.failed = true, .code = Errc::kAddressInUse, .text = "port 7471 is taken"});
   EXPECT_EQ(error.code, Errc::kAddressInUse);
@@ -216,7 +217,7 @@ TEST_F(ProcessTest, AResponseMovesTheQpToRtsAndEstablishes) {
   EXPECT_EQ(moved.sq_psn, Psn{transition().sq_psn});
   EXPECT_EQ(moved.rq_psn, Psn{transition().rq_psn});
   EXPECT_TRUE(process_.hears_others());
-  EXPECT_EQ(next<ipc::Establish>().second.id, kFirstId);
+  EXPECT_EQ(expect_message<ipc::Establish>().message.id, kFirstId);
   const auto notices = cm_notices();
   ASSERT_THAT(notices, SizeIs(1));
   EXPECT_EQ(notices[0].event.kind, EventKind::kEstablished);
@@ -239,46 +240,46 @@ TEST_F(ProcessTest, ARejectAfterEstablishmentIsADisconnection) {
   EXPECT_EQ(state(qp), QpState::kRts);  // the QP works until the program disconnects
 }
 
-// If the agent reports invalid values, the peer is rejected and the program gets an error.
-TEST_F(ProcessTest, AResponseThatTheQpCannotTakeIsRejected) {
+// The agent reports an invalid MTU.  So the peer is rejected and the program gets an error.
+TEST_F(ProcessTest, AResponseWithInvalidValuesIsRejected) {
   const ConnectionHandle id = create_id();
   ASSERT_TRUE(process_.set_qp(id, create_qp(), kNow).has_value());
-  auto nonsense = transition();
-  nonsense.path_mtu = 9;
-  deliver(rdmacm::Event{.id = kFirstId, .kind = EventKind::kConnectResponse, .qp = nonsense});
-  EXPECT_EQ(next<ipc::Reject>().second.id, kFirstId);
+  auto invalid = transition();
+  invalid.path_mtu = 9;
+  deliver(rdmacm::Event{.id = kFirstId, .kind = EventKind::kConnectResponse, .qp = invalid});
+  EXPECT_EQ(expect_message<ipc::Reject>().message.id, kFirstId);
   EXPECT_EQ(cm_notices().at(0).event.kind, EventKind::kConnectError);
 }
 
 TEST_F(ProcessTest, AcceptMovesTheQpToRtsBeforeTheRepIsSent) {
   create_id();
-  const ConnectionHandle child = request(kFirstId);
+  const ConnectionHandle child = report_connect_request(kFirstId);
   const hca::QpHandle qp = create_qp();
   ASSERT_TRUE(process_.set_qp(child, qp, kNow).has_value());
-  keep(process_.accept(child, {.responder_resources = 0xff, .initiator_depth = 2}, kNow,
-                       [](const auto&) {}));
+  keep_pending(process_.accept(child, {.responder_resources = 0xff, .initiator_depth = 2}, kNow,
+                               [](const auto&) {}));
   EXPECT_EQ(state(qp), QpState::kRts);
-  const auto accept = next<ipc::Accept>().second;
+  const auto accept = expect_message<ipc::Accept>().message;
   EXPECT_EQ(accept.id, kChildId);
   EXPECT_EQ(accept.param.psn, transition().rq_psn);
-  EXPECT_EQ(accept.param.responder_resources, 4);  // the peer's offer
+  EXPECT_EQ(accept.param.responder_resources, 4);  // the limit that the peer offers
   EXPECT_EQ(accept.param.initiator_depth, 2);      // the program's own limit
 }
 
 TEST_F(ProcessTest, DestroyingAListenerDestroysUnseenRequests) {
   const ConnectionHandle listener = create_id();
-  keep(process_.listen(listener, 1, [](const auto&) {}));
+  keep_pending(process_.listen(listener, 1, [](const auto&) {}));
   answer<ipc::Listen>(ipc::Done{});
   deliver(rdmacm::Event{.id = kChildId, .listen_id = kFirstId, .kind = EventKind::kConnectRequest});
   ASSERT_TRUE(process_.destroy_id(listener).has_value());
-  EXPECT_EQ(next<ipc::DestroyId>().second.id, kFirstId);
-  EXPECT_EQ(next<ipc::DestroyId>().second.id, kChildId);
+  EXPECT_EQ(expect_message<ipc::DestroyId>().message.id, kFirstId);
+  EXPECT_EQ(expect_message<ipc::DestroyId>().message.id, kChildId);
   EXPECT_THAT(cm_notices(), IsEmpty());
 }
 
 TEST_F(ProcessTest, ARequestForADestroyedListenerIsRefused) {
   deliver(rdmacm::Event{.id = kChildId, .listen_id = kFirstId, .kind = EventKind::kConnectRequest});
-  EXPECT_EQ(next<ipc::DestroyId>().second.id, kChildId);
+  EXPECT_EQ(expect_message<ipc::DestroyId>().message.id, kChildId);
   deliver(kFirstId, EventKind::kEstablished);  // this event is for an id that does not exist
   EXPECT_THAT(cm_notices(), IsEmpty());
 }
@@ -294,7 +295,7 @@ TEST_F(ProcessTest, ASecondQpOfAnIdReplacesTheFirst) {
 }
 
 // DAPL creates its QP on one id and accepts with it on another.
-TEST_F(ProcessTest, AQpGivenToAnotherIdLeavesTheFirst) {
+TEST_F(ProcessTest, GivingAQpToAnotherIdRemovesItFromTheFirst) {
   const ConnectionHandle first = create_id();
   const ConnectionHandle second = create_id();
   const hca::QpHandle qp = create_qp();
@@ -363,7 +364,7 @@ class OwnLane : public ProcessTest {
     process_.set_qp_table(std::as_writable_bytes(std::span(memory_)));
     process_.lanes().enable();
     init_.type = hca::QpType::kUd;
-    qp_ = create_qp_after_messages();
+    qp_ = drop_messages_and_create_qp();
     using namespace hca::attribute;
     for (const auto& [state, mask] :
          {std::pair(QpState::kInit, kState | kPkeyIndex | kPort | kQkey),
@@ -371,7 +372,7 @@ class OwnLane : public ProcessTest {
       process_.modify_qp(qp_, {.state = state}, mask, kNow).value();
     }
     ah_ = process_.engine()
-              .create_ah(init_.pd, {.address = {.source = kHere, .destination = kHere}})
+              .create_ah(init_.pd, {.address = {.source = kLocalGid, .destination = kLocalGid}})
               .value();
   }
   // Sends a datagram.  Returns true if it left by UDP.
@@ -430,24 +431,25 @@ TEST_F(ProcessTest, TheLimitOfIdsHasACounter) {
 TEST_F(ProcessTest, WhenTheAgentDiesRequestsFailAndQpsFlush) {
   const ConnectionHandle id = create_id();
   const hca::QpHandle id_qp = create_qp();
-  const hca::QpHandle lone_qp = create_qp();  // a QP without an id
+  const hca::QpHandle qp_without_id = create_qp();
   ASSERT_TRUE(process_.set_qp(id, id_qp, kNow).has_value());
   using namespace hca::attribute;
   ASSERT_TRUE(process_
-                  .modify_qp(lone_qp, {.state = QpState::kInit},
+                  .modify_qp(qp_without_id, {.state = QpState::kInit},
                              kState | kPkeyIndex | kPort | kAccessFlags, kNow)
                   .has_value());
-  for (const auto qp : {id_qp, lone_qp}) {
+  for (const auto qp : {id_qp, qp_without_id}) {
     ASSERT_TRUE(process_.engine().post_recv(qp, {.wr_id = 9}).has_value());
   }
   std::vector<Errc> codes;
-  keep(process_.listen(id, 1, [&](auto done) { codes.push_back(done.error().code); }));
-  keep(process_.set_option(id, 0, 0, 0, [&](auto done) { codes.push_back(done.error().code); }));
+  keep_pending(process_.listen(id, 1, [&](auto done) { codes.push_back(done.error().code); }));
+  keep_pending(
+      process_.set_option(id, 0, 0, 0, [&](auto done) { codes.push_back(done.error().code); }));
   process_.on_agent_gone(kNow);
   process_.on_agent_gone(kNow);  // a second call does nothing
   EXPECT_THAT(codes, ::testing::ElementsAre(Errc::kDeviceFatal, Errc::kDeviceFatal));
   EXPECT_EQ(state(id_qp), QpState::kError);
-  EXPECT_EQ(state(lone_qp), QpState::kError);
+  EXPECT_EQ(state(qp_without_id), QpState::kError);
   std::vector<hca::WorkCompletion> done(4);
   EXPECT_EQ(process_.engine().poll_cq(init_.recv_cq, done).value(), 2u);
   EXPECT_EQ(done[0].status, hca::WcStatus::kFlushed);
@@ -466,7 +468,7 @@ TEST_F(ProcessTest, WhenTheAgentDiesRequestsFailAndQpsFlush) {
 
 TEST_F(ProcessTest, WithoutAnAgentEveryRequestFailsAtOnce) {
   create_id();
-  const ConnectionHandle child = request(kFirstId);
+  const ConnectionHandle child = report_connect_request(kFirstId);
   ASSERT_TRUE(process_.set_qp(child, create_qp(), kNow).has_value());
   process_.on_agent_gone(kNow);
   const auto fatal = [](const auto& started) {
@@ -487,7 +489,7 @@ TEST_F(ProcessTest, WithoutAnAgentEveryRequestFailsAtOnce) {
   EXPECT_FALSE(process_.poll_message());
 }
 
-TEST_F(ProcessTest, ACompletionMayDropAnotherRequestWhenTheAgentGoes) {
+TEST_F(ProcessTest, ACompletionMayDropAnotherRequestWhenTheAgentDies) {
   const ConnectionHandle id = create_id();
   std::optional<Pending> second;
   bool completed = false;
@@ -531,14 +533,14 @@ TEST_F(ProcessTest, RandomMessagesDoNoHarm) {
       bytes[random.below(bytes.size())] = static_cast<std::byte>(random.next());
     }
     (void)process_.on_message(bytes, kNow).has_value();
-    if (i % 16 == 0) keep(process_.listen(id, 1, [](const auto&) {}));
+    if (i % 16 == 0) keep_pending(process_.listen(id, 1, [](const auto&) {}));
     if (i % 64 == 0) (void)process_.create_id(0x106, 2, 0).has_value();
     while (process_.poll_message()) {
     }
     while (const auto notice = process_.poll_notice()) {
       const auto* cm = std::get_if<CmNotice>(&*notice);
       if (cm == nullptr || !cm->new_id) continue;
-      keep(process_.accept(cm->new_id, {}, kNow, [](const auto&) {}));
+      keep_pending(process_.accept(cm->new_id, {}, kNow, [](const auto&) {}));
       if (random.chance({3, 4})) (void)process_.destroy_id(cm->new_id).has_value();
     }
   }

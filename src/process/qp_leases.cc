@@ -5,7 +5,7 @@ namespace verbena::process {
 Started<hca::QpHandle> QpLeases::create_qp(const hca::QpInit& init, Time now, bool send_qp_table,
                                            Completion<hca::QpHandle> done) {
   if (const auto qpn = numbers_.choose(now, in_use())) return engine_.create_qp(init, *qpn);
-  if (!requests_.is_open()) return Result<hca::QpHandle>(fail(Errc::kDeviceFatal, kAgentGone));
+  if (!requests_.is_open()) return Result<hca::QpHandle>(fail(Errc::kDeviceFatal, kNoAgentText));
   const std::uint64_t ticket = next_ticket_++;
   waiting_.emplace(ticket, WaitingQp{init, std::move(done)});
   if (!lease_pending_) lease(send_qp_table);
@@ -34,7 +34,10 @@ void QpLeases::on_leased(const Result<ipc::Leased>& leased, bool send_qp_table) 
     // quarantined number.
     const auto qpn =
         leased ? numbers_.choose(Time{}, in_use()) : numbers_.choose_quarantined(in_use());
-    if (leased && !qpn) return lease_pending_ ? void() : lease(send_qp_table);
+    if (leased && !qpn) {
+      if (!lease_pending_) lease(send_qp_table);
+      return;
+    }
     WaitingQp waiting = std::move(waiting_.extract(waiting_.begin()).mapped());
     if (qpn) {
       waiting.done(engine_.create_qp(waiting.init, *qpn));

@@ -18,14 +18,15 @@ namespace verbena::process {
 // number is free.
 class QpLeases {
  public:
-  // REQUIRES: both outlive this object.
+  // REQUIRES: `engine` and `requests` outlive this object.
   QpLeases(hca::Engine& engine, AgentRequests& requests, Random random)
       : engine_(engine), requests_(requests), random_(random) {}
 
   // If `send_qp_table` is set, a request for a range carries the descriptor of the QP table.
   Started<hca::QpHandle> create_qp(const hca::QpInit& init, Time now, bool send_qp_table,
                                    Completion<hca::QpHandle> done);
-  // Sets the access to this program's memory that requests for ranges announce.
+  // Sets the data for direct access to this program's memory.  Later lease requests send the data
+  // to the agent.
   void set_direct_access(const ipc::DirectAccess& direct) { direct_ = direct; }
   QpNumbers& numbers() { return numbers_; }
   const QpNumbers& numbers() const { return numbers_; }

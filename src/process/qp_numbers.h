@@ -54,8 +54,8 @@ class QpNumbers {
   std::span<const std::uint16_t> ranges() const { return ranges_; }
   bool has_leased(Qpn qpn) const { return index_of_range(qpn) < ranges_.size(); }
 
-  // Returns a number that may be used now: a new number, or else the number that was released
-  // first.  `in_use(Qpn)` tells whether a QP has the number.
+  // Returns a number that may be used now: a new number if there is one, or the number that was
+  // released first.  `in_use(Qpn)` tells whether a QP has the number.
   std::optional<Qpn> choose(Time now, auto&& in_use) {
     while (!unused_.empty()) {
       const Qpn qpn{unused_.back()};
@@ -70,7 +70,7 @@ class QpNumbers {
     if (quarantined_.empty() || quarantined_.front().until > now) return std::nullopt;
     return choose_quarantined(in_use);
   }
-  // Returns the number that was quarantined first, even if its time is not over.
+  // Returns the number that was quarantined first, even if its quarantine has not ended.
   std::optional<Qpn> choose_quarantined(auto&& in_use) {
     while (!quarantined_.empty()) {
       const Qpn qpn = quarantined_.front().qpn;

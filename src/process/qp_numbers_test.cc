@@ -18,7 +18,8 @@ class QpNumbersTest : public testing::Test {
  protected:
   QpNumbersTest() { numbers.add_range(kOnlyRange, random); }
   std::optional<Qpn> choose(Time now = kFirstUse) { return numbers.choose(now, kNotInUse); }
-  // Takes every number, lets a peer know it, and gives it back.  Returns the numbers in order.
+  // Chooses every number, marks it as known to a peer and releases it.  Returns the numbers in
+  // order.
   std::vector<Qpn> use_all() {
     std::vector<Qpn> used;
     for (std::uint32_t i = 0; i < kAll; ++i) {
@@ -33,7 +34,7 @@ class QpNumbersTest : public testing::Test {
   QpNumbers numbers;
 };
 
-TEST_F(QpNumbersTest, EachNumberOfARangeIsGivenOnce) {
+TEST_F(QpNumbersTest, EachNumberOfARangeIsChosenOnce) {
   std::set<Qpn> seen;
   for (std::uint32_t i = 0; i < kAll; ++i) {
     const auto qpn = choose();
@@ -46,7 +47,7 @@ TEST_F(QpNumbersTest, EachNumberOfARangeIsGivenOnce) {
 }
 
 // In a random order, one pair of neighbours in 2,048 has adjacent numbers by chance.
-TEST_F(QpNumbersTest, NumbersAreGivenInRandomOrder) {
+TEST_F(QpNumbersTest, NumbersAreChosenInRandomOrder) {
   int neighbours = 0;
   Qpn last = *choose();
   for (std::uint32_t i = 1; i < kAll; ++i) {
@@ -84,13 +85,13 @@ TEST_F(QpNumbersTest, ANewRangeIsUsedBeforeQuarantinedNumbers) {
   EXPECT_THAT(numbers.ranges(), testing::ElementsAre(kOnlyRange, kOnlyRange + 1));
 }
 
-TEST_F(QpNumbersTest, TheOldestQuarantinedNumberMayBeTakenEarly) {
+TEST_F(QpNumbersTest, TheOldestQuarantinedNumberMayBeChosenEarly) {
   const std::vector<Qpn> used = use_all();
   EXPECT_EQ(numbers.choose_quarantined(kNotInUse), used[0]);
   EXPECT_FALSE(choose().has_value());
 }
 
-TEST_F(QpNumbersTest, NumbersInUseAreNotGiven) {
+TEST_F(QpNumbersTest, NumbersInUseAreNotChosen) {
   Random same_order{1};
   QpNumbers copy;
   copy.add_range(kOnlyRange, same_order);
@@ -103,7 +104,7 @@ TEST_F(QpNumbersTest, NumbersInUseAreNotGiven) {
   EXPECT_FALSE(numbers.choose(kFirstUse, in_use).has_value());
 }
 
-TEST_F(QpNumbersTest, NumbersOfADeadAgentsRangeAreForgotten) {
+TEST_F(QpNumbersTest, NumbersOfADeadAgentsRangeAreNotChosen) {
   const Qpn old = *choose();
   numbers.clear();
   numbers.release(old, kFirstUse);

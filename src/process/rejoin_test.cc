@@ -25,8 +25,8 @@ class Rejoin : public ProcessTest {
                           .pending_disconnect = pending_disconnect()});
     const ConnectionHandle child = cm_notices().at(0).new_id;
     EXPECT_TRUE(process_.set_qp(child, qp, kNow));
-    keep(process_.accept(child, {}, kNow, [](auto done) { EXPECT_TRUE(done); }));
-    (void)next<ipc::Accept>();
+    keep_pending(process_.accept(child, {}, kNow, [](auto done) { EXPECT_TRUE(done); }));
+    (void)expect_message<ipc::Accept>();
     deliver(kChildId, EventKind::kEstablished);
     (void)listener;
     return child;
@@ -40,7 +40,7 @@ class Rejoin : public ProcessTest {
     return types;
   }
   static rdmacm::PendingDisconnect pending_disconnect() {
-    return {.address = {.source = kHere, .destination = kThere},
+    return {.address = {.source = kLocalGid, .destination = kRemoteGid},
             .local_comm_id = {7},
             .remote_comm_id = {8},
             .remote_qpn = {0x456789}};
@@ -58,29 +58,29 @@ TEST_F(Rejoin, ConnectionsOfADeadAgentAreHandedToTheNextOne) {
   accept_connection(qp);
   agent_dies();
   join_agent();
-  const auto message = next<ipc::HandOver>();
-  EXPECT_THAT(message.second.ranges, ElementsAre(kRange));
+  const auto hand_over = expect_message<ipc::HandOver>();
+  EXPECT_THAT(hand_over.message.ranges, ElementsAre(kRange));
   rdmacm::PendingDisconnect expected = pending_disconnect();
   expected.local_qpn = qpn(qp);
-  EXPECT_THAT(message.second.disconnects, ElementsAre(expected));
-  deliver(ipc::encode(message.first, ipc::Done{}));
+  EXPECT_THAT(hand_over.message.disconnects, ElementsAre(expected));
+  deliver(ipc::encode(hand_over.request, ipc::Done{}));
 
-  // That agent has taken over, so the program hands nothing over to a third agent.
+  // The second agent has replied, so the program hands nothing over to a third agent.
   EXPECT_TRUE(process_.destroy_qp(qp, kNow));
   agent_dies();
   join_agent();
   EXPECT_FALSE(process_.poll_message());
 }
 
-TEST_F(Rejoin, HandOverIsRepeatedIfTheNextAgentDiesToo) {
+TEST_F(Rejoin, HandOverIsRepeatedIfTheNextAgentAlsoDies) {
   const hca::QpHandle qp = create_qp();
   accept_connection(qp);
   agent_dies();
   join_agent();
-  EXPECT_THAT(next<ipc::HandOver>().second.disconnects, ::testing::SizeIs(1));
+  EXPECT_THAT(expect_message<ipc::HandOver>().message.disconnects, ::testing::SizeIs(1));
   agent_dies();
   join_agent();
-  EXPECT_THAT(next<ipc::HandOver>().second.disconnects, ::testing::SizeIs(1));
+  EXPECT_THAT(expect_message<ipc::HandOver>().message.disconnects, ::testing::SizeIs(1));
 }
 
 TEST_F(Rejoin, ConnectionOfADestroyedIdIsHandedOver) {
@@ -90,7 +90,7 @@ TEST_F(Rejoin, ConnectionOfADestroyedIdIsHandedOver) {
   EXPECT_TRUE(process_.destroy_id(id));
   EXPECT_TRUE(process_.destroy_qp(qp, kNow));
   join_agent();
-  const auto message = next<ipc::HandOver>().second;
+  const auto message = expect_message<ipc::HandOver>().message;
   EXPECT_THAT(message.disconnects, ::testing::SizeIs(1));
   EXPECT_THAT(message.ranges, IsEmpty());
 }
@@ -111,7 +111,7 @@ TEST_F(Rejoin, OldObjectsFailAndNewOnesWork) {
   agent_dies();
   EXPECT_EQ(state(old), QpState::kError);
   join_agent();
-  (void)next<ipc::HandOver>();
+  (void)expect_message<ipc::HandOver>();
 
   const auto code = [](const Result<void>& result) {
     return result ? std::nullopt : std::optional(result.error().code);
@@ -125,7 +125,7 @@ TEST_F(Rejoin, OldObjectsFailAndNewOnesWork) {
   EXPECT_EQ(std::get<Result<ipc::Done>>(result).error().code, Errc::kDeviceFatal);
 
   hca::QpHandle made{};
-  keep(process_.create_qp(init_, kNow, [&](auto qp) { made = qp.value(); }));
+  keep_pending(process_.create_qp(init_, kNow, [&](auto qp) { made = qp.value(); }));
   answer<ipc::Lease>(ipc::Leased{kNextRange});
   EXPECT_EQ(qpn(made).value >> 12, kNextRange);
   const ConnectionHandle id = create_id();
@@ -138,14 +138,14 @@ TEST_F(Rejoin, OldObjectsFailAndNewOnesWork) {
 
 // The new agent may lease the same range to the program again.  New QPs get no numbers that old QPs
 // still have.
-TEST_F(Rejoin, NumbersOfOldQpsAreNotGivenAgain) {
+TEST_F(Rejoin, NewQpsGetNoNumbersOfOldQps) {
   std::vector<hca::QpHandle> qps;
   for (int i = 0; i < 4000; ++i) qps.push_back(create_qp());
   std::set<std::uint32_t> numbers;
   for (const auto qp : qps) numbers.insert(qpn(qp).value);
   agent_dies();
   join_agent();
-  (void)next<ipc::HandOver>();
+  (void)expect_message<ipc::HandOver>();
   for (int i = 0; i < 96; ++i) EXPECT_TRUE(numbers.insert(qpn(create_qp()).value).second);
 }
 
@@ -153,7 +153,7 @@ TEST_F(Rejoin, HelloIsTheFirstMessageToTheNextAgent) {
   const ConnectionHandle id = create_id();
   agent_dies();
   EXPECT_TRUE(process_.destroy_id(id));
-  join_agent();  // checks the first message
+  join_agent();  // checks that the first message is Hello
   EXPECT_FALSE(process_.poll_message());
 }
 
@@ -172,19 +172,19 @@ TEST_F(Rejoin, ManyConnectionsAreHandedOverInSeveralMessages) {
                           .qp_type = 2,
                           .qp = transition(),
                           .pending_disconnect = pending});
-    keep(process_.accept(cm_notices().at(0).new_id, {.qpn = own.value}, kNow, [](auto) {}));
-    (void)next<ipc::Accept>();
+    keep_pending(process_.accept(cm_notices().at(0).new_id, {.qpn = own.value}, kNow, [](auto) {}));
+    (void)expect_message<ipc::Accept>();
   }
   agent_dies();
   join_agent();
-  const auto first = next<ipc::HandOver>();
-  EXPECT_EQ(first.second.disconnects.size(), ipc::HandOver::kDisconnectsMax);
-  EXPECT_LE(ipc::encode(1, first.second).size(), ipc::kMessageBytesMax);
+  const auto first = expect_message<ipc::HandOver>();
+  EXPECT_EQ(first.message.disconnects.size(), ipc::HandOver::kDisconnectsMax);
+  EXPECT_LE(ipc::encode(1, first.message).size(), ipc::kMessageBytesMax);
   EXPECT_FALSE(process_.poll_message()) << "the second message waits for the first reply";
-  deliver(ipc::encode(first.first, ipc::Done{}));
-  const auto second = next<ipc::HandOver>();
-  EXPECT_EQ(second.second.disconnects.size(), 3u);
-  EXPECT_EQ(second.second.disconnects[2].local_comm_id, CommId{100 + kMany - 1});
+  deliver(ipc::encode(first.request, ipc::Done{}));
+  const auto second = expect_message<ipc::HandOver>();
+  EXPECT_EQ(second.message.disconnects.size(), 3u);
+  EXPECT_EQ(second.message.disconnects[2].local_comm_id, CommId{100 + kMany - 1});
 }
 
 // ---- leases
@@ -192,15 +192,15 @@ TEST_F(Rejoin, ManyConnectionsAreHandedOverInSeveralMessages) {
 TEST_F(Rejoin, ManyFirstQpsAtOnceLeaseOneRange) {
   std::vector<hca::QpHandle> made;
   for (int i = 0; i < 3; ++i) {
-    keep(process_.create_qp(init_, kNow, [&](auto qp) { made.push_back(qp.value()); }));
+    keep_pending(process_.create_qp(init_, kNow, [&](auto qp) { made.push_back(qp.value()); }));
   }
   {
     const auto dropped = process_.create_qp(init_, kNow, [](auto) { FAIL() << "it was dropped"; });
     ASSERT_TRUE(std::holds_alternative<Pending>(dropped));
   }
-  const auto request = next<ipc::Lease>();
-  EXPECT_FALSE(process_.poll_message()) << "one lease for all";
-  deliver(ipc::encode(request.first, ipc::Leased{kRange}));
+  const auto lease = expect_message<ipc::Lease>();
+  EXPECT_FALSE(process_.poll_message()) << "one lease serves all requests";
+  deliver(ipc::encode(lease.request, ipc::Leased{kRange}));
   ASSERT_EQ(made.size(), 3u);
   EXPECT_NE(qpn(made[0]), qpn(made[1]));
   EXPECT_THAT(process_.ranges(), ElementsAre(kRange));
@@ -209,7 +209,7 @@ TEST_F(Rejoin, ManyFirstQpsAtOnceLeaseOneRange) {
 TEST_F(Rejoin, ARefusedLeaseFailsAllWaitingQps) {
   int refused = 0;
   for (int i = 0; i < 3; ++i) {
-    keep(process_.create_qp(init_, kNow, [&](auto qp) {
+    keep_pending(process_.create_qp(init_, kNow, [&](auto qp) {
       EXPECT_EQ(qp.error().code, Errc::kUnreachable);
       ++refused;
     }));
@@ -219,23 +219,25 @@ TEST_F(Rejoin, ARefusedLeaseFailsAllWaitingQps) {
   create_qp();  // requests a new lease
 }
 
-// The program is at its limit of descriptors: this call fails, and the next one may succeed.
+// The program has reached its limit of descriptors.  So this call fails, and the next one may
+// succeed.
 TEST_F(Rejoin, ARangeWithoutItsSocketsIsReturned) {
   Error error{};
-  keep(process_.create_qp(init_, kNow, [&](auto qp) { error = qp.error(); }));
-  const auto request = next<ipc::Lease>();
-  ASSERT_TRUE(process_.on_message(ipc::encode(request.first, ipc::Leased{kRange}), kNow, false));
+  keep_pending(process_.create_qp(init_, kNow, [&](auto qp) { error = qp.error(); }));
+  const auto lease = expect_message<ipc::Lease>();
+  ASSERT_TRUE(process_.on_message(ipc::encode(lease.request, ipc::Leased{kRange}), kNow, false));
   EXPECT_EQ(to_errno(error), EMFILE);
-  EXPECT_EQ(next<ipc::ReturnRange>().second.range, kRange);
+  EXPECT_EQ(expect_message<ipc::ReturnRange>().message.range, kRange);
   EXPECT_THAT(process_.ranges(), IsEmpty());
   EXPECT_TRUE(process_.connected());
   create_qp();
 }
 
-// The kernel takes no more descriptors of this user: this call fails, and the next one may succeed.
-TEST_F(Rejoin, ARequestWithARefusedDescriptorFailsAndTheAgentStays) {
+// The kernel accepts no more descriptors of this user.  So this call fails, and the next one may
+// succeed.
+TEST_F(Rejoin, ARefusedDescriptorFailsOnlyItsRequest) {
   Error error{};
-  keep(process_.create_qp(init_, kNow, [&](auto qp) { error = qp.error(); }));
+  keep_pending(process_.create_qp(init_, kNow, [&](auto qp) { error = qp.error(); }));
   const auto message = process_.poll_message();
   ASSERT_TRUE(message.has_value());
   ASSERT_TRUE(process_.on_unsent(*message).has_value());
@@ -260,7 +262,7 @@ TEST_F(Rejoin, PortChangesRaiseEvents) {
 
 TEST_F(Rejoin, GidTableChangesRaiseEvents) {
   ipc::Port more = port();
-  more.gids.push_back({.gid = kThere, .interface = 2, .index = 1});
+  more.gids.push_back({.gid = kRemoteGid, .interface = 2, .index = 1});
   report_port(more);
   EXPECT_THAT(async_events(), ElementsAre(18u));  // IBV_EVENT_GID_CHANGE
   more.gids[1].mtu_bytes = 9000;                  // does not change the GID table

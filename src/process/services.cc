@@ -13,7 +13,7 @@ using rdmacm::EventKind;
 
 Started<ipc::Done> Process::set_path(ConnectionHandle id, const rdmacm::PathInfo& path,
                                      Completion<ipc::Done> done) {
-  const auto found = find_alive(id);
+  const auto found = find_with_agent(id);
   if (!found) return failed(found.error());
   const Connection& connection = **found;
   if (connection.stage != Stage::kAddressResolved) {
@@ -37,7 +37,7 @@ Started<ipc::Done> Process::set_path(ConnectionHandle id, const rdmacm::PathInfo
 
 // Each id looks up services once, as on Linux, because the answer decides the id's destination.
 Started<ipc::Done> Process::find_services_for(ConnectionHandle id, const ServiceWanted& wanted) {
-  const auto found = find_alive(id);
+  const auto found = find_with_agent(id);
   if (!found) return failed(found.error());
   Connection& connection = **found;
   if (connection.bound && !is_on_subnet(connection)) {
@@ -58,18 +58,18 @@ Started<ipc::Done> Process::find_services_for(ConnectionHandle id, const Service
 
 Started<ipc::ServicesFound> Process::find_services(PortId port, const ServiceWanted& wanted,
                                                    Completion<ipc::ServicesFound> done) {
-  if (!connected()) return Result<ipc::ServicesFound>(fail(Errc::kDeviceFatal, kAgentGone));
+  if (!connected()) return Result<ipc::ServicesFound>(fail(Errc::kDeviceFatal, kNoAgentText));
   return requests_.ask<ipc::ServicesFound>(message_of(port, wanted), std::move(done));
 }
 
 Started<ipc::ServiceAdded> Process::add_service(PortId port, const ipc::Service& service,
                                                 Completion<ipc::ServiceAdded> done) {
-  if (!connected()) return Result<ipc::ServiceAdded>(fail(Errc::kDeviceFatal, kAgentGone));
+  if (!connected()) return Result<ipc::ServiceAdded>(fail(Errc::kDeviceFatal, kNoAgentText));
   return requests_.ask<ipc::ServiceAdded>(ipc::AddService{port, service}, std::move(done));
 }
 
 Started<ipc::Done> Process::remove_service(std::uint64_t registration, Completion<ipc::Done> done) {
-  if (!connected()) return failed({Errc::kDeviceFatal, 0, kAgentGone});
+  if (!connected()) return failed({Errc::kDeviceFatal, 0, kNoAgentText});
   return requests_.ask<ipc::Done>(ipc::RemoveService{registration}, std::move(done));
 }
 
@@ -95,7 +95,7 @@ void Process::on_services(ConnectionHandle id, Result<ipc::ServicesFound> reply)
     notice.event.kind = EventKind::kAddrInfoError;
     notice.event.status = -to_errno(reply.error());
     notice.why = reply.error().from_agent ? last_text() : reply.error().context;
-    connection.service_lookup.reset();  // the program may ask again
+    connection.service_lookup.reset();  // the program may look up services again
   }
   notices_.push_back(std::move(notice));
 }
@@ -114,7 +114,7 @@ Started<ipc::Done> Process::resolve_service(ConnectionHandle id, Duration timeou
           {},
           {.ip = service.gid, .family = 6, .by_gid = true, .service = service.service_id},
           timeout},
-      move_when_agreed(id, Stage::kResolving, std::move(done)));
+      set_stage_on_success(id, Stage::kResolving, std::move(done)));
 }
 
 // Turns an event about the address into an event about the route.

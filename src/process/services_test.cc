@@ -2,8 +2,8 @@
 
 #include "process/fixture_test.h"
 
-// Tests paths and services of ids on InfiniBand.  The test acts as the agent, and so as the subnet
-// administration.
+// Tests paths and services of ids on InfiniBand.  The test acts as the agent, so it also gives the
+// answers of the subnet administration.
 
 namespace verbena::process {
 namespace {
@@ -46,11 +46,11 @@ class IdsOnInfiniband : public ProcessTest {
   ConnectionHandle bound_id() {
     const ConnectionHandle id = create_id(rdmacm::kPortSpaceIb);
     const rdmacm::SocketAddress at{.ip = kOwnGid, .family = 6, .by_gid = true};
-    keep(process_.bind(id, at, [](auto) {}));
+    keep_pending(process_.bind(id, at, [](auto) {}));
     answer<ipc::Bind>(ipc::Bound{.source = at, .on_device = true, .path = path({})});
     return id;
   }
-  Started<ipc::Done> find(ConnectionHandle id) {
+  Started<ipc::Done> find_services(ConnectionHandle id) {
     return process_.find_services_for(id, {.service_id = ServiceId{7}, .timeout = 3s});
   }
   const Connection& connection(ConnectionHandle id) { return *process_.connection(id).value(); }
@@ -59,18 +59,18 @@ class IdsOnInfiniband : public ProcessTest {
 TEST_F(IdsOnInfiniband, SetPathReplacesThePathThatTheAgentHasFound) {
   const ConnectionHandle id = create_id();
   EXPECT_EQ(error_of(process_.set_path(id, path({9}), {})), Errc::kBadState);
-  EXPECT_TRUE(is_done(process_.resolve_address(id, {}, {.ip = kThere, .family = 4}, {}, {})));
+  EXPECT_TRUE(is_done(process_.resolve_address(id, {}, {.ip = kRemoteGid, .family = 4}, {}, {})));
   drop_messages();
   deliver(rdmacm::Event{.id = kFirstId, .kind = EventKind::kAddrResolved, .path = path({6})});
   EXPECT_THAT(cm_notices(), SizeIs(1));
 
-  keep(process_.set_path(id, path({9}), [](auto) {}));
+  keep_pending(process_.set_path(id, path({9}), [](auto) {}));
   answer<ipc::SetPath>(ipc::refusal({Errc::kInvalidArgument, 0, "no"}));
   EXPECT_THAT(cm_notices(), SizeIs(0));
   EXPECT_EQ(connection(id).path.address.destination_lid, Lid{6});
 
   bool done = false;
-  keep(process_.set_path(id, path({9}), [&](auto result) { done = result.has_value(); }));
+  keep_pending(process_.set_path(id, path({9}), [&](auto result) { done = result.has_value(); }));
   answer<ipc::SetPath>(ipc::Done{});
   EXPECT_TRUE(done);
   const auto notices = cm_notices();
@@ -84,9 +84,9 @@ TEST_F(IdsOnInfiniband, SetPathReplacesThePathThatTheAgentHasFound) {
 
 TEST_F(IdsOnInfiniband, TheFirstServiceThatIsFoundIsTheDestination) {
   const ConnectionHandle id = bound_id();
-  EXPECT_TRUE(is_done(find(id)));
-  EXPECT_EQ(error_of(find(id)), Errc::kBadState) << "a lookup is under way";
-  const auto [number, find_request] = next<ipc::FindServices>();
+  EXPECT_TRUE(is_done(find_services(id)));
+  EXPECT_EQ(error_of(find_services(id)), Errc::kBadState) << "a lookup is under way";
+  const auto [number, find_request] = expect_message<ipc::FindServices>();
   EXPECT_FALSE(find_request.by_name);
   EXPECT_TRUE(find_request.by_id);
   EXPECT_EQ(find_request.service_id, ServiceId{7});
@@ -101,8 +101,8 @@ TEST_F(IdsOnInfiniband, TheFirstServiceThatIsFoundIsTheDestination) {
   EXPECT_EQ(notices[0].event.status, 0);
   EXPECT_THAT(connection(id).services, SizeIs(2));
 
-  keep(process_.resolve_route(id, 4s, [](auto) {}));
-  const auto [request, resolve] = next<ipc::ResolveAddress>();
+  keep_pending(process_.resolve_route(id, 4s, [](auto) {}));
+  const auto [request, resolve] = expect_message<ipc::ResolveAddress>();
   EXPECT_EQ(resolve.destination.ip, kServiceGid);
   EXPECT_TRUE(resolve.destination.by_gid);
   EXPECT_EQ(resolve.destination.service, ServiceId{7});
@@ -115,24 +115,24 @@ TEST_F(IdsOnInfiniband, TheFirstServiceThatIsFoundIsTheDestination) {
   EXPECT_EQ(connection(id).stage, Connection::Stage::kRouteResolved);
 }
 
-TEST_F(IdsOnInfiniband, AServiceThatCannotBeReachedIsARouteError) {
+TEST_F(IdsOnInfiniband, AServiceWithoutARouteRaisesARouteError) {
   const ConnectionHandle id = bound_id();
-  EXPECT_TRUE(is_done(find(id)));
+  EXPECT_TRUE(is_done(find_services(id)));
   answer<ipc::FindServices>(ipc::ServicesFound{.services = {{.gid = kServiceGid}}});
-  keep(process_.resolve_route(id, 4s, [](auto) {}));
+  keep_pending(process_.resolve_route(id, 4s, [](auto) {}));
   answer<ipc::ResolveAddress>(ipc::Done{});
   deliver(rdmacm::Event{.id = kFirstId, .kind = EventKind::kAddrError, .status = -EHOSTUNREACH});
   const auto notices = cm_notices();
   ASSERT_THAT(notices, SizeIs(2));
   EXPECT_EQ(notices[1].event.kind, EventKind::kRouteError);
   EXPECT_EQ(notices[1].event.status, -EHOSTUNREACH);
-  keep(process_.resolve_route(id, 4s, [](auto) {}));  // the program may try again
-  EXPECT_EQ(next<ipc::ResolveAddress>().second.destination.ip, kServiceGid);
+  keep_pending(process_.resolve_route(id, 4s, [](auto) {}));  // the program may try again
+  EXPECT_EQ(expect_message<ipc::ResolveAddress>().message.destination.ip, kServiceGid);
 }
 
-TEST_F(IdsOnInfiniband, TheProgramMayAskAgainAfterNoServiceWasFound) {
+TEST_F(IdsOnInfiniband, TheProgramMayLookUpServicesAgainAfterAFailure) {
   const ConnectionHandle id = bound_id();
-  EXPECT_TRUE(is_done(find(id)));
+  EXPECT_TRUE(is_done(find_services(id)));
   answer<ipc::FindServices>(ipc::ServicesFound{});
   auto notices = cm_notices();
   ASSERT_THAT(notices, SizeIs(1));
@@ -140,7 +140,7 @@ TEST_F(IdsOnInfiniband, TheProgramMayAskAgainAfterNoServiceWasFound) {
   EXPECT_EQ(notices[0].event.status, -EADDRNOTAVAIL);
   EXPECT_FALSE(notices[0].why.empty());
 
-  EXPECT_TRUE(is_done(find(id)));
+  EXPECT_TRUE(is_done(find_services(id)));
   answer<ipc::FindServices>(ipc::refusal({Errc::kTimedOut, 0, "the manager is silent"}));
   notices = cm_notices();
   ASSERT_THAT(notices, SizeIs(1));
@@ -149,16 +149,16 @@ TEST_F(IdsOnInfiniband, TheProgramMayAskAgainAfterNoServiceWasFound) {
 }
 
 TEST_F(IdsOnInfiniband, ServicesNeedAnIdThatIsBoundToAnInfinibandPort) {
-  EXPECT_EQ(error_of(find(create_id())), Errc::kBadState);
+  EXPECT_EQ(error_of(find_services(create_id())), Errc::kBadState);
   const ConnectionHandle id = bound_id();
   report_devices({{.ports = {{.active = true}}}});
-  EXPECT_EQ(error_of(find(id)), Errc::kNotSupported);
+  EXPECT_EQ(error_of(find_services(id)), Errc::kNotSupported);
 }
 
-TEST_F(IdsOnInfiniband, AnAnswerForADestroyedIdIsDropped) {
+TEST_F(IdsOnInfiniband, AReplyForADestroyedIdIsDropped) {
   const ConnectionHandle id = bound_id();
-  EXPECT_TRUE(is_done(find(id)));
-  const auto number = next<ipc::FindServices>().first;
+  EXPECT_TRUE(is_done(find_services(id)));
+  const auto number = expect_message<ipc::FindServices>().request;
   ASSERT_TRUE(process_.destroy_id(id));
   deliver(ipc::encode(number, ipc::ServicesFound{.services = {{.gid = kServiceGid}}}));
   EXPECT_THAT(cm_notices(), SizeIs(0));
@@ -169,7 +169,7 @@ class AlternatePathsOfRoutes : public IdsOnInfiniband {
   static constexpr Lid kOtherLid{19};
 
   hca::QpHandle give_qp(ConnectionHandle id) {
-    const auto qp = create_qp_after_messages();
+    const auto qp = drop_messages_and_create_qp();
     EXPECT_TRUE(process_.set_qp(id, qp, kNow).has_value());
     return qp;
   }
@@ -182,10 +182,11 @@ class AlternatePathsOfRoutes : public IdsOnInfiniband {
     made.param.alternate = path(kOtherLid);
     return made;
   }
-  // Accepts the request with a QP of the id.
-  void accept_request(rdmacm::Event request, bool with_its_path) {
+  // Accepts the request with a QP of the id.  Then checks whether its alternate path was accepted
+  // and loaded.
+  void accept_request(rdmacm::Event request, bool expects_alternate) {
     const ConnectionHandle listener = create_id();
-    keep(process_.listen(listener, 1, [](auto) {}));
+    keep_pending(process_.listen(listener, 1, [](auto) {}));
     answer<ipc::Listen>(ipc::Done{});
     request.id = kChildId;
     request.listen_id = kFirstId;
@@ -193,8 +194,8 @@ class AlternatePathsOfRoutes : public IdsOnInfiniband {
     const ConnectionHandle child = cm_notices().at(0).new_id;
     const auto qp = give_qp(child);
     EXPECT_TRUE(is_done(process_.accept(child, {}, kNow, {})));
-    EXPECT_EQ(next<ipc::Accept>().second.param.alternate_accepted, with_its_path);
-    expect_alternate(qp, with_its_path);
+    EXPECT_EQ(expect_message<ipc::Accept>().message.param.alternate_accepted, expects_alternate);
+    expect_alternate(qp, expects_alternate);
   }
   void expect_alternate(hca::QpHandle qp, bool loaded) {
     const auto attributes = process_.engine().query_qp(qp).value().attributes;
@@ -208,7 +209,7 @@ class AlternatePathsOfRoutes : public IdsOnInfiniband {
 TEST_F(AlternatePathsOfRoutes, AreLoadedWhenThePeerHasAcceptedThem) {
   for (const bool accepted : {false, true}) {
     const ConnectionHandle id = create_id();
-    EXPECT_TRUE(is_done(process_.resolve_address(id, {}, {.ip = kThere, .family = 4}, {}, {})));
+    EXPECT_TRUE(is_done(process_.resolve_address(id, {}, {.ip = kRemoteGid, .family = 4}, {}, {})));
     drop_messages();
     rdmacm::Event resolved = event(EventKind::kAddrResolved);
     rdmacm::Event response = event(EventKind::kConnectResponse);
@@ -218,9 +219,9 @@ TEST_F(AlternatePathsOfRoutes, AreLoadedWhenThePeerHasAcceptedThem) {
     EXPECT_TRUE(is_done(process_.resolve_route(id, 1s, {})));
     const auto qp = give_qp(id);
     EXPECT_TRUE(is_done(process_.connect(id, {}, {})));
-    (void)next<ipc::Connect>();
+    (void)expect_message<ipc::Connect>();
     deliver(response);
-    (void)next<ipc::Establish>();
+    (void)expect_message<ipc::Establish>();
     expect_alternate(qp, accepted);
   }
 }

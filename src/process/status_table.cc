@@ -11,10 +11,10 @@
 namespace verbena::process {
 namespace {
 
-// These are the reasons to drop a packet whose ICRC is good.
-constexpr std::array kMalformed{wire::Drop::kTooShort,      wire::Drop::kNotWords,
-                                wire::Drop::kUnknownOpcode, wire::Drop::kTransportVersion,
-                                wire::Drop::kPadTooLong,    wire::Drop::kPayloadNotAllowed};
+// Lists the reasons to drop a packet whose ICRC is good.
+constexpr std::array kMalformedReasons{wire::Drop::kTooShort,      wire::Drop::kNotWords,
+                                       wire::Drop::kUnknownOpcode, wire::Drop::kTransportVersion,
+                                       wire::Drop::kPadTooLong,    wire::Drop::kPayloadNotAllowed};
 
 ipc::QpTableRow table_row(const hca::QpRow& row) {
   return {.qpn = row.qpn,
@@ -43,11 +43,11 @@ ipc::QpTableRow table_row(const hca::QpRow& row) {
 }
 
 // Calls f(prefix, name, value) for each counter, always in the same order.
-void each_counter(const hca::Counters& engine, const StatusTable::Counts& counts, auto&& f) {
+void for_each_counter(const hca::Counters& engine, const StatusTable::Counts& counts, auto&& f) {
   for (std::size_t i = 0; i < engine.values.size(); ++i) {
     f("", hca::to_string(static_cast<hca::Counter>(i)), engine.values[i]);
   }
-  for (const wire::Drop reason : kMalformed) {
+  for (const wire::Drop reason : kMalformedReasons) {
     f("drop_", wire::to_string(reason), engine.malformed[std::to_underlying(reason)]);
   }
   f("", "limit_ids", counts.ids_refused);
@@ -67,13 +67,13 @@ void StatusTable::set_memory(std::span<std::byte> memory) {
   table_.emplace(memory);
   rows_.resize(ipc::QpTable::kRows);
   counters_.clear();
-  each_counter({}, {}, [this](const char* prefix, const char* name, std::uint64_t) {
+  for_each_counter({}, {}, [this](const char* prefix, const char* name, std::uint64_t) {
     counters_.push_back(table_->add_counter(ipc::counter_name(std::string(prefix) + name)));
   });
 }
 
 Time StatusTable::deadline() const {
-  return outdated_ && table_ ? updated_ + kUpdateEvery : kNever;
+  return outdated_ && table_ ? updated_ + kUpdateInterval : kNever;
 }
 
 void StatusTable::update(const hca::Engine& engine, const Counts& counts, Time now) {
@@ -93,7 +93,7 @@ void StatusTable::update(const hca::Engine& engine, const Counts& counts, Time n
 
 void StatusTable::write_counters(const hca::Engine& engine, const Counts& counts) {
   auto at = counters_.begin();
-  each_counter(engine.counters(), counts, [&](const char*, const char*, std::uint64_t value) {
+  for_each_counter(engine.counters(), counts, [&](const char*, const char*, std::uint64_t value) {
     table_->set_counter(*at++, value);
   });
 }

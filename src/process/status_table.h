@@ -38,20 +38,21 @@ class StatusTable {
   // read the table, so the next update may wait.
   bool may_update(Time now) {
     outdated_ = true;  // so that deadline() asks for an update even if nothing else happens
-    return table_ && now >= updated_ + kUpdateEvery;
+    return table_ && now >= updated_ + kUpdateInterval;
   }
   // Updates the table at once.  REQUIRES: has_memory().
   void update(const hca::Engine& engine, const Counts& counts, Time now);
   Time updated() const { return updated_; }
 
  private:
-  static constexpr Duration kUpdateEvery = std::chrono::milliseconds(100);
+  static constexpr Duration kUpdateInterval = std::chrono::milliseconds(100);
 
   void write_counters(const hca::Engine& engine, const Counts& counts);
 
   std::optional<ipc::QpTable> table_{};
   std::vector<hca::QpRow> rows_{};
-  std::vector<std::uint32_t> counters_{};  // indexes in the table, in the order of each_counter()
+  // Holds the indexes of the counters in the table, in the order of for_each_counter().
+  std::vector<std::uint32_t> counters_{};
   std::size_t rows_written_ = 0;
   Time updated_{};
   bool outdated_ = false;  // the rows have changed since updated_

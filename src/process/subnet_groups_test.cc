@@ -5,8 +5,8 @@
 #include "process/fixture_test.h"
 #include "wire/mgid.h"
 
-// Tests joins of ids on InfiniBand.  The test acts as the agent, and so as the subnet
-// administration.
+// Tests joins of ids on InfiniBand.  The test acts as the agent, so it also gives the answers of
+// the subnet administration.
 
 namespace verbena::process {
 namespace {
@@ -46,8 +46,8 @@ class SubnetGroups : public ProcessTest {
   }
   ConnectionHandle bound_id(std::uint32_t port_space = rdmacm::kPortSpaceUdp) {
     const ConnectionHandle id = create_id(port_space);
-    keep(process_.bind(id, {.ip = kHere, .family = 4}, [](auto) {}));
-    answer<ipc::Bind>(ipc::Bound{.source = {.ip = kHere, .family = 4},
+    keep_pending(process_.bind(id, {.ip = kLocalGid, .family = 4}, [](auto) {}));
+    answer<ipc::Bind>(ipc::Bound{.source = {.ip = kLocalGid, .family = 4},
                                  .on_device = true,
                                  .path = {.address = {.link_layer = LinkLayer::kInfiniband,
                                                       .source = kPortGid,
@@ -101,26 +101,26 @@ class SubnetGroups : public ProcessTest {
     EXPECT_FALSE(notices[0].why.empty());
     return -notices[0].event.status;
   }
-  bool nothing_to_send() { return !process_.poll_message(); }
+  bool has_no_unsent_message() { return !process_.poll_message(); }
 };
 
 TEST_F(SubnetGroups, AJoinAsksTheSubnetAttachesTheQpAndReportsTheGroupsParameters) {
   const auto id = bound_id();
   const auto qp = give_qp(id);
   ASSERT_TRUE(join(id, 9).has_value());
-  const auto [number, request] = next<ipc::JoinMulticast>();
+  const auto [number, request] = expect_message<ipc::JoinMulticast>();
   EXPECT_EQ(request.port, (PortId{0, kPortNumber}));
   EXPECT_EQ(request.port_space, rdmacm::kPortSpaceUdp);
   EXPECT_EQ(request.pkey, kPartition);
   EXPECT_EQ(request.group, kIpGroup);
   EXPECT_FALSE(request.is_mgid);
   EXPECT_EQ(request.join_state, 1);
-  EXPECT_TRUE(nothing_to_send());
+  EXPECT_TRUE(has_no_unsent_message());
   EXPECT_FALSE(is_attached(qp));
 
   deliver(ipc::encode(number, join_reply(33)));
-  EXPECT_TRUE(cm_notices().empty()) << "the sockets are no members yet";
-  const auto [attach_number, attach] = next<ipc::JoinGroup>();
+  EXPECT_TRUE(cm_notices().empty()) << "the sockets are not members yet";
+  const auto [attach_number, attach] = expect_message<ipc::JoinGroup>();
   EXPECT_EQ(attach.range, kRange);
   EXPECT_EQ(attach.group, kMgid);
   EXPECT_EQ(attach.interface, kPortNumber);
@@ -154,11 +154,11 @@ TEST_F(SubnetGroups, AJoinAsksTheSubnetAttachesTheQpAndReportsTheGroupsParameter
   EXPECT_EQ(event.param.qkey, kUdpQkey.value);
 
   ASSERT_TRUE(process_.leave_multicast(id, 9).has_value());
-  EXPECT_EQ(next<ipc::LeaveGroup>().second.group, kMgid);
-  EXPECT_EQ(next<ipc::LeaveMulticast>().second.membership, 33u);
+  EXPECT_EQ(expect_message<ipc::LeaveGroup>().message.group, kMgid);
+  EXPECT_EQ(expect_message<ipc::LeaveMulticast>().message.membership, 33u);
   EXPECT_FALSE(is_attached(qp));
   EXPECT_FALSE(process_.leave_multicast(id, 9).has_value());
-  EXPECT_TRUE(nothing_to_send());
+  EXPECT_TRUE(has_no_unsent_message());
 }
 
 TEST_F(SubnetGroups, AnIdWithoutAQpJoinsTheSubnetsGroupToo) {
@@ -166,31 +166,31 @@ TEST_F(SubnetGroups, AnIdWithoutAQpJoinsTheSubnetsGroupToo) {
   ASSERT_TRUE(join(id, 1).has_value());
   answer<ipc::JoinMulticast>(join_reply(4));
   EXPECT_EQ(cm_notices().at(0).event.kind, EventKind::kMulticastJoin);
-  EXPECT_TRUE(nothing_to_send());
+  EXPECT_TRUE(has_no_unsent_message());
   ASSERT_TRUE(process_.destroy_id(id).has_value());
-  EXPECT_EQ(next<ipc::LeaveMulticast>().second.membership, 4u);
+  EXPECT_EQ(expect_message<ipc::LeaveMulticast>().message.membership, 4u);
 }
 
 TEST_F(SubnetGroups, ASendOnlyJoinAttachesNoQp) {
   const auto id = bound_id();
   const auto qp = give_qp(id);
   ASSERT_TRUE(join(id, 1, false).has_value());
-  const auto [number, request] = next<ipc::JoinMulticast>();
+  const auto [number, request] = expect_message<ipc::JoinMulticast>();
   EXPECT_EQ(request.join_state, 8);
   deliver(ipc::encode(number, join_reply(4)));
   EXPECT_EQ(cm_notices().at(0).event.path.address.destination_lid, Lid{0xc007});
   EXPECT_FALSE(is_attached(qp));
-  EXPECT_TRUE(nothing_to_send());
+  EXPECT_TRUE(has_no_unsent_message());
 }
 
-TEST_F(SubnetGroups, TwoJoinsOfAnIdAreLeftSeparately) {
+TEST_F(SubnetGroups, EachJoinOfAnIdSendsItsOwnLeave) {
   const auto id = bound_id();
   complete_join(id, 1, join_reply(4));
   complete_join(id, 2, join_reply(5));
   ASSERT_TRUE(process_.leave_multicast(id, 2).has_value());
-  EXPECT_EQ(next<ipc::LeaveMulticast>().second.membership, 5u);
+  EXPECT_EQ(expect_message<ipc::LeaveMulticast>().message.membership, 5u);
   ASSERT_TRUE(process_.leave_multicast(id, 1).has_value());
-  EXPECT_EQ(next<ipc::LeaveMulticast>().second.membership, 4u);
+  EXPECT_EQ(expect_message<ipc::LeaveMulticast>().message.membership, 4u);
 }
 
 // ---- a join that ends early
@@ -199,17 +199,17 @@ TEST_F(SubnetGroups, LeavingBeforeTheReplyLeavesWhenTheReplyComes) {
   const auto id = bound_id();
   const auto qp = give_qp(id);
   ASSERT_TRUE(join(id, 1).has_value());
-  const auto number = next<ipc::JoinMulticast>().first;
+  const auto number = expect_message<ipc::JoinMulticast>().request;
   ASSERT_TRUE(process_.leave_multicast(id, 1).has_value());
-  EXPECT_TRUE(nothing_to_send()) << "the membership has no number yet";
+  EXPECT_TRUE(has_no_unsent_message()) << "the membership has no number yet";
   ASSERT_TRUE(join(id, 1).has_value()) << "the cookie is free again";
-  const auto again = next<ipc::JoinMulticast>().first;
+  const auto second_number = expect_message<ipc::JoinMulticast>().request;
   deliver(ipc::encode(number, join_reply(4)));
-  EXPECT_EQ(next<ipc::LeaveMulticast>().second.membership, 4u);
+  EXPECT_EQ(expect_message<ipc::LeaveMulticast>().message.membership, 4u);
   EXPECT_TRUE(cm_notices().empty());
   EXPECT_FALSE(is_attached(qp));
-  deliver(ipc::encode(again, join_reply(5)));
-  next<ipc::JoinGroup>();
+  deliver(ipc::encode(second_number, join_reply(5)));
+  expect_message<ipc::JoinGroup>();
   EXPECT_TRUE(is_attached(qp));
 }
 
@@ -217,15 +217,15 @@ TEST_F(SubnetGroups, ADestroyedIdLeavesItsJoinsAfterTheirReplies) {
   const auto id = bound_id();
   ASSERT_TRUE(join(id, 1).has_value());
   ASSERT_TRUE(join(id, 2).has_value());
-  const auto refused = next<ipc::JoinMulticast>().first;
-  const auto number = next<ipc::JoinMulticast>().first;
+  const auto refused = expect_message<ipc::JoinMulticast>().request;
+  const auto number = expect_message<ipc::JoinMulticast>().request;
   ASSERT_TRUE(process_.destroy_id(id).has_value());
-  next<ipc::DestroyId>();
-  EXPECT_TRUE(nothing_to_send());
+  expect_message<ipc::DestroyId>();
+  EXPECT_TRUE(has_no_unsent_message());
   deliver(ipc::encode(refused, ipc::Done{.failed = true, .code = Errc::kTimedOut}));
-  EXPECT_TRUE(nothing_to_send()) << "a join that failed is not left";
+  EXPECT_TRUE(has_no_unsent_message()) << "a join that failed sends no leave";
   deliver(ipc::encode(number, join_reply(4)));
-  EXPECT_EQ(next<ipc::LeaveMulticast>().second.membership, 4u);
+  EXPECT_EQ(expect_message<ipc::LeaveMulticast>().message.membership, 4u);
   EXPECT_TRUE(cm_notices().empty());
 }
 
@@ -234,16 +234,16 @@ TEST_F(SubnetGroups, LeavingWhileTheQpIsBeingAttachedUndoesBoth) {
   const auto qp = give_qp(id);
   ASSERT_TRUE(join(id, 1).has_value());
   answer<ipc::JoinMulticast>(join_reply(4));
-  const auto number = next<ipc::JoinGroup>().first;
+  const auto number = expect_message<ipc::JoinGroup>().request;
   ASSERT_TRUE(process_.leave_multicast(id, 1).has_value());
-  next<ipc::LeaveGroup>();
-  EXPECT_EQ(next<ipc::LeaveMulticast>().second.membership, 4u);
+  expect_message<ipc::LeaveGroup>();
+  EXPECT_EQ(expect_message<ipc::LeaveMulticast>().message.membership, 4u);
   EXPECT_FALSE(is_attached(qp));
   deliver(ipc::encode(number, ipc::Done{}));
   EXPECT_TRUE(cm_notices().empty());
 }
 
-TEST_F(SubnetGroups, ARefusedJoinIsReportedWithTheReasonAndNotLeft) {
+TEST_F(SubnetGroups, ARefusedJoinIsReportedWithTheReasonAndSendsNoLeave) {
   const auto id = bound_id();
   const auto qp = give_qp(id);
   ASSERT_TRUE(join(id, 1).has_value());
@@ -256,11 +256,11 @@ TEST_F(SubnetGroups, ARefusedJoinIsReportedWithTheReasonAndNotLeft) {
   EXPECT_EQ(notices[0].why, "the SA does not answer");
   EXPECT_EQ(notices[0].group, 1u);
   EXPECT_FALSE(is_attached(qp));
-  EXPECT_TRUE(nothing_to_send());
+  EXPECT_TRUE(has_no_unsent_message());
   EXPECT_FALSE(process_.leave_multicast(id, 1).has_value());
 }
 
-TEST_F(SubnetGroups, AQpThatCannotBeAttachedLeavesTheGroup) {
+TEST_F(SubnetGroups, AnIdWhoseQpCannotBeAttachedLeavesTheGroup) {
   const auto id = bound_id();
   const auto qp = give_qp(id);
   ASSERT_TRUE(join(id, 1).has_value());
@@ -268,8 +268,8 @@ TEST_F(SubnetGroups, AQpThatCannotBeAttachedLeavesTheGroup) {
   answer<ipc::JoinGroup>(ipc::Done{.failed = true, .code = Errc::kNoResources, .text = "full"});
   EXPECT_EQ(next_error(), ENOMEM);
   EXPECT_FALSE(is_attached(qp));
-  next<ipc::LeaveGroup>();
-  EXPECT_EQ(next<ipc::LeaveMulticast>().second.membership, 4u);
+  expect_message<ipc::LeaveGroup>();
+  EXPECT_EQ(expect_message<ipc::LeaveMulticast>().message.membership, 4u);
 }
 
 TEST_F(SubnetGroups, ALostGroupIsAnErrorAndIsNotLeftAgain) {
@@ -287,12 +287,12 @@ TEST_F(SubnetGroups, ALostGroupIsAnErrorAndIsNotLeftAgain) {
   EXPECT_EQ(notices[0].group, 1u);
   EXPECT_EQ(notices[0].event.path.address.destination, kMgid);
   EXPECT_FALSE(is_attached(qp));
-  next<ipc::LeaveGroup>();
-  EXPECT_TRUE(nothing_to_send());
+  expect_message<ipc::LeaveGroup>();
+  EXPECT_TRUE(has_no_unsent_message());
   EXPECT_FALSE(process_.leave_multicast(id, 1).has_value());
   deliver(ipc::encode(0, ipc::MulticastLost{4, ENETRESET}));
   EXPECT_TRUE(cm_notices().empty());
-  complete_join(id, 1, join_reply(5));  // the program joins anew
+  complete_join(id, 1, join_reply(5));  // the program joins again
   EXPECT_TRUE(is_attached(qp));
 }
 
@@ -301,21 +301,21 @@ TEST_F(SubnetGroups, AGroupMayBeLostWhileTheQpIsBeingAttached) {
   const auto qp = give_qp(id);
   ASSERT_TRUE(join(id, 1).has_value());
   answer<ipc::JoinMulticast>(join_reply(4));
-  const auto number = next<ipc::JoinGroup>().first;
+  const auto number = expect_message<ipc::JoinGroup>().request;
   deliver(ipc::encode(0, ipc::MulticastLost{4, -1}));
   EXPECT_EQ(next_error(), EIO) << "an invalid errno becomes EIO";
-  next<ipc::LeaveGroup>();
+  expect_message<ipc::LeaveGroup>();
   deliver(ipc::encode(number, ipc::Done{}));
   EXPECT_TRUE(cm_notices().empty());
   EXPECT_FALSE(is_attached(qp));
-  EXPECT_TRUE(nothing_to_send());
+  EXPECT_TRUE(has_no_unsent_message());
 }
 
 TEST_F(SubnetGroups, MembershipsEndWithTheirAgent) {
   const auto old = bound_id();
   complete_join(old, 1, join_reply(4));
   ASSERT_TRUE(join(old, 2).has_value());
-  next<ipc::JoinMulticast>();
+  expect_message<ipc::JoinMulticast>();
   process_.on_agent_gone(kNow);
   const auto notices = cm_notices();
   ASSERT_THAT(notices, SizeIs(2));
@@ -326,9 +326,9 @@ TEST_F(SubnetGroups, MembershipsEndWithTheirAgent) {
   const auto id = bound_id();
   complete_join(id, 1, join_reply(4));  // the next agent uses the same number
   ASSERT_TRUE(process_.destroy_id(old).has_value());
-  EXPECT_TRUE(nothing_to_send()) << "the membership of the old id is over";
+  EXPECT_TRUE(has_no_unsent_message()) << "the membership of the old id has ended";
   ASSERT_TRUE(process_.leave_multicast(id, 1).has_value());
-  EXPECT_EQ(next<ipc::LeaveMulticast>().second.membership, 4u);
+  EXPECT_EQ(expect_message<ipc::LeaveMulticast>().message.membership, 4u);
 }
 
 // ---- the address of the group
@@ -338,7 +338,7 @@ TEST_F(SubnetGroups, TheSubnetChoosesAGroupForAWildcard) {
   std::uint64_t cookie = 0;
   for (const Gid& group : {wire::ipv4_gid(0), Gid{}}) {
     ASSERT_TRUE(process_.join_multicast(id, {.ip = group}, true, ++cookie).has_value());
-    const auto [number, request] = next<ipc::JoinMulticast>();
+    const auto [number, request] = expect_message<ipc::JoinMulticast>();
     EXPECT_EQ(request.group, group);
     deliver(ipc::encode(number, join_reply(cookie)));
     EXPECT_EQ(cm_notices().at(0).event.path.address.destination, kMgid);
@@ -349,31 +349,32 @@ TEST_F(SubnetGroups, AnMgidIsUsedAsItIs) {
   const auto id = bound_id();
   const rdmacm::SocketAddress group{.ip = kMgid, .family = 6, .by_gid = true};
   ASSERT_TRUE(process_.join_multicast(id, group, true, 1).has_value());
-  const auto request = next<ipc::JoinMulticast>().second;
+  const auto request = expect_message<ipc::JoinMulticast>().message;
   EXPECT_EQ(request.group, kMgid);
   EXPECT_TRUE(request.is_mgid);
 }
 
 TEST_F(SubnetGroups, AnAddressThatIsNotAGroupIsRefused) {
   const auto id = bound_id();
-  EXPECT_EQ(process_.join_multicast(id, {.ip = kThere, .family = 4}, true, 1).error().code,
+  EXPECT_EQ(process_.join_multicast(id, {.ip = kRemoteGid, .family = 4}, true, 1).error().code,
             Errc::kInvalidArgument);
-  EXPECT_TRUE(nothing_to_send());
+  EXPECT_TRUE(has_no_unsent_message());
   EXPECT_TRUE(join(id, 1).has_value()) << "the cookie was not used";
 }
 
-TEST_F(SubnetGroups, AReplyWithoutAnMlidIsAnErrorAndIsLeft) {
+TEST_F(SubnetGroups, AReplyWithoutAnMlidIsAnErrorAndSendsALeave) {
   const auto id = bound_id();
   ASSERT_TRUE(join(id, 1).has_value());
   ipc::MulticastJoined reply = join_reply(4);
   reply.mlid = {};
   answer<ipc::JoinMulticast>(reply);
   EXPECT_EQ(next_error(), EINVAL);
-  EXPECT_EQ(next<ipc::LeaveMulticast>().second.membership, 4u);
+  EXPECT_EQ(expect_message<ipc::LeaveMulticast>().message.membership, 4u);
 }
 
-// If the agent repeats a membership's number, leaving it would end the membership of another join.
-TEST_F(SubnetGroups, AReplyWithAnotherJoinsMembershipIsAnErrorAndIsNotLeft) {
+// If the agent repeats the number of a membership, a leave would end the membership of another
+// join.
+TEST_F(SubnetGroups, AReplyWithTheMembershipOfAnotherJoinSendsNoLeave) {
   const auto id = bound_id();
   complete_join(id, 1, join_reply(4));
   for (const std::uint64_t membership : {4U, 0U}) {
@@ -381,10 +382,10 @@ TEST_F(SubnetGroups, AReplyWithAnotherJoinsMembershipIsAnErrorAndIsNotLeft) {
     answer<ipc::JoinMulticast>(join_reply(membership));
     EXPECT_EQ(next_error(), EPROTO);
     ASSERT_TRUE(join(id, 2).has_value());
-    const auto number = next<ipc::JoinMulticast>().first;
+    const auto number = expect_message<ipc::JoinMulticast>().request;
     ASSERT_TRUE(process_.leave_multicast(id, 2).has_value());
     deliver(ipc::encode(number, join_reply(membership)));
-    EXPECT_TRUE(nothing_to_send());
+    EXPECT_TRUE(has_no_unsent_message());
   }
 }
 
@@ -394,12 +395,12 @@ TEST_F(SubnetGroups, AnIpoibIdTakesTheQkeyOfItsFirstGroup) {
   const auto id = bound_id(rdmacm::kPortSpaceIpoib);
   const auto qp = give_qp(id);
   ASSERT_TRUE(join(id, 1).has_value());
-  const auto [number, request] = next<ipc::JoinMulticast>();
+  const auto [number, request] = expect_message<ipc::JoinMulticast>();
   EXPECT_EQ(request.port_space, rdmacm::kPortSpaceIpoib);
   deliver(ipc::encode(number, join_reply(4, kIpoibQkey)));
   answer<ipc::JoinGroup>(ipc::Done{});
   EXPECT_EQ(cm_notices().at(0).event.param.qkey, kIpoibQkey.value);
-  EXPECT_EQ(qkey(qp), kIpoibQkey) << "the QP was there before the Q_Key was known";
+  EXPECT_EQ(qkey(qp), kIpoibQkey) << "the QP existed before the Q_Key was known";
   EXPECT_EQ(state(qp), QpState::kRts);
   const auto init = process_.transition(id, QpState::kInit);
   ASSERT_TRUE(init.has_value());
@@ -417,10 +418,10 @@ TEST_F(SubnetGroups, AGroupWithAnotherQkeyIsRefusedAndLeft) {
       ASSERT_TRUE(join(id, 2).has_value());
       answer<ipc::JoinMulticast>(join_reply(5, other));
       EXPECT_EQ(next_error(), EINVAL);
-      EXPECT_EQ(next<ipc::LeaveMulticast>().second.membership, 5u);
+      EXPECT_EQ(expect_message<ipc::LeaveMulticast>().message.membership, 5u);
     }
-    EXPECT_TRUE(process_.leave_multicast(id, 1).has_value()) << "the first join goes on";
-    next<ipc::LeaveMulticast>();
+    EXPECT_TRUE(process_.leave_multicast(id, 1).has_value()) << "the first join remains";
+    expect_message<ipc::LeaveMulticast>();
   }
 }
 
@@ -434,8 +435,8 @@ TEST_F(SubnetGroups, AQkeyOfTheProgramIsNotChanged) {
 
 TEST_F(SubnetGroups, TheResolvedAddressMayCarryTheQkeyOfIpoib) {
   const auto id = create_id(rdmacm::kPortSpaceIpoib);
-  EXPECT_TRUE(is_done(process_.resolve_address(id, {}, {.ip = kThere, .family = 4}, {}, {})));
-  next<ipc::ResolveAddress>();
+  EXPECT_TRUE(is_done(process_.resolve_address(id, {}, {.ip = kRemoteGid, .family = 4}, {}, {})));
+  expect_message<ipc::ResolveAddress>();
   deliver(rdmacm::Event{.id = kFirstId,
                         .kind = EventKind::kAddrResolved,
                         .path = {.address = {.port = {0, kPortNumber}}},
@@ -452,17 +453,17 @@ TEST_F(SubnetGroups, AnAcceptedDatagramRequestCarriesTheQkeyOfTheListener) {
                         .port_space = rdmacm::kPortSpaceIpoib,
                         .qp_type = rdmacm::kQpTypeUd});
   const auto child = cm_notices().at(0).new_id;
-  keep(process_.accept(child, {.qpn = 7}, kNow, [](const auto&) {}));
-  EXPECT_EQ(next<ipc::Accept>().second.param.qkey, kIpoibQkey.value);
+  keep_pending(process_.accept(child, {.qpn = 7}, kNow, [](const auto&) {}));
+  EXPECT_EQ(expect_message<ipc::Accept>().message.param.qkey, kIpoibQkey.value);
 }
 
 // Ethernet has no IPoIB, so the Q_Key is unknown.
 TEST_F(ProcessTest, AnIpoibIdOnEthernetGetsNoQpAndNoGroup) {
   const auto id = create_id(rdmacm::kPortSpaceIpoib);
-  keep(process_.bind(id, {.ip = kHere, .family = 4}, [](auto) {}));
-  answer<ipc::Bind>(ipc::Bound{.source = {.ip = kHere, .family = 4},
+  keep_pending(process_.bind(id, {.ip = kLocalGid, .family = 4}, [](auto) {}));
+  answer<ipc::Bind>(ipc::Bound{.source = {.ip = kLocalGid, .family = 4},
                                .on_device = true,
-                               .path = {.address = {.source = kHere, .interface = 2}}});
+                               .path = {.address = {.source = kLocalGid, .interface = 2}}});
   init_.type = hca::QpType::kUd;
   EXPECT_EQ(process_.set_qp(id, create_qp(), kNow).error().code, Errc::kAddressNotFound);
   EXPECT_EQ(process_.transition(id, QpState::kInit).error().code, Errc::kAddressNotFound);
@@ -482,8 +483,8 @@ TEST_F(SubnetGroups, JoinsThatWaitForTheSubnetAreLimitedAndCounted) {
   for (std::uint64_t i = 1; i <= GroupJoins::kWaitingMax; ++i) {
     ASSERT_TRUE(join(id, i).has_value());
     ASSERT_TRUE(process_.leave_multicast(id, i).has_value())
-        << "leaving does not make room for another join";
-    numbers.push_back(next<ipc::JoinMulticast>().first);
+        << "a join that was left counts until its reply comes";
+    numbers.push_back(expect_message<ipc::JoinMulticast>().request);
   }
   EXPECT_EQ(join(id, 1).error().code, Errc::kNoResources);
   process_.show_now(kNow);
