@@ -14,14 +14,14 @@ namespace verbena::preload::change_over {
 // false if TCP does; then the caller makes the kernel's call while it holds a TcpCall.
 bool begin(int fd, Socket& socket);
 
-// Makes the first call of every connection wait for the ring, at most for `wait`.  Tests use it for
-// short connections, which would otherwise stay on TCP.  Zero switches it off.
+// Makes the first call of every connection wait for the ring, at most for `wait`.  Zero means no
+// wait.  Tests use the wait for short connections, which would otherwise stay on TCP.
 void set_first_call_wait(Duration wait);
 // Returns true if set_first_call_wait() has set a wait above zero.
 bool has_first_call_wait();
 
-// Does the next step of a connection's change to the stream at once, even if it has carried few
-// bytes so far.
+// Does the next step of a connection's change to the stream at once, even if the connection has
+// carried few bytes so far.
 void advance_at_once(int fd, Socket& socket);
 
 // Counts the bytes of a call by TCP, for which begin() has returned false.  The destructor ends the
@@ -33,7 +33,8 @@ class TcpCall {
   TcpCall& operator=(const TcpCall&) = delete;
   ~TcpCall() { socket_.calls_on_tcp.fetch_sub(1, std::memory_order_release); }
 
-  // These take the result of the kernel's call, count it if it is positive, and return it.
+  // Count the bytes that the kernel's call has transferred.  `bytes` is the result of that call.
+  // Both functions return `bytes`.
   ssize_t sent(ssize_t bytes);
   ssize_t received(ssize_t bytes);
 
@@ -41,7 +42,7 @@ class TcpCall {
   Socket& socket_;
 };
 
-// Maps the memory that the service has made for the two ends, if the socket still waits for this
+// Maps the memory that the service has created for the two ends, if the socket still waits for
 // memory.
 void map_memory(Socket& socket, int memory, std::uint32_t side);
 
@@ -50,14 +51,15 @@ void map_memory(Socket& socket, int memory, std::uint32_t side);
 bool continue_stream(Socket& socket, int memory, std::uint32_t side);
 
 // Ends the use of a connection that exec() will close.  Returns the previous SO_LINGER option,
-// which rejoin_after_failed_exec() needs if exec() fails.
+// which rejoin_after_failed_exec() needs.
 linger leave_before_exec(int fd, Socket& socket);
+// Undoes leave_before_exec() after exec() has failed.
 void rejoin_after_failed_exec(int fd, Socket& socket, const linger& before);
 
 // Stops tracking a descriptor that is about to be closed, if it is tracked.
 void forget(int fd);
 
-// Ends the use of a connection that the program has taken away from its descriptor (AF_UNSPEC). The
+// Ends the use of a connection that the program has ended by a connect() to AF_UNSPEC.  The
 // descriptor stays open, and stays in its epoll sets.
 void after_disconnect(int fd);
 

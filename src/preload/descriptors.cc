@@ -23,7 +23,7 @@
 #include "preload/service_link.h"
 #include "preload/socket_table.h"
 
-// Defines the functions by which descriptors of connections come and go.
+// Defines the functions that create, copy and close descriptors of connections.
 namespace verbena::preload {
 namespace {
 
@@ -34,7 +34,7 @@ bool is_tcp(int fd) {
          protocol == IPPROTO_TCP;
 }
 
-// Offers a new connection at once if its peer may wait for the offer.
+// Offers a new connection at once to the service, if its peer may wait for the offer.
 void offer_at_once(int fd) {
   const auto socket = SocketTable::find(fd);
   if (!socket) return;
@@ -49,8 +49,8 @@ void track(int fd, const sockaddr* to = nullptr, socklen_t bytes = 0) {
   if (choice != policy::Choice::kTcp) {
     if (Socket* socket = SocketTable::add(fd)) {
       socket->nonblocking.store((next().fcntl(fd, F_GETFL) & O_NONBLOCK) != 0);
-      epolls::on_track(fd, *socket);
-      socket->must_switch.store(choice == policy::Choice::kSdp);
+      epolls::on_tracked(fd, *socket);
+      socket->must_use_ring.store(choice == policy::Choice::kSdp);
     }
     service_link::start();
     offer_at_once(fd);
@@ -70,22 +70,23 @@ void forget_range(unsigned first, unsigned last) {
   SocketTable::for_each_descriptor(static_cast<int>(first), highest, forget);
 }
 
-// Records that `to` is a copy of `from`.  A copy as standard input, output or error goes back to
-// TCP, because the C library uses these descriptors by calls that this library does not see.  Bytes
-// in the ring stay there for read(), or for the program after exec().
+// Records that the descriptor `to` is a copy of `from`.  If `to` is the standard input, output or
+// error, the connection goes back to TCP, because the C library uses these descriptors by calls
+// that this library does not wrap.  Unread bytes stay in the ring for read(), or for the program
+// after exec().
 void after_copy(int from, int to) {
   if (to < 0) return;
   epolls::on_copy(from, to);
   const auto socket = SocketTable::find(from);
   if (!socket) return;
   SocketTable::add_copy(*socket, to);
-  if (to <= STDERR_FILENO) (void)leaving::stay_on_tcp(to, *socket, stream::Reason::kOther);
+  if (to <= STDERR_FILENO) (void)leaving::use_only_tcp(to, *socket, stream::Reason::kOther);
 }
 
-// Closes a range of descriptors, except for the library's own.
+// Closes a range of descriptors, except for this library's own descriptors.
 int close_range_around_own(unsigned first, unsigned last, int flags) {
   for (unsigned fd = first; fd <= std::min<unsigned>(last, kDescriptorsMax); ++fd) {
-    if (!own_descriptors::has(static_cast<int>(fd))) continue;
+    if (!own_descriptors::contains(static_cast<int>(fd))) continue;
     if (fd > first && next().close_range(first, fd - 1, flags) != 0) return -1;
     if (fd == last) return 0;
     first = fd + 1;
@@ -105,12 +106,13 @@ namespace own_descriptors = verbena::preload::own_descriptors;
 VB_EXPORT int connect(int fd, const sockaddr* to, socklen_t bytes) {
   const int result = next().connect(fd, to, bytes);
   if (to == nullptr || bytes < sizeof(sa_family_t)) return result;
-  // A connect() to AF_UNSPEC has ended the connection.  The descriptor may get another one.
+  // A connect() to AF_UNSPEC has ended the connection.  The program may connect the descriptor
+  // again.
   if (result == 0 && to->sa_family == AF_UNSPEC && SocketTable::has(fd)) {
     preload::change_over::after_disconnect(fd);
   }
   if (to->sa_family != AF_INET && to->sa_family != AF_INET6) return result;
-  // The descriptor may be tracked already, because a program may call connect() again to ask
+  // The descriptor may be tracked already, because a program may call connect() again to find out
   // whether its first call has succeeded.
   if ((result == 0 || errno == EINPROGRESS || errno == EINTR) && !SocketTable::has(fd)) {
     preload::track(fd, to, bytes);
@@ -131,7 +133,7 @@ VB_EXPORT int accept(int fd, sockaddr* from, socklen_t* bytes) {
 }
 
 VB_EXPORT int close(int fd) {
-  if (own_descriptors::has(fd)) {
+  if (own_descriptors::contains(fd)) {
     errno = EBADF;
     return -1;
   }
@@ -156,7 +158,7 @@ VB_EXPORT int dup(int fd) noexcept {
 }
 
 VB_EXPORT int dup3(int fd, int to, int flags) noexcept {
-  if (own_descriptors::has(to)) {
+  if (own_descriptors::contains(to)) {
     errno = EBADF;
     return -1;
   }
@@ -181,7 +183,7 @@ int call_fcntl(int (*call)(int, int, ...), int fd, int command, void* argument) 
     if (const auto socket = SocketTable::find(fd)) {
       const auto flags = reinterpret_cast<std::intptr_t>(argument);
       socket->nonblocking.store((flags & O_NONBLOCK) != 0);
-      // The kernel sends no SIGIO for bytes in a ring.
+      // The kernel sends no SIGIO for bytes in a ring, so they must come by TCP.
       if ((flags & O_ASYNC) != 0) leaving::receive_by_tcp(fd, *socket);
     }
   }
@@ -208,6 +210,6 @@ VB_EXPORT int fcntl64(int fd, int command, ...) {
 
 VB_EXPORT int pidfd_getfd(int process, int fd, unsigned flags) noexcept {
   const auto copy = static_cast<int>(next().syscall(SYS_pidfd_getfd, process, fd, flags));
-  if (copy >= 0) preload::passing::copied(copy);
+  if (copy >= 0) preload::passing::on_copied(copy);
   return copy;
 }

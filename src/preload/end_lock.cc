@@ -14,9 +14,9 @@ namespace verbena::preload {
 namespace {
 
 constexpr std::uint32_t kOwnerMask = 0x3fffffff;
-constexpr std::uint32_t kWaiters = 0x80000000;  // somebody may sleep for the lock
+constexpr std::uint32_t kWaiters = 0x80000000;  // a thread may sleep until the lock is free
 constexpr int kSpins = 200;
-// A thread that sleeps for the lock checks this often whether the owner still lives.
+// A thread that waits for the lock checks at this interval that the owner still lives.
 constexpr timespec kCheckOwnerEvery{.tv_sec = 0, .tv_nsec = 20'000'000};
 
 constinit thread_local std::uint32_t thread_number = 0;
@@ -66,7 +66,7 @@ void EndLock::lock_again() {
       pause();
       continue;
     }
-    // If the owner is 0 and the bit of waiters is set, the lock has just been released.
+    // If the owner is 0, no thread holds the lock, although the bit of waiters is set.
     if (owner == 0 || is_dead(owner)) {
       if (word_.compare_exchange_strong(word, number | kWaiters, std::memory_order_seq_cst)) {
         outcome_ = owner == 0 ? Outcome::kTaken : Outcome::kOwnerDied;
@@ -75,7 +75,7 @@ void EndLock::lock_again() {
       continue;
     }
     if ((word & kWaiters) == 0 && !word_.compare_exchange_strong(word, word | kWaiters)) continue;
-    word_to_set = number | kWaiters;  // keeps the bit, because other threads may sleep, too
+    word_to_set = number | kWaiters;  // keeps the bit, because other threads may sleep as well
     const int error = errno;
     os::system_call(SYS_futex, &word_, FUTEX_WAIT, owner | kWaiters, &kCheckOwnerEvery, nullptr, 0);
     errno = error;

@@ -4,20 +4,20 @@
 #include <cstdint>
 #include <span>
 
-// Locks one direction of a stream for one of its ends, among all threads and processes that hold
-// the end.  The lock lies in the stream's memory.  If the owner dies, the next thread gets the
-// lock, and its outcome() is kOwnerDied.
+// Locks one direction of a stream for one of its ends.  All threads and processes of the end share
+// the lock, which is in the stream's memory.  If the owner dies, the next thread gets the lock, and
+// its outcome() is kOwnerDied.
 namespace verbena::preload {
 
 class EndLock {
  public:
   enum class Outcome : std::uint8_t {
     kTaken,
-    kOwnerDied,  // taken; the previous owner has died while it held the lock
-    kNotTaken,   // this thread holds the lock already, and is now in a signal handler
+    kOwnerDied,  // taken, but the previous owner died while it held the lock
+    kNotTaken,   // this thread holds the lock already, and now runs a signal handler
   };
 
-  // Takes the lock.  `memory` is a lock's place in stream::Direction.
+  // Takes the lock.  `memory` is a send_lock or receive_lock of a stream::Direction.
   explicit EndLock(std::span<std::byte> memory);
   EndLock(const EndLock&) = delete;
   EndLock& operator=(const EndLock&) = delete;
@@ -25,10 +25,10 @@ class EndLock {
 
   Outcome outcome() const { return outcome_; }
   void unlock();
-  // Takes the lock after unlock().  Look at outcome() again afterwards.
+  // Takes the lock again after unlock().  Then check outcome() again.
   void lock_again();
 
-  // Forgets the thread's number, which differs in the child of a fork.
+  // Clears the cached thread number, because a forked child has another one.
   static void after_fork_in_child();
 
  private:

@@ -17,91 +17,92 @@
 #include "preload/next.h"
 #include "preload/processor.h"
 
-// Defines the functions that wait for epoll sets.
+// Defines the functions that wait for epoll sets (epoll_wait() and similar functions).
 namespace verbena::preload::epolls {
 namespace {
 
-// Returns the output events that the entry asks for and that hold now.  The kernel reports them
-// together with input in the same event.
+// Returns the output events that the entry requests and that are ready now.  Like the kernel, the
+// library reports them in the same event as input.
 std::uint32_t output_of(const Entry& entry) {
   const std::uint32_t wanted = entry.events & (EPOLLOUT | EPOLLWRNORM);
   if (wanted == 0) return 0;
   const auto socket = SocketTable::find(entry.fd);
-  if (socket && socket->is_switched() && socket->sender().writable()) return wanted;
+  if (socket && socket->uses_stream() && socket->sender().is_writable()) return wanted;
   pollfd one{.fd = entry.fd, .events = POLLOUT | POLLWRNORM, .revents = 0};
   const timespec at_once{};
   next().ppoll(&one, 1, &at_once, nullptr);
   return wanted & static_cast<std::uint32_t>(one.revents);
 }
 
-// Returns true if bytes have come into the entry's ring and were read before a wait has reported
-// them, and if the entry asks for output and there is room.  As in the kernel, the edge of such
-// bytes then reports output.  Otherwise the edge has no effect on later waits.
-bool has_output_edge_else_drop(const stream::Receiver::Look& look, Entry& entry) {
-  if ((entry.events & EPOLLET) == 0 || look.bytes > 0 || look.tail == entry.last_reported)
+// Handles bytes that entered the ring of an entry with EPOLLET and were read before a wait has
+// reported them.  As in the kernel, the edge of such bytes can report output.  Returns true if
+// there is such an edge, the entry requests output, and the socket is writable.  Otherwise such an
+// edge is consumed: it has no effect on later waits.
+bool test_output_and_consume_edge(const stream::Receiver::RingStatus& status, Entry& entry) {
+  if ((entry.events & EPOLLET) == 0 || status.bytes > 0 || status.tail == entry.last_reported)
     return false;
-  // The kernel makes the first report of an entry.
+  // For an entry that was never reported, the kernel itself reports output.
   const bool is_known = entry.last_reported != kNothingReported;
   if (is_known && output_of(entry) != 0) return true;
-  entry.last_reported = look.tail;
+  entry.last_reported = status.tail;
   return false;
 }
 
-// Returns the input events that the entry asks for if its ring has bytes, even if these bytes were
-// reported before.
+// Returns the input events that the entry requests, if its ring has unread bytes.  The bytes may
+// have been reported before.
 std::uint32_t unread_input(Entry& entry) {
   const auto socket = SocketTable::find(entry.fd);
-  if (!socket || !socket->is_switched() || !entry.wants_input()) return 0;
-  const auto look = socket->receiver().look();
-  if (look.bytes == 0) return 0;
-  if ((entry.events & EPOLLET) != 0) entry.last_reported = look.tail;
+  if (!socket || !socket->uses_stream() || !entry.is_armed_for_input()) return 0;
+  const auto status = socket->receiver().ring_status();
+  if (status.bytes == 0) return 0;
+  if ((entry.events & EPOLLET) != 0) entry.last_reported = status.tail;
   return entry.events & kInput;
 }
 
-// Collects the entries whose rings have bytes, in the order in which the kernel would report them:
-// first the entry that has waited longest since its first unread byte was sent, or since its last
-// report.  So a program that sends on two connections sees them served in turn, and each connection
-// gets its turn even if a wait has room for few events.
+// Collects the entries whose rings have bytes, in the order in which the kernel would report them.
+// The first entry is the one with the longest time since its first unread byte was sent, or since
+// its last report.  So if a peer sends on two connections, both are served in this order.  And each
+// connection is served after some waits, even if a wait can return few events.
 class ReadyRings {
  public:
   struct Item {
-    std::uint64_t since;  // when the entry began to wait, in processor::ticks()
+    std::uint64_t ready_since;  // in processor::ticks()
     Entry* entry;
     std::uint64_t position;
-    bool has_input;  // false: the bytes of an edge have been read, so only output is reported
+    bool has_input;  // false: the bytes of the edge were read already, so only output is reported
   };
 
-  // REQUIRES: the caller holds the set, and keeps it while it uses all().
+  // REQUIRES: the caller has locked the set, and keeps the lock while it uses all().
   explicit ReadyRings(Set& set) {
-    std::uint32_t place = set.next_look;
-    for (std::uint32_t i = 0; i < set.entry_count && count_ < all_.size(); ++i, ++place) {
-      if (place >= set.entry_count) place = 0;
-      Entry& entry = set.entries[place];
-      if (entry.wants_input()) add(entry);
+    std::uint32_t index = set.next_scan_index;
+    for (std::uint32_t i = 0; i < set.entry_count && count_ < all_.size(); ++i, ++index) {
+      if (index >= set.entry_count) index = 0;
+      Entry& entry = set.entries[index];
+      if (entry.is_armed_for_input()) add(entry);
     }
-    // If some entries were not looked at, the next wait begins with them.
-    if (count_ == all_.size()) set.next_look = place;
-    std::ranges::sort(all(), {}, &Item::since);
+    // If the list is full, the next wait begins with the entries that this loop has not checked.
+    if (count_ == all_.size()) set.next_scan_index = index;
+    std::ranges::sort(all(), {}, &Item::ready_since);
   }
   std::span<Item> all() { return std::span(all_).first(count_); }
 
  private:
   void add(Entry& entry) {
-    std::uint64_t since = 0;
+    std::uint64_t unread_since = 0;
     std::uint64_t position = kNothingReported;
     bool has_input = true;
     if (const auto socket = SocketTable::find(entry.fd)) {
-      if (!socket->is_switched()) return;
-      const auto look = socket->receiver().look();
-      position = look.tail;
-      has_input = has_bytes_to_report(look, entry);
-      if (!has_input && !has_output_edge_else_drop(look, entry)) return;
-      since = socket->receiver().ready_at();
+      if (!socket->uses_stream()) return;
+      const auto status = socket->receiver().ring_status();
+      position = status.tail;
+      has_input = has_bytes_to_report(status, entry);
+      if (!has_input && !test_output_and_consume_edge(status, entry)) return;
+      unread_since = socket->receiver().unread_since();
     } else {
-      Set* inner = set_at(entry.fd);
-      if (inner == nullptr || !is_inner_ready_else_drop_edge(*inner, entry, position)) return;
+      Set* inner = find_set(entry.fd);
+      if (inner == nullptr || !test_inner_and_consume_edge(*inner, entry, position)) return;
     }
-    all_[count_++] = {std::max(since, entry.reported_at), &entry, position, has_input};
+    all_[count_++] = {std::max(unread_since, entry.reported_at), &entry, position, has_input};
   }
 
   static constexpr std::size_t kCapacity = 128;  // entries that one wait can report
@@ -118,7 +119,7 @@ class Wait {
   ~Wait() { end_sleep(); }
 
   // Returns the result of the program's call.  `sleep(elapsed)` makes the kernel's call with the
-  // rest of the timeout.
+  // remaining time of the timeout.
   template <class Sleep>
   int run(bool at_once, const sigset_t* mask, Sleep sleep) {
     const Time began = at_once ? Time{} : os::now();
@@ -127,7 +128,7 @@ class Wait {
       if (any_ready()) {
         if (const int count = report(mask); count > 0) return count;
       }
-      if (!at_once && has_switched_) {
+      if (!at_once && is_spin_useful_) {
         const int count = spin(mask);
         if (count != 0) return count;
       }
@@ -136,13 +137,14 @@ class Wait {
       const int count = sleep(elapsed);
       const int error = errno;
       if (!at_once) timer.ended(count > 0);
-      const int result = count > 0 ? pass_on_kick(filter_events(count)) : count;
+      const int result = count > 0 ? pass_on_wake(filter_events(count)) : count;
       end_sleep();
       errno = error;
-      if (count <= 0 || result > 0 || (at_once && !kicked_)) return result;
-      kicked_ = false;
-      // The program may have closed the set meanwhile, and another set may have its number by now.
-      if (Set* const now = set_at(fd_); now != nullptr && now != &set_) {
+      if (count <= 0 || result > 0 || (at_once && !has_wake_event_)) return result;
+      has_wake_event_ = false;
+      // The program may have closed the set meanwhile, and the number may belong to another set
+      // now.
+      if (Set* const set_now = find_set(fd_); set_now != nullptr && set_now != &set_) {
         errno = EBADF;
         return -1;
       }
@@ -152,62 +154,63 @@ class Wait {
  private:
   // Returns true if a ring has bytes to report.
   bool any_ready() {
-    const Hold hold(set_);
-    seen_changes_ = set_.changes;
-    has_switched_ = false;
+    const SetLock lock(set_);
+    seen_change_count_ = set_.change_count;
+    is_spin_useful_ = false;
     has_unread_ = false;
     for (std::uint32_t i = 0; i < set_.entry_count; ++i) {
       Entry& entry = set_.entries[i];
       if ((entry.events & kInput) == 0) continue;
       if (!SocketTable::has(entry.fd)) {
-        Set* inner = entry.wants_input() ? set_at(entry.fd) : nullptr;
+        Set* inner = entry.is_armed_for_input() ? find_set(entry.fd) : nullptr;
         if (inner == nullptr) continue;
-        has_switched_ = true;
+        is_spin_useful_ = true;
         std::uint64_t position = kNothingReported;
-        if (is_inner_ready_else_drop_edge(*inner, entry, position)) return true;
+        if (test_inner_and_consume_edge(*inner, entry, position)) return true;
       } else {
         const auto socket = SocketTable::find(entry.fd);
-        if (!socket || !socket->is_switched()) continue;
-        const auto look = socket->receiver().look();
-        has_unread_ |= look.bytes > 0;
-        if (!entry.wants_input()) continue;
-        has_switched_ = true;
-        if (has_bytes_to_report(look, entry) || has_output_edge_else_drop(look, entry)) return true;
+        if (!socket || !socket->uses_stream()) continue;
+        const auto status = socket->receiver().ring_status();
+        has_unread_ |= status.bytes > 0;
+        if (!entry.is_armed_for_input()) continue;
+        is_spin_useful_ = true;
+        if (has_bytes_to_report(status, entry) || test_output_and_consume_edge(status, entry))
+          return true;
       }
     }
     return false;
   }
 
-  // Reports what the kernel and the rings have now.  The kernel's events come first: most of them
-  // are older, since bytes go by TCP while the thread sleeps, and by the ring while the thread is
-  // awake.  One place in the array is kept for the rings.  If there is only one place, rings and
-  // kernel take turns.
+  // Returns the events that the kernel and the rings have now.  The kernel's events come first:
+  // most of them are older, since bytes go by TCP while the thread sleeps, and by the ring while
+  // the thread is awake.  One element of the program's array is reserved for the rings.  If the
+  // array has only one element, alternate calls report the kernel's events and those of the rings.
   int report(const sigset_t* mask) {
-    const bool asks_kernel = max_events_ > 1 || take_turns();
+    const bool polls_kernel = max_events_ > 1 || alternate();
     int count = 0;
-    if (asks_kernel) {
+    if (polls_kernel) {
       count = next().epoll_pwait(fd_, events_, std::max(max_events_ - 1, 1), 0, mask);
       count = count > 0 ? filter_events(count) : 0;
     }
-    return pass_on_kick(add_rings(count, !asks_kernel));
+    return pass_on_wake(add_rings(count, !polls_kernel));
   }
 
-  // Returns true at every second call for the set.
-  bool take_turns() {
-    const Hold hold(set_);
-    set_.was_kernels_turn = !set_.was_kernels_turn;
-    return set_.was_kernels_turn;
+  // Returns true in every second call for the set.  Then the kernel reports, otherwise the rings.
+  bool alternate() {
+    const SetLock lock(set_);
+    set_.reported_kernel_last = !set_.reported_kernel_last;
+    return set_.reported_kernel_last;
   }
 
-  // Adds the events of the rings to the `count` events of the kernel.  `with_output` is set if the
-  // kernel was not asked, so that the output events are still missing.  Returns the number of all
+  // Adds the events of the rings to the `count` events of the kernel.  Set `with_output` if the
+  // kernel was not polled, so that the output events are still missing.  Returns the number of all
   // events.
   int add_rings(int count, bool with_output) {
-    const Hold hold(set_);
+    const SetLock lock(set_);
     const std::uint64_t now = processor::ticks();
     int end = count;
     ReadyRings ready(set_);
-    for (const auto& [since, entry, position, has_input] : ready.all()) {
+    for (const auto& [ready_since, entry, position, has_input] : ready.all()) {
       epoll_event* same = std::find_if(events_, events_ + count, [&](const epoll_event& e) {
         return e.data.u64 == entry->data.u64;
       });
@@ -218,7 +221,7 @@ class Wait {
       }
       if (has_input) same->events |= entry->events & kInput;
       if (with_output || (entry->events & EPOLLET) != 0) same->events |= output_of(*entry);
-      if (same->events == 0) --end;  // the room for output is gone
+      if (same->events == 0) --end;  // the socket is not writable any more
       if (position != kNothingReported) entry->last_reported = position;
       entry->reported_at = now;
       if (entry->is_one_shot()) entry->is_armed = false;
@@ -226,36 +229,37 @@ class Wait {
     return end;
   }
 
-  // Looks through `count` events of the kernel, and drops those that the program must not see.
-  // Returns how many events remain.
+  // Checks `count` events of the kernel, and removes those that the program must not see.  Returns
+  // the number of events that remain.
   int filter_events(int count) {
-    const Hold hold(set_);
+    const SetLock lock(set_);
     // During a sleep, another thread may have added or armed an entry with unread bytes.  The
     // kernel may report such an entry before epoll_ctl() has returned.
-    has_unread_ |= is_sleeping_ && set_.changes != seen_changes_;
+    has_unread_ |= is_sleeping_ && set_.change_count != seen_change_count_;
     int end = 0;
     for (int i = 0; i < count; ++i) end = filter_event(end, events_[i]);
     return end;
   }
   int filter_event(int end, epoll_event event) {
-    if (event.data.u64 == kick_data()) {
-      kicked_ = true;
+    if (event.data.u64 == wake_data()) {
+      has_wake_event_ = true;
       return end;
     }
     if (set_.one_shot_count > 0) {
       Entry* entry = entry_of(set_, event.data);
       if (entry != nullptr && entry->is_one_shot()) {
-        // An entry with EPOLLONESHOT was reported for bytes in its ring, so this event of the
-        // kernel is dropped.  The kernel repeats it when the program arms the entry again.
+        // If an entry with EPOLLONESHOT was reported already for bytes in its ring, the library
+        // drops this event.  The kernel repeats the event when the program arms the entry again.
         if (!entry->is_armed) entry = armed_entry_of(set_, event.data);
         if (entry == nullptr) return end;
         if (is_ready(*entry)) event.events |= entry->events & kInput;
         entry->is_armed = false;
       }
     }
-    // An event of output must also report unread input in the ring, because TCP would report both
-    // together, at an edge or when the entry is armed.  An event of input after a sleep reports the
-    // unread bytes of the ring as well: they are older, so TCP makes no further edge for them.
+    // An event of output must also report unread bytes in the ring as input, because TCP would
+    // report both together, at an edge or when the entry is armed.  An event of input after a sleep
+    // reports the unread bytes of the ring as well.  They are older, so with TCP they cause no
+    // further edge.
     if (has_unread_ && (is_sleeping_ || (event.events & kInput) == 0)) {
       if (Entry* entry = entry_of(set_, event.data)) event.events |= unread_input(*entry);
     }
@@ -263,24 +267,25 @@ class Wait {
     return end + 1;
   }
 
-  // Wakes another thread for the set if kick() has woken this one, and if a ring still has bytes.
-  int pass_on_kick(int count) {
-    if (kicked_ && count > 0 && has_ready(set_)) kick(fd_);
+  // Wakes another thread for the set if wake_one_sleeper() has woken this thread, and if a ring
+  // still has bytes to report.
+  int pass_on_wake(int count) {
+    if (has_wake_event_ && count > 0 && has_ready_entry(set_)) wake_one_sleeper(fd_);
     return count;
   }
 
-  // Looks at rings and kernel for a moment.  Returns the number of events, 0 if there are none, or
+  // Checks the rings and the kernel for a moment.  Returns the number of events, which may be 0, or
   // -1 for an error.
   int spin(const sigset_t* mask) {
     int from_kernel = 0;
-    const auto kernel_has_news = [&] {
+    const auto kernel_has_events = [&] {
       from_kernel = next().epoll_pwait(fd_, events_, max_events_, 0, mask);
       return from_kernel != 0;
     };
-    switch (processor::spin([&] { return any_ready(); }, kernel_has_news)) {
+    switch (processor::spin([&] { return any_ready(); }, kernel_has_events)) {
       case processor::SpinResult::kBytes: return report(mask);
-      case processor::SpinResult::kKernel:
-        return from_kernel > 0 ? pass_on_kick(filter_events(from_kernel)) : -1;
+      case processor::SpinResult::kKernelEvent:
+        return from_kernel > 0 ? pass_on_wake(filter_events(from_kernel)) : -1;
       case processor::SpinResult::kNothing: break;
     }
     return 0;
@@ -298,22 +303,23 @@ class Wait {
   Set& set_;
   epoll_event* events_;
   int max_events_;
-  bool has_switched_ = false;  // a connection that waits for input uses a ring, so a spin may help
-  bool has_unread_ = false;    // a ring may have bytes, even if they were reported before
-  std::uint32_t seen_changes_ = 0;  // Set::changes at the last any_ready()
+  bool is_spin_useful_ = false;          // some entry that waits for input uses a ring
+  bool has_unread_ = false;              // a ring may have bytes, even if they were reported before
+  std::uint32_t seen_change_count_ = 0;  // Set::change_count at the last any_ready()
   bool is_sleeping_ = false;
-  bool kicked_ = false;  // the kernel has reported kick()
+  bool has_wake_event_ = false;  // the kernel has reported the event of wake_one_sleeper()
 };
 
 template <class Sleep>
 int wait(int fd, epoll_event* events, int max_events, bool at_once, const sigset_t* mask,
          Sleep sleep) {
-  Set* set = set_at(fd);
+  Set* set = find_set(fd);
   if (set == nullptr || events == nullptr || max_events <= 0) return sleep(Duration{});
   return Wait(fd, *set, events, max_events).run(at_once, mask, sleep);
 }
 
-// Returns the rest of a timeout in milliseconds.  A negative or zero timeout stays the same.
+// Returns the remaining time of a timeout in milliseconds.  A negative or zero timeout stays the
+// same.
 int remaining(int timeout, Duration elapsed) {
   if (timeout <= 0) return timeout;
   const auto elapsed_ms = std::chrono::floor<std::chrono::milliseconds>(elapsed).count();
@@ -322,9 +328,9 @@ int remaining(int timeout, Duration elapsed) {
 timespec remaining(const timespec& timeout, Duration elapsed) {
   const std::chrono::nanoseconds all =
       std::chrono::seconds(timeout.tv_sec) + std::chrono::nanoseconds(timeout.tv_nsec);
-  const std::chrono::nanoseconds left = std::max(all - elapsed, std::chrono::nanoseconds(0));
-  const auto seconds = std::chrono::floor<std::chrono::seconds>(left);
-  return {.tv_sec = seconds.count(), .tv_nsec = (left - seconds).count()};
+  const std::chrono::nanoseconds rest = std::max(all - elapsed, std::chrono::nanoseconds(0));
+  const auto seconds = std::chrono::floor<std::chrono::seconds>(rest);
+  return {.tv_sec = seconds.count(), .tv_nsec = (rest - seconds).count()};
 }
 
 }  // namespace
@@ -350,7 +356,7 @@ VB_EXPORT int epoll_pwait2(int fd, epoll_event* events, int max_events, const ti
   const bool at_once = timeout != nullptr && timeout->tv_sec == 0 && timeout->tv_nsec == 0;
   return epolls::wait(fd, events, max_events, at_once, mask, [&](Duration elapsed) {
     if (timeout == nullptr) return next().epoll_pwait2(fd, events, max_events, nullptr, mask);
-    const timespec left = epolls::remaining(*timeout, elapsed);
-    return next().epoll_pwait2(fd, events, max_events, &left, mask);
+    const timespec rest = epolls::remaining(*timeout, elapsed);
+    return next().epoll_pwait2(fd, events, max_events, &rest, mask);
   });
 }

@@ -28,36 +28,36 @@ namespace {
 
 enum Flag : std::uint8_t {
   kInSet = 1,    // the descriptor has an entry in at least one set
-  kTcpOnly = 2,  // the descriptor is in a set that can report only bytes of TCP
+  kTcpOnly = 2,  // the descriptor is in a set for which only the kernel can wake threads
 };
 
 constinit std::array<std::atomic<Set*>, kSetsMax> sets{};
 constinit ZeroedArray<std::atomic<Set*>, kDescriptorsMax> set_of{};
 constinit ZeroedArray<std::atomic<std::uint8_t>, kDescriptorsMax> flags{};
-constinit std::atomic<int> highest_known{-1};  // the highest descriptor in set_of and flags
+constinit std::atomic<int> highest_known{-1};  // the highest descriptor used in set_of and flags
 
-void note_descriptor(int fd) {
+void update_highest(int fd) {
   int before = highest_known.load(std::memory_order_relaxed);
   while (before < fd && !highest_known.compare_exchange_weak(before, fd)) {
   }
 }
 
 void assign(int fd, Set* set) {
-  note_descriptor(fd);
-  set_of[at(fd)].store(set);
+  update_highest(fd);
+  set_of[index_of(fd)].store(set);
 }
 
 std::uint8_t set_flag(int fd, Flag flag) {
-  note_descriptor(fd);
-  return flags[at(fd)].fetch_or(flag);
+  update_highest(fd);
+  return flags[index_of(fd)].fetch_or(flag);
 }
 
 // ---- waking
 
-// kick() adds this descriptor to a set, to wake a thread that sleeps for the set in the kernel.
-// The descriptor can always be read.
+// wake_one_sleeper() adds this descriptor to a set, to wake a thread that sleeps for the set in the
+// kernel.  The descriptor can always be read.
 constinit std::atomic<int> always_ready{-1};
-constinit char kick_mark = 0;  // its address is kick_data()
+constinit char wake_mark = 0;  // its address is wake_data()
 
 int always_ready_descriptor() {
   int fd = always_ready.load();
@@ -68,28 +68,29 @@ int always_ready_descriptor() {
   return fd;
 }
 
-// ---- entries; the caller holds the set
+// ---- entries; REQUIRES: the caller has locked the set
 
-// Begins a sleep of one thread for an entry.  Returns false, unless `always` is set, if the ring
-// has bytes to report.  For EPOLLET, and for entries that were reported with EPOLLONESHOT, a thread
-// may sleep while bytes that were reported before lie in the ring.  Nothing that comes into the
-// ring wakes a thread for an entry without input, so its peer may go on using the ring.
-bool begin_sleep(const Entry& entry, bool always) {
-  if (!entry.asks_for_input()) return true;
-  always |= !entry.wants_input();
+// Begins a sleep of one thread for an entry.  Returns false if the ring has bytes to report, unless
+// `even_if_ready` is set.  With EPOLLET, and for entries that were reported with EPOLLONESHOT, a
+// thread may sleep although the ring has bytes, because they were reported before.  An entry that
+// does not request input needs no sleep: bytes in its ring need not wake a thread, so the peer may
+// go on using the ring.
+bool begin_sleep(const Entry& entry, bool even_if_ready) {
+  if (!entry.requests_input()) return true;
+  even_if_ready |= !entry.is_armed_for_input();
   if (const auto socket = SocketTable::find(entry.fd)) {
-    if (!always) {
+    if (!even_if_ready) {
       const std::uint64_t known =
           (entry.events & EPOLLET) != 0 ? entry.last_reported : kNothingReported;
-      return waits::begin_sleep_beyond(*socket, known);
+      return waits::begin_sleep_with_known_bytes(*socket, known);
     }
     waits::begin_sleep_always(*socket);
     return true;
   }
-  Set* inner = set_at(entry.fd);
+  Set* inner = find_set(entry.fd);
   if (inner == nullptr) return true;
-  if (always || (entry.events & EPOLLET) == 0) return begin_sleep(*inner, always);
-  // After begin_sleep(), no bytes enter the rings of the inner set.  So is_ready() cannot miss an
+  if (even_if_ready || (entry.events & EPOLLET) == 0) return begin_sleep(*inner, even_if_ready);
+  // After begin_sleep(), no bytes enter the rings of the inner set, so that is_ready() misses no
   // edge.
   begin_sleep(*inner, true);
   if (!is_ready(entry)) return true;
@@ -98,17 +99,17 @@ bool begin_sleep(const Entry& entry, bool always) {
 }
 
 void end_sleep(const Entry& entry) {
-  if (!entry.asks_for_input()) return;
+  if (!entry.requests_input()) return;
   if (const auto socket = SocketTable::find(entry.fd)) return waits::end_sleep(*socket);
-  if (Set* inner = set_at(entry.fd)) end_sleep(*inner);
+  if (Set* inner = find_set(entry.fd)) end_sleep(*inner);
 }
 
 std::uint64_t edges_of(const Entry& entry);
 
 // Returns a number that changes with each edge of the set, for EPOLLET in a set that contains it.
-// An edge happens when bytes come into a ring, or when epoll_ctl() makes an entry ready.
-// Set::edges counts the second kind.  Set::edges also makes up for entries that come, change or go,
-// so that the sum does not change with them.
+// An edge happens when bytes enter a ring, or when epoll_ctl() makes an entry ready.  Set::edges
+// counts the second kind.  When an entry is added, changed or removed, Set::edges is corrected by
+// the difference, so that the sum stays the same.
 std::uint64_t edges_of(const Set& set) {
   std::uint64_t sum = set.edges;
   for (std::uint32_t i = 0; i < set.entry_count; ++i) sum += edges_of(set.entries[i]);
@@ -122,27 +123,27 @@ bool any_is_ready(const Set& set) {
   return false;
 }
 
-// Returns a number that grows with each byte that comes into a ring of the entry.
+// Returns a number that grows with each byte that enters a ring of the entry.
 std::uint64_t edges_of(const Entry& entry) {
-  if (!entry.asks_for_input()) return 0;
+  if (!entry.requests_input()) return 0;
   if (const auto socket = SocketTable::find(entry.fd)) {
-    return socket->is_switched() ? socket->receiver().look().tail : 0;
+    return socket->uses_stream() ? socket->receiver().ring_status().tail : 0;
   }
-  Set* inner = set_at(entry.fd);
+  Set* inner = find_set(entry.fd);
   if (inner == nullptr) return 0;
-  const Hold hold(*inner);
+  const SetLock lock(*inner);
   return edges_of(*inner);
 }
 
 void remove(Set& set, int fd) {
-  const std::uint32_t place = set.place[at(fd)];
-  if (place == 0) return;
-  set.edges += edges_of(set.entries[place - 1]);
-  for (std::uint32_t i = 0; i < set.sleepers; ++i) end_sleep(set.entries[place - 1]);
-  if (set.entries[place - 1].is_one_shot()) --set.one_shot_count;
-  set.entries[place - 1] = set.entries[--set.entry_count];
-  set.place[at(set.entries[place - 1].fd)] = place;
-  set.place[at(fd)] = 0;
+  const std::uint32_t number = set.entry_numbers[index_of(fd)];
+  if (number == 0) return;
+  set.edges += edges_of(set.entries[number - 1]);
+  for (std::uint32_t i = 0; i < set.sleepers; ++i) end_sleep(set.entries[number - 1]);
+  if (set.entries[number - 1].is_one_shot()) --set.one_shot_count;
+  set.entries[number - 1] = set.entries[--set.entry_count];
+  set.entry_numbers[index_of(set.entries[number - 1].fd)] = number;
+  set.entry_numbers[index_of(fd)] = 0;
 }
 
 void clear(Set& set) {
@@ -151,51 +152,52 @@ void clear(Set& set) {
 
 // Adds or changes an entry of the set whose descriptor is `set_fd`.
 void change(int set_fd, Set& set, int fd, const epoll_event& event) {
-  ++set.changes;
-  std::uint32_t& place = set.place[at(fd)];
-  const bool is_new = place == 0;
+  ++set.change_count;
+  std::uint32_t& number = set.entry_numbers[index_of(fd)];
+  const bool is_new = number == 0;
   if (is_new) {
-    place = ++set.entry_count;
-    set.entries[place - 1] = {};
+    number = ++set.entry_count;
+    set.entries[number - 1] = {};
     set_flag(fd, kInSet);
-  } else if (set.entries[place - 1].is_one_shot()) {
+  } else if (set.entries[number - 1].is_one_shot()) {
     --set.one_shot_count;
   }
-  Entry& entry = set.entries[place - 1];
+  Entry& entry = set.entries[number - 1];
   const bool was_ready = !is_new && is_ready(entry);
   const Entry before = entry;
   set.edges += edges_of(entry);
   entry = {.fd = fd, .events = event.events, .data = event.data};
-  // As in the kernel, this call makes an edge if the entry becomes ready by it.
-  Set* inner = set_at(fd);
+  // As in the kernel, this change is an edge if it makes the entry ready.
+  Set* inner = find_set(fd);
   std::uint64_t edges = 0;
-  const bool is_ready_now = inner != nullptr && entry.wants_input()
-                                ? is_inner_ready_else_drop_edge(*inner, entry, edges)
+  const bool is_ready_now = inner != nullptr && entry.is_armed_for_input()
+                                ? test_inner_and_consume_edge(*inner, entry, edges)
                                 : is_ready(entry);
   set.edges += (!was_ready && is_ready_now ? 1 : 0) - edges_of(entry);
   if (entry.is_one_shot()) ++set.one_shot_count;
-  if (is_new || before.asks_for_input() != entry.asks_for_input()) {
+  if (is_new || before.requests_input() != entry.requests_input()) {
     for (std::uint32_t i = 0; i < set.sleepers; ++i) {
       if (!is_new) end_sleep(before);
       begin_sleep(entry, true);
     }
   }
-  if (set.sleepers > 0 && is_ready(entry)) kick(set_fd);
+  if (set.sleepers > 0 && is_ready(entry)) wake_one_sleeper(set_fd);
 }
 
 // ---- sets
 
 void add_set(int fd) {
-  // Without the descriptor that wakes sleeping threads, connections in the set stay on TCP.
+  // Without the descriptor that wakes sleeping threads, the connections in the set must stay on
+  // TCP.
   if (!is_in_range(fd) || always_ready_descriptor() < 0) return;
-  for (auto& place : sets) {
-    Set* set = place.load();
+  for (auto& slot : sets) {
+    Set* set = slot.load();
     if (set == nullptr) {
       void* memory = ::mmap(nullptr, sizeof(Set), PROT_READ | PROT_WRITE,
                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
       if (memory == MAP_FAILED) return;
       Set* new_set = static_cast<Set*>(memory);
-      if (!place.compare_exchange_strong(set, new_set)) {
+      if (!slot.compare_exchange_strong(set, new_set)) {
         ::munmap(memory, sizeof(Set));
       } else {
         set = new_set;
@@ -203,7 +205,7 @@ void add_set(int fd) {
     }
     std::uint32_t none = 0;
     if (!set->descriptor_count.compare_exchange_strong(none, 1)) continue;
-    const Hold hold(*set);
+    const SetLock lock(*set);
     if (set->sleepers > 0) {
       set->descriptor_count.store(0);
       continue;
@@ -213,72 +215,74 @@ void add_set(int fd) {
   }
 }
 
-// Makes all bytes of the connection come by TCP from now on.  If bytes are in the ring already,
-// resets the connection: nobody could report these bytes, and the program would wait for ever.
+// Makes all later bytes of the connection come by TCP.  If the ring has unread bytes already,
+// resets the connection: no wait could report these bytes, so the program would wait for ever.
 void receive_by_tcp_only(int fd) {
   if ((set_flag(fd, kTcpOnly) & kTcpOnly) != 0) return;
   const auto socket = SocketTable::find(fd);
   while (socket && !waits::begin_sleep(*socket)) {
-    if (socket->receiver().look().bytes == 0) continue;
+    if (socket->receiver().ring_status().bytes == 0) continue;
     return leaving::reset(fd);
   }
 }
 
-// Makes the connections in a set use TCP, because the program waits for the set in a way that this
-// library does not see.
+// Makes all later bytes of the connections in a set come by TCP, because this set is in a set that
+// the library does not know.
 void use_tcp_in_set(int fd) {
-  Set* set = set_at(fd);
+  Set* set = find_set(fd);
   if (set == nullptr) return;
-  set_of[at(fd)].store(nullptr);
-  const Hold hold(*set);
+  set_of[index_of(fd)].store(nullptr);
+  const SetLock lock(*set);
   for (std::uint32_t i = 0; i < set->entry_count; ++i) receive_by_tcp_only(set->entries[i].fd);
 }
 
 }  // namespace
 
-constinit thread_local HeldSets held_sets{};
+constinit thread_local LockedSets locked_sets{};
 
-void remove_noted() {
-  while (held_sets.closed_count > 0) on_close(held_sets.closed[--held_sets.closed_count]);
+void close_deferred() {
+  while (locked_sets.deferred_count > 0)
+    on_close(locked_sets.deferred_fds[--locked_sets.deferred_count]);
 }
 
-std::uint64_t kick_data() { return reinterpret_cast<std::uintptr_t>(&kick_mark); }
+std::uint64_t wake_data() { return reinterpret_cast<std::uintptr_t>(&wake_mark); }
 
-void kick(int set) {
+void wake_one_sleeper(int set) {
   const int fd = always_ready.load();
-  epoll_event event{.events = EPOLLIN | EPOLLONESHOT, .data = {.u64 = kick_data()}};
+  epoll_event event{.events = EPOLLIN | EPOLLONESHOT, .data = {.u64 = wake_data()}};
   if (next().epoll_ctl(set, EPOLL_CTL_ADD, fd, &event) != 0) {
     next().epoll_ctl(set, EPOLL_CTL_MOD, fd, &event);
   }
 }
 
 bool is_ready(const Entry& entry) {
-  if (!entry.wants_input()) return false;
+  if (!entry.is_armed_for_input()) return false;
   if (const auto socket = SocketTable::find(entry.fd)) {
-    return socket->is_switched() && has_bytes_to_report(socket->receiver().look(), entry);
+    return socket->uses_stream() && has_bytes_to_report(socket->receiver().ring_status(), entry);
   }
   std::uint64_t edges = 0;
-  Set* inner = set_at(entry.fd);
+  Set* inner = find_set(entry.fd);
   return inner != nullptr && is_inner_ready(*inner, entry, edges);
 }
 
 bool is_inner_ready(Set& inner, const Entry& entry, std::uint64_t& edges) {
   const bool has_edges = (entry.events & EPOLLET) != 0;
   {
-    const Hold hold(inner);
-    // Bytes may come at any moment, so the edges are counted before the rings are looked at.
+    const SetLock lock(inner);
+    // Bytes may enter a ring at any moment, so this function counts the edges before it checks the
+    // rings.
     edges = edges_of(inner);
     if (any_is_ready(inner)) return !has_edges || edges != entry.last_reported;
     if (!has_edges || edges == entry.last_reported) return false;
   }
-  // After an edge, the kernel reports the inner set for whatever is ready at the time of the wait,
-  // even if the bytes that made the edge have been read.
+  // After an edge, the kernel reports the inner set if any of its entries is ready at the time of
+  // the wait, even if the program has read the bytes that caused the edge.
   pollfd one{.fd = entry.fd, .events = POLLIN, .revents = 0};
   const timespec at_once{};
   return next().ppoll(&one, 1, &at_once, nullptr) > 0;
 }
 
-bool is_inner_ready_else_drop_edge(Set& inner, Entry& entry, std::uint64_t& edges) {
+bool test_inner_and_consume_edge(Set& inner, Entry& entry, std::uint64_t& edges) {
   if (is_inner_ready(inner, entry, edges)) return true;
   if ((entry.events & EPOLLET) != 0) entry.last_reported = edges;
   return false;
@@ -286,8 +290,10 @@ bool is_inner_ready_else_drop_edge(Set& inner, Entry& entry, std::uint64_t& edge
 
 Entry* entry_of(Set& set, const epoll_data_t& data) {
   if (is_in_range(data.fd)) {
-    const std::uint32_t place = set.place[at(data.fd)];
-    if (place != 0 && set.entries[place - 1].data.u64 == data.u64) return &set.entries[place - 1];
+    const std::uint32_t number = set.entry_numbers[index_of(data.fd)];
+    if (number != 0 && set.entries[number - 1].data.u64 == data.u64) {
+      return &set.entries[number - 1];
+    }
   }
   for (std::uint32_t i = 0; i < set.entry_count; ++i) {
     if (set.entries[i].data.u64 == data.u64) return &set.entries[i];
@@ -303,15 +309,15 @@ Entry* armed_entry_of(Set& set, const epoll_data_t& data) {
   return nullptr;
 }
 
-bool has_ready(Set& set) {
-  const Hold hold(set);
+bool has_ready_entry(Set& set) {
+  const SetLock lock(set);
   return any_is_ready(set);
 }
 
-bool begin_sleep(Set& set, bool always) {
-  const Hold hold(set);
+bool begin_sleep(Set& set, bool even_if_ready) {
+  const SetLock lock(set);
   for (std::uint32_t i = 0; i < set.entry_count; ++i) {
-    if (begin_sleep(set.entries[i], always)) continue;
+    if (begin_sleep(set.entries[i], even_if_ready)) continue;
     while (i > 0) end_sleep(set.entries[--i]);
     return false;
   }
@@ -320,68 +326,69 @@ bool begin_sleep(Set& set, bool always) {
 }
 
 void end_sleep(Set& set) {
-  const Hold hold(set);
+  const SetLock lock(set);
   --set.sleepers;
   for (std::uint32_t i = 0; i < set.entry_count; ++i) end_sleep(set.entries[i]);
   if (set.sleepers == 0 && set.descriptor_count.load() == 0) clear(set);
 }
 
-Set* set_at(int fd) { return is_in_range(fd) ? set_of[at(fd)].load() : nullptr; }
+Set* find_set(int fd) { return is_in_range(fd) ? set_of[index_of(fd)].load() : nullptr; }
 int highest_descriptor() { return highest_known.load(std::memory_order_relaxed); }
 bool owns(int fd) { return fd >= 0 && fd == always_ready.load(std::memory_order_relaxed); }
 
-void on_track(int fd, Socket& socket) {
-  const std::uint8_t own_flags = flags[at(fd)].load();
+void on_tracked(int fd, Socket& socket) {
+  const std::uint8_t own_flags = flags[index_of(fd)].load();
   if ((own_flags & kTcpOnly) != 0) waits::begin_sleep(socket);
   if ((own_flags & kInSet) == 0) return;
-  for (auto& place : sets) {
-    Set* set = place.load();
+  for (auto& slot : sets) {
+    Set* set = slot.load();
     if (set == nullptr) continue;
-    const Hold hold(*set);
-    const std::uint32_t place_in_set = set->place[at(fd)];
-    if (place_in_set == 0 || !set->entries[place_in_set - 1].asks_for_input()) continue;
+    const SetLock lock(*set);
+    const std::uint32_t number = set->entry_numbers[index_of(fd)];
+    if (number == 0 || !set->entries[number - 1].requests_input()) continue;
     for (std::uint32_t i = 0; i < set->sleepers; ++i) waits::begin_sleep(socket);
   }
 }
 
 void on_close(int fd) {
   if (!is_in_range(fd)) return;
-  const bool is_known = flags[at(fd)].load() != 0 || set_of[at(fd)].load() != nullptr;
-  if (!is_known || held_sets.note_closed(fd)) return;
-  if (flags[at(fd)].load() != 0) {
-    if ((flags[at(fd)].exchange(0) & kInSet) != 0) {
-      for (auto& place : sets) {
-        Set* set = place.load();
+  const bool is_known = flags[index_of(fd)].load() != 0 || set_of[index_of(fd)].load() != nullptr;
+  if (!is_known || locked_sets.defer_close(fd)) return;
+  if (flags[index_of(fd)].load() != 0) {
+    if ((flags[index_of(fd)].exchange(0) & kInSet) != 0) {
+      for (auto& slot : sets) {
+        Set* set = slot.load();
         if (set == nullptr) continue;
-        const Hold hold(*set);
+        const SetLock lock(*set);
         remove(*set, fd);
       }
     }
   }
-  if (set_of[at(fd)].load() == nullptr) return;
-  if (Set* set = set_of[at(fd)].exchange(nullptr)) {
-    const Hold hold(*set);
-    // If threads sleep for the set, its connections must still wake them.
+  if (set_of[index_of(fd)].load() == nullptr) return;
+  if (Set* set = set_of[index_of(fd)].exchange(nullptr)) {
+    const SetLock lock(*set);
+    // While threads sleep for the set, its connections must still be able to wake them.
     if (set->descriptor_count.fetch_sub(1) == 1 && set->sleepers == 0) clear(*set);
   }
 }
 
 void on_copy(int from, int to) {
-  Set* set = set_at(from);
+  Set* set = find_set(from);
   if (set == nullptr || !is_in_range(to)) return;
   set->descriptor_count.fetch_add(1);
   assign(to, set);
 }
 
 void after_fork_in_child() {
-  for (auto& place : sets) {
-    Set* set = place.load();
+  for (auto& slot : sets) {
+    Set* set = slot.load();
     if (set == nullptr) continue;
     set->lock.store(false);
     set->sleepers = 0;
   }
   SocketTable::for_each(0, kDescriptorsMax - 1, [](int fd, Socket& socket) {
-    if ((flags[at(fd)].load() & kTcpOnly) != 0 && !socket.is_switched()) waits::begin_sleep(socket);
+    if ((flags[index_of(fd)].load() & kTcpOnly) != 0 && !socket.uses_stream())
+      waits::begin_sleep(socket);
   });
 }
 
@@ -403,19 +410,20 @@ VB_EXPORT int epoll_create(int size) noexcept {
 }
 VB_EXPORT int epoll_ctl(int fd, int operation, int target, epoll_event* event) noexcept {
   if (!epolls::is_in_range(target)) return next().epoll_ctl(fd, operation, target, event);
-  epolls::Set* set = epolls::set_at(fd);
+  epolls::Set* set = epolls::find_set(fd);
   if (set == nullptr) {
     const int result = next().epoll_ctl(fd, operation, target, event);
     if (result == 0 && operation == EPOLL_CTL_ADD) epolls::use_tcp_in_set(target);
     if (result == 0 && operation != EPOLL_CTL_DEL) epolls::receive_by_tcp_only(target);
     return result;
   }
-  const epolls::Hold hold(*set);
+  const epolls::SetLock lock(*set);
   const int result = next().epoll_ctl(fd, operation, target, event);
   if (result != 0) return result;
   if (operation == EPOLL_CTL_DEL) {
     epolls::remove(*set, target);
-  } else if (set->place[epolls::at(target)] != 0 || set->entry_count < epolls::kEntriesMax) {
+  } else if (set->entry_numbers[epolls::index_of(target)] != 0 ||
+             set->entry_count < epolls::kEntriesMax) {
     epolls::change(fd, *set, target, *event);
   } else {
     epolls::receive_by_tcp_only(target);

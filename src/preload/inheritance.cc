@@ -27,12 +27,12 @@ namespace {
 constexpr const char* kVariableName = "VERBENA_SOCKETS_INHERITED";
 constexpr std::string_view kVariable(kVariableName);
 
-bool is_variable(std::string_view entry) {
+bool is_own_variable(std::string_view entry) {
   return entry.starts_with(kVariable) && entry.substr(kVariable.size()).starts_with('=');
 }
 
-// Parses the variable's value.  It comes from outside, so the parser stops at anything that is not
-// a number.
+// Parses the variable's value, a list of hexadecimal numbers.  Stops at invalid text, because the
+// value may come from another program.
 std::set<std::uint64_t> parse(std::string_view value) {
   std::set<std::uint64_t> cookies;
   while (cookies.size() < Names::kMax) {
@@ -48,8 +48,8 @@ std::set<std::uint64_t> parse(std::string_view value) {
   return cookies;
 }
 
-// Tracks the descriptor if its cookie is one of `cookies`.  `first_descriptors` has the first
-// descriptor of each connection.
+// Continues the descriptor's connection if its cookie is one of `cookies`.  `first_descriptors`
+// maps each cookie to the first descriptor of that connection.
 void continue_if_named(int fd, const std::set<std::uint64_t>& cookies,
                        std::map<std::uint64_t, int>& first_descriptors) {
   const std::uint64_t cookie = service_link::cookie_of(fd);
@@ -72,7 +72,7 @@ bool continue_connection(int fd, Socket& socket) {
   socket.nonblocking.store((next().fcntl(fd, F_GETFL) & O_NONBLOCK) != 0);
   const auto memory = service_link::request_memory(fd, socket);
   if (memory && change_over::continue_stream(socket, memory->fd.get(), memory->side)) return true;
-  socket.state.store(Socket::State::kPlain);
+  socket.state.store(Socket::State::kTcpOnly);
   leaving::reset(fd);
   return false;
 }
@@ -105,8 +105,8 @@ void prepare(os::ProgramKind next_program, Names& names) {
   const int error = errno;
   SocketTable::for_each(0, kDescriptorsMax - 1, [&](int fd, Socket& socket) {
     if (!is_inherited(fd, socket)) return;
-    const bool keeps_ring = has_library && socket.must_switch.load() && socket.is_switched();
-    if (!keeps_ring && leaving::stay_on_tcp(fd, socket, stream::Reason::kExec)) return;
+    const bool keeps_ring = has_library && socket.must_use_ring.load() && socket.uses_stream();
+    if (!keeps_ring && leaving::use_only_tcp(fd, socket, stream::Reason::kExec)) return;
     bool is_named = false;
     names.for_each([&](const Socket& one) { is_named |= &one == &socket; });
     if (is_named) return;
@@ -124,7 +124,7 @@ std::size_t environment_entries(char* const* environment) {
 
 void copy_environment(char* const* environment, const Names& names, char** out) {
   for (; environment != nullptr && *environment != nullptr; ++environment) {
-    if (!is_variable(*environment)) *out++ = *environment;
+    if (!is_own_variable(*environment)) *out++ = *environment;
   }
   *out++ = const_cast<char*>(names.variable());
   *out = nullptr;

@@ -22,19 +22,24 @@ namespace verbena::preload::leaving {
 
 void restore_delay_options(int fd, Socket& socket) {
   for (const int option : {TCP_NODELAY, TCP_CORK}) {
-    const int value = socket.shown_option(IPPROTO_TCP, option)->load() ? 1 : 0;
+    const int value = socket.emulated_option(IPPROTO_TCP, option)->load() ? 1 : 0;
     next().setsockopt(fd, IPPROTO_TCP, option, &value, sizeof(value));
   }
 }
 
 namespace {
 
-enum class Incoming : std::uint8_t { kPlain, kUnread, kBroken };
+enum class Incoming : std::uint8_t {
+  kPlain,    // all bytes come by TCP from now on
+  kUnread,   // the ring has unread bytes, so nothing has changed
+  kInvalid,  // the stream's memory has invalid values
+};
 
-// Opens the last TCP segment.  Returns false if the stream's memory holds invalid values.
+// Takes the outgoing direction back to TCP.  Returns false if the stream's memory has invalid
+// values.
 bool leave_outgoing(int fd, Socket& socket, stream::Reason reason) {
   stream::Sender sender = socket.sender();
-  const EndLock lock(stream::place_of(socket.memory, socket.side)->direction->send_lock);
+  const EndLock lock(stream::direction_memory(socket.memory, socket.side)->direction->send_lock);
   if (sender.has_left()) return true;
   const auto result = sender.leave(reason);
   if (result && *result) wake_peer(sender);
@@ -44,42 +49,44 @@ bool leave_outgoing(int fd, Socket& socket, stream::Reason reason) {
 
 Incoming leave_incoming(Socket& socket, stream::Reason reason) {
   stream::Receiver receiver = socket.receiver();
-  const EndLock lock(stream::place_of(socket.memory, 1 - socket.side)->direction->receive_lock);
+  const EndLock lock(
+      stream::direction_memory(socket.memory, 1 - socket.side)->direction->receive_lock);
   const auto result = receiver.leave(reason);
-  if (!result) return Incoming::kBroken;
+  if (!result) return Incoming::kInvalid;
   return *result == stream::Receiver::LeaveResult::kPlain ? Incoming::kPlain : Incoming::kUnread;
 }
 
-// Withdraws the promise for ever, so that the peer puts nothing more into the ring.
+// Withdraws the promise permanently, so that no more bytes enter the ring.
 void withdraw_for_ever(Socket& socket) {
-  if (!socket.never_promises.exchange(true)) waits::begin_sleep_always(socket);
+  if (!socket.has_withdrawn_for_ever.exchange(true)) waits::begin_sleep_always(socket);
 }
 
-// Returns true if the connection has changed over.  Else it also makes sure that it never will.
-bool is_switched_or_stays(Socket& socket, stream::Reason reason) {
+// Prevents the connection's change over to the stream.  Returns false if the connection has changed
+// over already.
+bool prevent_change_over(Socket& socket, stream::Reason reason) {
   socket.keep_on_tcp();
   for (;;) {
     auto state = socket.state.load();
-    if (state == Socket::State::kSwitched) return true;
-    if (state == Socket::State::kPlain) return false;
-    if (state == Socket::State::kSwitching) continue;
-    if (!socket.state.compare_exchange_weak(state, Socket::State::kPlain)) continue;
+    if (state == Socket::State::kOnStream) return false;
+    if (state == Socket::State::kTcpOnly) return true;
+    if (state == Socket::State::kChangingOver) continue;
+    if (!socket.state.compare_exchange_weak(state, Socket::State::kTcpOnly)) continue;
     if (state == Socket::State::kOffered) service_link::forget(socket, reason);
-    return false;
+    return true;
   }
 }
 
 }  // namespace
 
-bool stay_on_tcp(int fd, Socket& socket, stream::Reason reason) {
+bool use_only_tcp(int fd, Socket& socket, stream::Reason reason) {
   const int error = errno;
   bool is_plain = true;
-  if (socket.must_switch.load(std::memory_order_relaxed)) {
+  if (socket.must_use_ring.load(std::memory_order_relaxed)) {
     required::fail(fd, socket, reason);
-  } else if (is_switched_or_stays(socket, reason)) {
-    const bool is_whole = leave_outgoing(fd, socket, reason);
+  } else if (!prevent_change_over(socket, reason)) {
+    const bool is_valid = leave_outgoing(fd, socket, reason);
     const Incoming incoming = leave_incoming(socket, reason);
-    if (!is_whole || incoming == Incoming::kBroken) reset(fd);
+    if (!is_valid || incoming == Incoming::kInvalid) reset(fd);
     is_plain = incoming != Incoming::kUnread;
   }
   errno = error;
@@ -91,22 +98,22 @@ void end_outgoing(int fd, Socket& socket) {
 }
 
 void end_incoming(Socket& socket) {
-  socket.reads_no_more.store(true);
-  if (socket.is_switched()) withdraw_for_ever(socket);
+  socket.is_read_shut_down.store(true);
+  if (socket.uses_stream()) withdraw_for_ever(socket);
 }
 
 void receive_by_tcp(int fd, Socket& socket) {
   const int error = errno;
-  if (!stay_on_tcp(fd, socket, stream::Reason::kOther)) withdraw_for_ever(socket);
+  if (!use_only_tcp(fd, socket, stream::Reason::kOther)) withdraw_for_ever(socket);
   errno = error;
 }
 
 std::string drain(int fd, Socket& socket, stream::Reason reason) {
   const int error = errno;
   std::string bytes;
-  if (!stay_on_tcp(fd, socket, reason)) {
-    // While this thread counts as a sleeper, the peer puts nothing more into the ring.  So the loop
-    // below empties it.
+  if (!use_only_tcp(fd, socket, reason)) {
+    // While this thread counts as a sleeper, no more bytes enter the ring.  So the loop below can
+    // empty the ring.
     waits::begin_sleep_always(socket);
     while (leave_incoming(socket, reason) == Incoming::kUnread) {
       std::array<char, 65536> piece;
@@ -127,8 +134,9 @@ void reset(int fd) {
   // ABORT).
   const sockaddr unspecified{.sa_family = AF_UNSPEC, .sa_data = {}};
   os::system_call(SYS_connect, fd, &unspecified, sizeof(unspecified));  // no cancellation point
-  // A peer's reset ends both directions, which poll() shows by POLLRDHUP.  The connect() above does
-  // not end them.  The shutdown() below does, although it fails with ENOTCONN.
+  // After a reset by the peer, both directions have ended, and poll() reports POLLRDHUP.  The
+  // connect() above does not end the directions.  The shutdown() below ends them, although it fails
+  // with ENOTCONN.
   os::system_call(SYS_shutdown, fd, SHUT_RDWR);
   errno = error;
 }

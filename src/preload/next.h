@@ -15,12 +15,13 @@
 
 #include <type_traits>
 
-// Finds the functions that this library stands in front of: those of the C library, or of another
-// preloaded library after this one.
+// Finds the original functions that this library wraps.  They are those of the C library, or of
+// another preloaded library after this one.
 namespace verbena::preload {
 
-// Lists the functions with their types.  The C library's headers declare the checked functions
-// (__read_chk and others) only to programs that are compiled with checks.
+// Lists the functions with their types.  The types of the checked functions (__read_chk and others)
+// are written out, because the C library's headers declare these functions only to programs that
+// are compiled with checks.
 #define VB_NEXT_FUNCTIONS(F)                                                        \
   F(read, ssize_t(int, void*, size_t))                                              \
   F(read_chk, ssize_t(int, void*, size_t, size_t))                                  \

@@ -18,8 +18,8 @@
 #include "preload/required.h"
 #include "preload/socket_table.h"
 
-// Defines the functions that query or change a connection, such as getsockopt(), ioctl() and
-// shutdown(), as far as their result depends on the stream.
+// Defines functions that query or change a connection, such as getsockopt(), ioctl() and
+// shutdown().  They handle the cases in which the result depends on the stream.
 
 using verbena::preload::next;
 using verbena::preload::SocketTable;
@@ -28,22 +28,25 @@ namespace preload = verbena::preload;
 
 namespace {
 
-// Returns where this library keeps the value of a socket option while the sender uses the ring.
-std::optional<preload::ShownOption> shown_option(preload::Socket& socket, int level, int option) {
+// Returns the emulated value of a socket option.  Returns nothing if this library does not emulate
+// the option, or if the sender has gone back to TCP.
+std::optional<preload::EmulatedOption> emulated_option(preload::Socket& socket, int level,
+                                                       int option) {
   if (socket.sender().has_left()) return std::nullopt;
-  return socket.shown_option(level, option);
+  return socket.emulated_option(level, option);
 }
 
-// Returns true if the option lets the kernel see or change the bytes of a connection past this
-// library: kTLS (TCP_ULP), and receiving by mapping the kernel's pages (TCP_ZEROCOPY_RECEIVE).
+// Returns true if the option makes the kernel process the connection's bytes in a way that the
+// stream cannot support: kTLS (TCP_ULP), or receiving by mapping the kernel's pages
+// (TCP_ZEROCOPY_RECEIVE).
 bool bypasses_stream(const verbena::preload::Socket& socket, int level, int option) {
   return level == IPPROTO_TCP && (option == TCP_ULP || option == TCP_ZEROCOPY_RECEIVE) &&
-         socket.state.load() != verbena::preload::Socket::State::kPlain;
+         socket.state.load() != verbena::preload::Socket::State::kTcpOnly;
 }
 
-// Returns true if peers of a listener may wait for the ring before they send.  With
-// TCP_DEFER_ACCEPT, a listener would wait for their first bytes before it accepts them, so they
-// would not get the ring.
+// Returns true if the peers of a listener may wait for the ring before they send.  With
+// TCP_DEFER_ACCEPT, the kernel would wait for the first bytes before it reports a connection to the
+// listener.  Then both sides would wait for each other.
 bool peers_may_wait_for_ring() {
   return preload::required::has_rules() || preload::change_over::has_first_call_wait();
 }
@@ -62,15 +65,15 @@ VB_EXPORT int getsockopt(int fd, int level, int option, void* value, socklen_t* 
   const bool is_error = level == SOL_SOCKET && option == SO_ERROR;
   if (result != 0 || (level != IPPROTO_TCP && !is_error) || *bytes < sizeof(int)) return result;
   const auto socket = SocketTable::find(fd);
-  if (!socket || !socket->is_switched()) return result;
+  if (!socket || !socket->uses_stream()) return result;
   if (is_error) {
     if (const int pending = socket->take_error()) {
       memcpy(value, &pending, sizeof(pending));
     }
     return result;
   }
-  if (const auto shown = shown_option(*socket, level, option)) {
-    const int number = shown->load() ? 1 : 0;
+  if (const auto emulated = emulated_option(*socket, level, option)) {
+    const int number = emulated->load() ? 1 : 0;
     memcpy(value, &number, sizeof(number));
   } else if (option == TCP_USER_TIMEOUT) {
     if (const auto timeout = preload::passing::hidden_user_timeout(*socket)) {
@@ -97,9 +100,9 @@ VB_EXPORT int setsockopt(int fd, int level, int option, const void* value,
   }
   int number = 0;
   memcpy(&number, value, sizeof(number));
-  if (socket->is_switched()) {
-    if (const auto shown = shown_option(*socket, level, option)) {
-      shown->store(number != 0);
+  if (socket->uses_stream()) {
+    if (const auto emulated = emulated_option(*socket, level, option)) {
+      emulated->store(number != 0);
       return 0;
     }
     if (level == IPPROTO_TCP && option == TCP_USER_TIMEOUT && number >= 0) {
@@ -109,7 +112,7 @@ VB_EXPORT int setsockopt(int fd, int level, int option, const void* value,
       }
     }
   }
-  // The kernel does not count bytes in the ring for this limit.
+  // The kernel does not count bytes in the ring for this limit, so they must come by TCP.
   if (level == SOL_SOCKET && option == SO_RCVLOWAT && number > 1) {
     leaving::receive_by_tcp(fd, *socket);
   }
@@ -128,14 +131,14 @@ VB_EXPORT int ioctl(int fd, unsigned long request, ...) noexcept {
   if (request == FIONBIO) {
     socket->nonblocking.store(*static_cast<int*>(argument) != 0);
   } else if (request == FIOASYNC && *static_cast<int*>(argument) != 0) {
-    // The kernel sends no SIGIO for bytes in a ring.
+    // The kernel sends no SIGIO for bytes in a ring, so they must come by TCP.
     leaving::receive_by_tcp(fd, *socket);
-  } else if (request == SIOCATMARK && socket->is_switched()) {
-    // The kernel does not know of older bytes in the ring.
-    if (socket->receiver().look().bytes > 0) *static_cast<int*>(argument) = 0;
-  } else if (request == FIONREAD && socket->is_switched()) {
-    *static_cast<int*>(argument) += static_cast<int>(socket->receiver().look().bytes);
-  } else if (request == SIOCOUTQ && socket->is_switched()) {
+  } else if (request == SIOCATMARK && socket->uses_stream()) {
+    // Bytes in the ring are before the urgent mark, but the kernel cannot count them.
+    if (socket->receiver().ring_status().bytes > 0) *static_cast<int*>(argument) = 0;
+  } else if (request == FIONREAD && socket->uses_stream()) {
+    *static_cast<int*>(argument) += static_cast<int>(socket->receiver().ring_status().bytes);
+  } else if (request == SIOCOUTQ && socket->uses_stream()) {
     *static_cast<int*>(argument) += static_cast<int>(socket->sender().unread());
   }
   return result;
@@ -149,14 +152,14 @@ VB_EXPORT int shutdown(int fd, int how) noexcept {
     if (result == 0) leaving::end_incoming(*socket);
     return result;
   }
-  // After shutdown(), nothing may enter the ring.  If the program still sends, the kernel answers
-  // with EPIPE.
-  if (socket->is_switched()) leaving::end_outgoing(fd, *socket);
+  // After shutdown(), no bytes may enter the ring.  If the program still sends, the kernel returns
+  // EPIPE.
+  if (socket->uses_stream()) leaving::end_outgoing(fd, *socket);
   const int result = next().shutdown(fd, how);
   const int error = errno;
   if (how == SHUT_RDWR && result == 0) leaving::end_incoming(*socket);
   // Another thread may have changed the connection over since the first check.
-  if (!socket->is_switched()) return result;
+  if (!socket->uses_stream()) return result;
   leaving::end_outgoing(fd, *socket);
   errno = error;
   verbena::stream::Sender sender = socket->sender();

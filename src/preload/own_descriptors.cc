@@ -24,6 +24,6 @@ int move_away(int fd) {
   return static_cast<int>(copy);
 }
 
-bool has(int fd) { return service_link::owns(fd) || epolls::owns(fd); }
+bool contains(int fd) { return service_link::owns(fd) || epolls::owns(fd); }
 
 }  // namespace verbena::preload::own_descriptors

@@ -20,8 +20,9 @@
 namespace verbena::preload::passing {
 namespace {
 
-// Marks a socket that is on its way: TCP_USER_TIMEOUT in milliseconds, more than 24 days.
-constexpr int kMark = 0x7eb3a52d;
+// The value of TCP_USER_TIMEOUT that marks a socket in transit, in milliseconds (more than 24
+// days).
+constexpr int kInTransitMark = 0x7eb3a52d;
 
 // Calls visit(fd) for each descriptor that the message carries.  Stops at a header that the kernel
 // refuses (EINVAL).
@@ -56,23 +57,24 @@ stream::Passing& passing_of(const Socket& socket) {
   return reinterpret_cast<stream::Control*>(socket.memory.data())->passing[socket.side];
 }
 std::span<std::byte> lock_of(const Socket& socket) {
-  return stream::place_of(socket.memory, 1 - socket.side)->direction->receive_lock;
+  return stream::direction_memory(socket.memory, 1 - socket.side)->direction->receive_lock;
 }
 
-// Counts one more descriptor on its way.  It holds a share of the end, which its receiver takes.
+// Counts one more descriptor in transit.  The descriptor has a share of the end, which its receiver
+// takes over.
 void begin_passing(int fd, Socket& socket) {
   socket.is_shared.store(true);
   const EndLock lock(lock_of(socket));
   stream::Passing& passing = passing_of(socket);
   if (passing.count == 0) {
     passing.user_timeout = static_cast<std::uint32_t>(std::max(user_timeout_of(fd), 0));
-    set_user_timeout(fd, kMark);
+    set_user_timeout(fd, kInTransitMark);
   }
   ++passing.count;
   socket.holders().fetch_add(1);
 }
 
-// Counts one descriptor less.  The caller has its share.
+// Counts one descriptor in transit less.  The caller takes over the descriptor's share of the end.
 void end_passing(int fd, Socket& socket) {
   const EndLock lock(lock_of(socket));
   stream::Passing& passing = passing_of(socket);
@@ -80,24 +82,25 @@ void end_passing(int fd, Socket& socket) {
   if (--passing.count == 0) set_user_timeout(fd, static_cast<int>(passing.user_timeout));
 }
 
-// Returns the socket of another descriptor of this process for the same connection, if it has one.
-SocketUse find_same(int fd) {
+// Returns the socket of another descriptor of this process for the same connection, if there is
+// one.
+SocketUse find_same_connection(int fd) {
   const std::uint64_t cookie = service_link::cookie_of(fd);
   int same = -1;
   SocketTable::for_each(0, kDescriptorsMax - 1, [&](int other, const Socket& socket) {
-    if (other != fd && socket.cookie == cookie && socket.is_switched()) same = other;
+    if (other != fd && socket.cookie == cookie && socket.uses_stream()) same = other;
   });
   return cookie != 0 && same >= 0 ? SocketTable::find(same) : SocketUse();
 }
 
-// Takes over a connection whose descriptor has just come.  With `is_peek`, the same descriptor will
-// come again.
+// Takes over a connection whose descriptor was just received.  With `is_peek`, a later recvmsg()
+// will receive the same descriptor again.
 void take_over(int fd, bool is_peek) {
-  if (SocketUse same = find_same(fd)) {
+  if (SocketUse same = find_same_connection(fd)) {
     SocketTable::add_copy(*same, fd);
     if (is_peek) return;
     end_passing(fd, *same);
-    same->holders().fetch_sub(1);  // this process has a share already
+    same->holders().fetch_sub(1);  // this process has a share of the end already
     return;
   }
   Socket* const socket = SocketTable::add(fd);
@@ -110,8 +113,8 @@ void take_over(int fd, bool is_peek) {
   }
 }
 
-// Shares the stream of another process, which does not know of it.
-void join(int fd, Socket& socket) {
+// Shares the stream of another process, which does not notice it.
+void join_stream(int fd, Socket& socket) {
   socket.nonblocking.store((next().fcntl(fd, F_GETFL) & O_NONBLOCK) != 0);
   const auto memory = service_link::request_memory(fd, socket);
   if (memory && change_over::continue_stream(socket, memory->fd.get(), memory->side)) {
@@ -122,7 +125,7 @@ void join(int fd, Socket& socket) {
     leaving::reset(fd);  // the other process has just closed the connection
   }
   socket.keep_on_tcp();
-  socket.state.store(Socket::State::kPlain);
+  socket.state.store(Socket::State::kTcpOnly);
 }
 
 }  // namespace
@@ -143,12 +146,12 @@ Sending::Sending(int channel, const msghdr& message) {
 void Sending::prepare(int fd, int channel, const msghdr& message) {
   const SocketUse socket = SocketTable::find(fd);
   if (!socket) return;
-  const bool keeps_ring = socket->must_switch.load() && socket->is_switched();
-  if (!keeps_ring && leaving::stay_on_tcp(fd, *socket, stream::Reason::kPassed)) return;
-  if (kept_count_ < kept_.size() && receivers_have_library(channel, message) &&
+  const bool keeps_ring = socket->must_use_ring.load() && socket->uses_stream();
+  if (!keeps_ring && leaving::use_only_tcp(fd, *socket, stream::Reason::kPassed)) return;
+  if (continued_count_ < continued_fds_.size() && receivers_have_library(channel, message) &&
       service_link::request_memory(fd, *socket)) {
     begin_passing(fd, *socket);
-    kept_[kept_count_++] = fd;
+    continued_fds_[continued_count_++] = fd;
   } else {
     leaving::reset(fd);
   }
@@ -165,10 +168,10 @@ bool Sending::receivers_have_library(int channel, const msghdr& message) {
 ssize_t Sending::ended(ssize_t result) {
   if (result >= 0) return result;
   const int error = errno;
-  while (kept_count_ > 0) {
-    const int fd = kept_[--kept_count_];
+  while (continued_count_ > 0) {
+    const int fd = continued_fds_[--continued_count_];
     const SocketUse socket = SocketTable::find(fd);
-    if (!socket || !socket->is_switched()) continue;
+    if (!socket || !socket->uses_stream()) continue;
     end_passing(fd, *socket);
     socket->holders().fetch_sub(1);
   }
@@ -176,26 +179,26 @@ ssize_t Sending::ended(ssize_t result) {
   return result;
 }
 
-void received(const msghdr& message, int flags) {
+void on_received(const msghdr& message, int flags) {
   const int error = errno;
   const os::NoCancellation whole_call;
   for_each_descriptor(message, [&](int fd) {
-    if (user_timeout_of(fd) == kMark) take_over(fd, (flags & MSG_PEEK) != 0);
+    if (user_timeout_of(fd) == kInTransitMark) take_over(fd, (flags & MSG_PEEK) != 0);
   });
   errno = error;
 }
 
-void copied(int fd) {
+void on_copied(int fd) {
   const int error = errno;
   const os::NoCancellation whole_call;
   if (user_timeout_of(fd) < 0) {
     errno = error;
     return;  // not a TCP socket
   }
-  if (SocketUse same = find_same(fd)) {
+  if (SocketUse same = find_same_connection(fd)) {
     SocketTable::add_copy(*same, fd);
   } else if (Socket* const socket = SocketTable::add(fd)) {
-    join(fd, *socket);
+    join_stream(fd, *socket);
   }
   errno = error;
 }

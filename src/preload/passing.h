@@ -10,15 +10,16 @@
 
 #include "preload/socket_table.h"
 
-// Passes connections to other processes (SCM_RIGHTS), and takes over those that come.
+// Passes connections to other processes (SCM_RIGHTS), and takes over connections from them.
 //
-// A connection that is passed goes back to TCP, unless bytes of the peer lie in the ring, or the
-// connection must use the ring.  Then the process that gets it must have this library: it asks the
-// service for the memory and continues the stream.  If that is not sure, the connection is reset.
+// Before a connection is passed, it goes back to TCP, unless the ring has unread bytes of the peer,
+// or the connection must use the ring.  Then the process that receives the descriptor must have
+// this library: it requests the memory from the service and continues the stream.  If the receiver
+// may not have this library, the library resets the connection.
 //
-// The descriptor itself tells the receiving library that there is a stream: while it is on its way,
-// the socket option TCP_USER_TIMEOUT has a value that no program uses.  The program's own value is
-// in the stream's memory.
+// The receiving library detects by a mark that a connection has a stream: while the descriptor is
+// in transit, the socket option TCP_USER_TIMEOUT has a value that no program uses.  The program's
+// own value is in the stream's memory.
 namespace verbena::preload::passing {
 
 // Prepares the connections that one message carries.  Allocates memory if one of them has unread
@@ -32,8 +33,8 @@ class Sending {
 
   // Returns true if the message carries a connection that this library tracks.
   static bool is_needed(const msghdr& message);
-  // Takes the result of sendmsg(), and returns it.  A negative result means that nobody gets the
-  // connections.  Keeps errno.
+  // Call this with the result of sendmsg(); it returns that result.  After a negative result no
+  // process receives the connections, so this function undoes the preparation.  Keeps errno.
   ssize_t ended(ssize_t result);
 
  private:
@@ -43,20 +44,21 @@ class Sending {
   void prepare(int fd, int channel, const msghdr& message);
 
   std::optional<bool> have_library_;
-  std::array<int, kDescriptorsMax> kept_{};  // descriptors whose streams the receiver continues
-  std::size_t kept_count_ = 0;
+  // The descriptors whose streams the receiver of the message continues.
+  std::array<int, kDescriptorsMax> continued_fds_{};
+  std::size_t continued_count_ = 0;
 };
 
-// Takes over the connections that a message has brought.  `flags` are those of recvmsg().  Keeps
-// errno.
-void received(const msghdr& message, int flags);
+// Takes over the connections of a received message.  `flags` are those of recvmsg().  Keeps errno.
+void on_received(const msghdr& message, int flags);
 
-// Shares a connection that pidfd_getfd() has copied from another process.  That process does not
-// know of it.  If the connection has not changed over yet, it stays on TCP in this process.  Keeps
-// errno.
-void copied(int fd);
+// Shares a connection that pidfd_getfd() has copied from another process.  The other process does
+// not notice the copy.  If the connection has not changed over yet, it stays on TCP in this
+// process.  Keeps errno.
+void on_copied(int fd);
 
-// Returns the place of the program's TCP_USER_TIMEOUT while the kernel's has another value.
+// Returns the program's value of TCP_USER_TIMEOUT while a descriptor of the connection is in
+// transit, so that the kernel has another value.  Otherwise returns nothing.
 std::optional<std::atomic_ref<std::uint32_t>> hidden_user_timeout(const Socket& socket);
 
 }  // namespace verbena::preload::passing

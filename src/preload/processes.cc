@@ -30,12 +30,13 @@
 #include "preload/socket_table.h"
 #include "preload/waits.h"
 
-// Follows connections through fork and exec.
+// Defines the functions that create processes, replace a process's program, or end it: fork(),
+// exec() and similar functions.  Keeps the connections working in these cases.
 namespace verbena::preload {
 namespace {
 
-// Holds the counts of connections that several processes have.  All descendants of the process that
-// has mapped the pages share them.
+// Holds the TcpCounts of connections that several processes have.  The process that has mapped this
+// memory shares it with all its descendants.
 constexpr std::size_t kSharedMax = kSocketsMax;
 struct SharedCounts {
   std::atomic<std::uint32_t> next{0};
@@ -43,7 +44,7 @@ struct SharedCounts {
 };
 constinit SharedCounts* shared_counts = nullptr;
 
-// Takes counts that no process uses.  Returns nullptr if it finds none.
+// Reserves a TcpCounts that no process uses.  Returns nullptr if it finds none.
 TcpCounts* take_shared_counts() {
   constexpr int kTries = 256;
   for (int i = 0; shared_counts != nullptr && i < kTries; ++i) {
@@ -54,9 +55,9 @@ TcpCounts* take_shared_counts() {
   return nullptr;
 }
 
-// Counts the child among the processes that hold a connection.  Moves the connection's counts to
-// memory that the child will share, unless they are there already.  Returns false if there is no
-// room.
+// Counts the child among the processes that have a connection.  Moves the connection's counts to
+// memory that the child will share, unless they are there already.  Returns false if it finds no
+// free TcpCounts.
 bool share_counts(Socket& socket) {
   TcpCounts* counts = socket.counts.load();
   if (counts == &socket.own_counts) {
@@ -65,40 +66,41 @@ bool share_counts(Socket& socket) {
     common->sent.store(0);
     common->received.store(0);
     common->stays_on_tcp.store(false);
-    // A connection of two processes does not change over before the bytes have been moved.
+    // Two processes are counted first, so that the connection does not change over before its
+    // counts have been moved.
     common->processes.fetch_add(1);
     if (socket.counts.compare_exchange_strong(counts, common)) return true;
-    common->processes.store(0);  // another thread, which also forks, was faster
+    common->processes.store(0);  // another thread that also forks has moved the counts already
   }
   counts->processes.fetch_add(1);
   return true;
 }
 
-// Counts the child of the coming fork among the processes that hold the connection.
+// Counts the child of the coming fork among the processes that have the connection.
 void share(int fd, Socket& socket) {
   socket.is_shared.store(true);
-  if (socket.state.load() == Socket::State::kPlain) return;
-  if (!socket.is_switched()) {
-    if (!share_counts(socket)) (void)leaving::stay_on_tcp(fd, socket, stream::Reason::kOther);
-    // If another thread changes the connection over now, either it sees that the child holds the
-    // socket as well, or this thread sees the change.
-    while (socket.state.load() == Socket::State::kSwitching) {
+  if (socket.state.load() == Socket::State::kTcpOnly) return;
+  if (!socket.uses_stream()) {
+    if (!share_counts(socket)) (void)leaving::use_only_tcp(fd, socket, stream::Reason::kOther);
+    // If another thread changes the connection over now, either that thread sees that the child has
+    // the socket as well, or this thread sees the change.
+    while (socket.state.load() == Socket::State::kChangingOver) {
     }
-    if (!socket.is_switched()) socket.move_own_counts();
+    if (!socket.uses_stream()) socket.move_own_counts();
   }
-  if (socket.is_switched()) socket.holders().fetch_add(1);
+  if (socket.uses_stream()) socket.holders().fetch_add(1);
 }
 
-// Numbers the walks over all sockets.  No two walks have the same number, because a walk skips the
-// sockets whose last_walk is its own.
-constinit std::atomic<std::uint32_t> walks{0};
+// Numbers the calls of for_each_socket().  Each call skips the sockets whose last_visit is the
+// number of the call, because it has visited them already.
+constinit std::atomic<std::uint32_t> last_call_number{0};
 
 // Calls visit(fd, socket) once for each socket, even if it has several descriptors.
 template <class Visit>
 void for_each_socket(Visit visit) {
-  const std::uint32_t walk = walks.fetch_add(1) + 1;
+  const std::uint32_t call_number = last_call_number.fetch_add(1) + 1;
   SocketTable::for_each(0, kDescriptorsMax - 1, [&](int fd, Socket& socket) {
-    if (socket.last_walk.exchange(walk) != walk) visit(fd, socket);
+    if (socket.last_visit.exchange(call_number) != call_number) visit(fd, socket);
   });
 }
 
@@ -106,18 +108,18 @@ void before_fork() {
   for_each_socket([](int fd, Socket& socket) { share(fd, socket); });
 }
 
-// The service knows only the parent, so the child offers its connections again.  A peer that must
-// use the ring sends no byte before it has changed over, so the child may wait for its bytes in
-// poll() for ever if it offers that connection later.
-void in_child() {
+// Prepares the connections for their use in the child.  Only the parent has offered them to the
+// service, so the child offers them again.  It offers connections that must use the ring at once:
+// the peer sends no byte before it has changed over, so the child could wait for ever in poll().
+void after_fork_in_child() {
   EndLock::after_fork_in_child();
   waits::after_fork_in_child();
   epolls::after_fork_in_child();
   service_link::after_fork_in_child();
   for_each_socket([](int fd, Socket& socket) {
-    // In the parent, another thread may be between kSwitching and the check that only one process
-    // holds the connection.  That thread does not exist in the child.
-    for (auto state : {Socket::State::kOffered, Socket::State::kSwitching}) {
+    // In the parent, another thread may have set kChangingOver just now.  That thread does not
+    // exist in the child.
+    for (auto state : {Socket::State::kOffered, Socket::State::kChangingOver}) {
       socket.state.compare_exchange_strong(state, Socket::State::kNew);
     }
     socket.calls_on_tcp.store(0);
@@ -128,8 +130,8 @@ void in_child() {
 // Undoes share() for all sockets, because there is no child.
 void after_failed_fork() {
   for_each_socket([](int, Socket& socket) {
-    if (socket.state.load() == Socket::State::kPlain) return;
-    if (socket.is_switched()) {
+    if (socket.state.load() == Socket::State::kTcpOnly) return;
+    if (socket.uses_stream()) {
       socket.holders().fetch_sub(1);
     } else if (TcpCounts* counts = socket.counts.load(); counts != &socket.own_counts) {
       counts->processes.fetch_sub(1);
@@ -162,8 +164,8 @@ void join_shared_counts(Socket& socket) {
   if (counts != &socket.own_counts) counts->processes.fetch_add(1);
 }
 
-// Replaces the program of this process by exec().  The new program has only the connections that it
-// inherits.
+// Prepares the connections for exec(), which replaces the program of this process.  The new program
+// has only the connections that it inherits.
 class Exec {
  public:
   explicit Exec(os::ProgramKind next_program) {
@@ -190,11 +192,11 @@ class Exec {
     Socket* socket;
     linger before;
   };
-  // For further connections the peer sees what it would see if the process were killed.
+  // If there are more connections, their peers see the same as if the process were killed.
   static constexpr std::size_t kClosedMax = 256;
 
   // Ends the connections that the next program does not inherit.  The kernel will close their
-  // descriptors, but it does not know of bytes in a ring.
+  // descriptors, but it cannot handle unread bytes in a ring.
   void close_others() {
     SocketTable::for_each(0, kDescriptorsMax - 1,
                           [](int, Socket& socket) { socket.survives_exec.store(false); });
@@ -202,7 +204,7 @@ class Exec {
       if (inheritance::is_inherited(fd, socket)) socket.survives_exec.store(true);
     });
     for_each_socket([this](int fd, Socket& socket) {
-      if (socket.survives_exec.load() || !socket.is_switched() || closed_count_ == kClosedMax)
+      if (socket.survives_exec.load() || !socket.uses_stream() || closed_count_ == kClosedMax)
         return;
       closed_[closed_count_++] = {fd, &socket, change_over::leave_before_exec(fd, socket)};
     });
@@ -213,8 +215,8 @@ class Exec {
   std::size_t closed_count_ = 0;
 };
 
-// Starts a program in a new process, which then holds the connections that it inherits together
-// with this process.
+// Prepares the connections for posix_spawn(), which starts a program in a new process.  The new
+// process and this process share the connections that the new process inherits.
 class Spawn {
  public:
   explicit Spawn(os::ProgramKind program) {
@@ -228,8 +230,8 @@ class Spawn {
   Spawn& operator=(const Spawn&) = delete;
 
   const inheritance::Names& names() const { return names_; }
-  // Takes the result of posix_spawn(), and returns it.  An error means that there is no new
-  // process.
+  // Call this with the result of posix_spawn(); it returns that result.  After an error there is no
+  // new process.
   int ended(int error) const {
     if (error != 0) names_.for_each([](Socket& socket) { socket.holders().fetch_sub(1); });
     return error;
@@ -248,7 +250,7 @@ class Spawn {
   map_shared_counts();
   required::prepare();
   service_link::prepare();
-  ::pthread_atfork(before_fork, nullptr, in_child);
+  ::pthread_atfork(before_fork, nullptr, after_fork_in_child);
   inheritance::continue_connections();
 }
 
@@ -264,14 +266,14 @@ namespace {
 using Strings = char* const*;
 
 // Counts the arguments of an execl() function, up to the null pointer.
-std::size_t count_of(const char* first, va_list arguments) {
+std::size_t count_arguments(const char* first, va_list arguments) {
   std::size_t count = 0;
   for (const char* word = first; word != nullptr; word = va_arg(arguments, const char*)) ++count;
   return count;
 }
 
-// Replaces the environment of the call by a copy that names the connections to continue.
-#define VB_WITH_NAMES(names, environment)                                               \
+// Replaces the variable `environment` by a copy that also names the connections to continue.
+#define VB_ADD_NAMES(names, environment)                                                \
   if (!(names).empty()) {                                                               \
     const std::size_t entries = preload::inheritance::environment_entries(environment); \
     auto** copy = static_cast<char**>(alloca(entries * sizeof(char*)));                 \
@@ -284,14 +286,14 @@ std::size_t count_of(const char* first, va_list arguments) {
 VB_EXPORT int execve(const char* path, Strings argv, Strings environment) noexcept {
   const preload::Exec exec(
       verbena::os::program_kind(path, environment, preload::inheritance::kLibrary));
-  VB_WITH_NAMES(exec.names(), environment)
+  VB_ADD_NAMES(exec.names(), environment)
   return next().execve(path, argv, environment);
 }
 VB_EXPORT int execv(const char* path, Strings argv) noexcept { return execve(path, argv, environ); }
 VB_EXPORT int execvpe(const char* file, Strings argv, Strings environment) noexcept {
   const preload::Exec exec(
       verbena::os::search_program_kind(file, environment, preload::inheritance::kLibrary));
-  VB_WITH_NAMES(exec.names(), environment)
+  VB_ADD_NAMES(exec.names(), environment)
   return next().execvpe(file, argv, environment);
 }
 VB_EXPORT int execvp(const char* file, Strings argv) noexcept {
@@ -302,7 +304,7 @@ VB_EXPORT int fexecve(int fd, Strings argv, Strings environment) noexcept {
   *std::to_chars(path.data() + 14, path.data() + 31, fd).ptr = '\0';
   const preload::Exec exec(
       verbena::os::program_kind(path.data(), environment, preload::inheritance::kLibrary));
-  VB_WITH_NAMES(exec.names(), environment)
+  VB_ADD_NAMES(exec.names(), environment)
   return next().fexecve(fd, argv, environment);
 }
 
@@ -318,7 +320,7 @@ VB_EXPORT int execveat(int directory, const char* path, Strings argv, Strings en
   }
   const preload::Exec exec(
       verbena::os::program_kind(full_path, environment, preload::inheritance::kLibrary));
-  VB_WITH_NAMES(exec.names(), environment)
+  VB_ADD_NAMES(exec.names(), environment)
   return next().execveat(directory, path, argv, environment, flags);
 }
 
@@ -327,7 +329,7 @@ VB_EXPORT int execveat(int directory, const char* path, Strings argv, Strings en
 #define VB_EXECL(call, with_environment)                                           \
   va_list arguments;                                                               \
   va_start(arguments, first);                                                      \
-  const std::size_t count = count_of(first, arguments);                            \
+  const std::size_t count = count_arguments(first, arguments);                     \
   va_end(arguments);                                                               \
   auto** argv = static_cast<char**>(alloca((count + 1) * sizeof(char*)));          \
   va_start(arguments, first);                                                      \
@@ -347,24 +349,25 @@ VB_EXPORT int posix_spawn(pid_t* pid, const char* path, const posix_spawn_file_a
                           const posix_spawnattr_t* attributes, Strings argv, Strings environment) {
   const preload::Spawn spawn(
       verbena::os::program_kind(path, environment, preload::inheritance::kLibrary));
-  VB_WITH_NAMES(spawn.names(), environment)
+  VB_ADD_NAMES(spawn.names(), environment)
   return spawn.ended(next().posix_spawn(pid, path, actions, attributes, argv, environment));
 }
 VB_EXPORT int posix_spawnp(pid_t* pid, const char* file, const posix_spawn_file_actions_t* actions,
                            const posix_spawnattr_t* attributes, Strings argv, Strings environment) {
   const preload::Spawn spawn(
       verbena::os::search_program_kind(file, environment, preload::inheritance::kLibrary));
-  VB_WITH_NAMES(spawn.names(), environment)
+  VB_ADD_NAMES(spawn.names(), environment)
   return spawn.ended(next().posix_spawnp(pid, file, actions, attributes, argv, environment));
 }
-// The new process gets the copy, even if the original descriptor would be closed by exec().
+// Records that the new process inherits the copy, even if exec() would close the original
+// descriptor.
 VB_EXPORT int posix_spawn_file_actions_adddup2(posix_spawn_file_actions_t* actions, int fd,
                                                int copy) noexcept {
   if (const auto socket = SocketTable::find(fd)) socket->is_passed_to_spawned.store(true);
   return next().posix_spawn_file_actions_adddup2(actions, fd, copy);
 }
 
-// The C library starts the shell by calls that this library does not see, so the connections go
+// The C library starts the shell by calls that this library does not wrap, so the connections go
 // back to TCP first.
 VB_EXPORT int system(const char* command) {
   const preload::Spawn spawn(verbena::os::ProgramKind::kForeign);
@@ -375,8 +378,9 @@ VB_EXPORT FILE* popen(const char* command, const char* mode) {
   return next().popen(command, mode);
 }
 
-// The child of a real vfork() shares the memory of this library.  If it closed a descriptor before
-// exec(), this library would forget the parent's descriptor as well.
+// vfork() works as fork(), because the child of a real vfork() shares the memory of this library.
+// If such a child closed a descriptor before exec(), this library would stop tracking the parent's
+// descriptor as well.
 VB_EXPORT pid_t vfork() noexcept { return preload::fork(); }
 VB_EXPORT pid_t fork() noexcept { return preload::fork(); }
 
@@ -387,13 +391,13 @@ VB_EXPORT void _exit(int status) {
 }
 VB_EXPORT void _Exit(int status) noexcept { _exit(status); }
 
-// descriptors.cc defines it.  The header of glibc 2.36 does not declare it for C++.
+// descriptors.cc defines this function.  The header of glibc 2.36 does not declare it for C++.
 extern "C" int pidfd_getfd(int process, int fd, unsigned flags) noexcept;
 
-// Some programs make these calls without the C library's functions for them.  The caller may pass
-// fewer than six arguments.  A variadic function that read six would be undefined, so this one has
-// six parameters, and takes those that were not passed as they are in the registers, as the C
-// library does.
+// Some programs make these system calls by syscall(), not by the C library's functions for them.
+// The caller may pass fewer than six arguments.  In a variadic function it would be undefined to
+// read more arguments than were passed.  So this function has six parameters, as in the C library,
+// and those that were not passed have the values that happen to be in the registers.
 VB_EXPORT long syscall_of_six(long number, long a0, long a1, long a2, long a3, long a4,
                               long a5) noexcept __asm__("syscall");
 long syscall_of_six(long number, long a0, long a1, long a2, long a3, long a4, long a5) noexcept {

@@ -13,8 +13,8 @@ namespace verbena::preload::processor {
 
 inline constexpr Duration kSpin = std::chrono::microseconds(50);
 inline constexpr Duration kShortSpin = std::chrono::microseconds(20);
-// A spin asks the kernel this often, because only the kernel reports ends and errors.
-inline constexpr Duration kAskKernelEvery = std::chrono::microseconds(8);
+// During a spin the kernel is checked this often, because only the kernel reports ends and errors.
+inline constexpr Duration kKernelCheckInterval = std::chrono::microseconds(8);
 
 // Returns true if this process may run on several processors.  With one processor, no peer could
 // run during a spin.
@@ -26,8 +26,8 @@ inline void pause() {
 #endif
 }
 
-// Returns a time that all processes of the host share, for comparisons only.  Costs less than
-// os::now().
+// Returns a time for comparisons, by a clock that all processes of the host share.  The call costs
+// less than os::now().
 inline std::uint64_t ticks() {
 #if defined(__x86_64__)
   return __builtin_ia32_rdtsc();
@@ -36,37 +36,37 @@ inline std::uint64_t ticks() {
 #endif
 }
 
-enum class SpinResult : std::uint8_t { kNothing, kBytes, kKernel };
+enum class SpinResult : std::uint8_t { kNothing, kBytes, kKernelEvent };
 
-// Returns the predictor of the calling thread's waits.
+// Returns the calling thread's AdaptiveSpin, which predicts whether its next wait will be short.
 os::AdaptiveSpin& adaptive_spin();
 
-// Spins until `found()` or `kernel_has_news()` returns true.  Calls `kernel_has_news()` only now
-// and then.  Does not spin if the thread's last waits were long, or if other threads need its
-// processor (os/adaptive_spin.h).
-template <class Look, class News>
-SpinResult spin(Look found, News kernel_has_news) {
+// Spins until `has_bytes()` or `kernel_has_events()` returns true.  Calls `kernel_has_events()`
+// only every kKernelCheckInterval.  Does not spin if the thread's last waits were long, or if other
+// threads need its processor (os/adaptive_spin.h).
+template <class RingCheck, class KernelCheck>
+SpinResult spin(RingCheck has_bytes, KernelCheck kernel_has_events) {
   os::AdaptiveSpin& adaptive = adaptive_spin();
   if (!has_several_processors() || !adaptive.should_spin()) return SpinResult::kNothing;
   const Time began = os::now();
-  Time ask_at = began + kAskKernelEvery;
+  Time next_kernel_check = began + kKernelCheckInterval;
   for (;;) {
-    if (found()) {
+    if (has_bytes()) {
       adaptive.spin_succeeded();
       return SpinResult::kBytes;
     }
     const Time now = os::now();
     if (now - began >= kSpin) break;
-    if (now >= ask_at) {
-      if (kernel_has_news()) {
+    if (now >= next_kernel_check) {
+      if (kernel_has_events()) {
         adaptive.spin_succeeded();
-        return SpinResult::kKernel;
+        return SpinResult::kKernelEvent;
       }
       const Time before = os::now();
       ::sched_yield();
       const Time after = os::now();
       if (!adaptive.yielded(after - before)) return SpinResult::kNothing;
-      ask_at = after + kAskKernelEvery;
+      next_kernel_check = after + kKernelCheckInterval;
     }
     pause();
   }
@@ -74,7 +74,8 @@ SpinResult spin(Look found, News kernel_has_news) {
   return SpinResult::kNothing;
 }
 
-// Records how long the thread slept in the kernel, if the sleep ended with an event.
+// Measures how long the thread sleeps in the kernel.  Tells the thread's AdaptiveSpin if the sleep
+// ended with an event.
 class SleepTimer {
  public:
   SleepTimer() : began_(os::now()) {}
@@ -86,12 +87,13 @@ class SleepTimer {
   Time began_;
 };
 
-// Spins until `found()` returns true, at most for kShortSpin.  Returns false if it did not.
-template <class Look>
-bool spin_short(Look found) {
+// Spins until `is_done()` returns true, at most for kShortSpin.  Returns false if the time ran out.
+// With only one processor it returns false at once.
+template <class Check>
+bool spin_short(Check is_done) {
   if (!has_several_processors()) return false;
   const Time began = os::now();
-  while (!found()) {
+  while (!is_done()) {
     if (os::now() - began >= kShortSpin) return false;
     pause();
   }

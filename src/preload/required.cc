@@ -30,9 +30,9 @@ using policy::Role;
 
 constexpr Duration kTimeout = std::chrono::seconds(5);
 constexpr Duration kOfferTimeout = std::chrono::seconds(1);
-constexpr Duration kLookInterval = std::chrono::milliseconds(10);
+constexpr Duration kCheckInterval = std::chrono::milliseconds(10);
 
-constinit const policy::Rules* rules = nullptr;  // null if the rules decide nothing
+constinit const policy::Rules* rules = nullptr;  // null if no rule has an effect
 
 std::optional<broker::SocketName> name_of(int fd, long call) {
   sockaddr_storage name{};
@@ -84,15 +84,15 @@ void report_reset(const char* why, int fd) {
   os::system_call(SYS_write, STDERR_FILENO, line.data(), bytes);
 }
 
-// Tells what has happened to a connection that waits for its change to the ring.
+// Describes an event of a connection that waits for its change to the ring.
 enum class Event : std::uint8_t { kNone, kUnconnected, kEnded };
 Event event_of(int fd) {
   if (!name_of(fd, SYS_getpeername)) return Event::kUnconnected;
   pollfd one{.fd = fd, .events = POLLRDHUP, .revents = 0};
   const timespec at_once{};
   if (next().ppoll(&one, 1, &at_once, nullptr) <= 0) return Event::kNone;
-  // A peer may end its direction right after its last bytes.  It may have changed over before it
-  // sent them, while this end does not know of the ring yet.
+  // If there are unread bytes, the peer has sent FIN after them, and may have changed over before
+  // it sent them.  So this end goes on waiting for the ring.
   int unread = 0;
   os::system_call(SYS_ioctl, fd, FIONREAD, &unread);
   return unread > 0 ? Event::kNone : Event::kEnded;
@@ -142,7 +142,7 @@ Choice choose(int fd, const sockaddr* to, socklen_t bytes) {
 }
 
 void offer(int fd, Socket& socket) {
-  if (!socket.must_switch.load(std::memory_order_relaxed)) return;
+  if (!socket.must_use_ring.load(std::memory_order_relaxed)) return;
   const int error = errno;
   const Time until = os::now() + kOfferTimeout;
   while (name_of(fd, SYS_getpeername)) {
@@ -156,17 +156,17 @@ void offer(int fd, Socket& socket) {
 bool wait_for_ring(int fd, Socket& socket) {
   const int error = errno;
   for (const Time until = os::now() + kTimeout;;) {
-    if (socket.is_switched()) break;
-    if (socket.state.load() == Socket::State::kPlain) return false;
+    if (socket.uses_stream()) break;
+    if (socket.state.load() == Socket::State::kTcpOnly) return false;
     const Event event = event_of(fd);
     if (event == Event::kUnconnected || event == Event::kEnded) break;
     change_over::advance_at_once(fd, socket);
-    if (socket.is_switched()) break;
+    if (socket.uses_stream()) break;
     if (os::now() >= until) {
       fail(fd, socket, stream::Reason::kNone);
       return false;
     }
-    service_link::wait(kLookInterval);
+    service_link::wait(kCheckInterval);
   }
   errno = error;
   return true;
@@ -174,11 +174,11 @@ bool wait_for_ring(int fd, Socket& socket) {
 
 void fail(int fd, Socket& socket, stream::Reason reason) {
   const int error = errno;
-  const auto before = socket.state.exchange(Socket::State::kPlain);
-  if (before != Socket::State::kPlain) {
+  const auto before = socket.state.exchange(Socket::State::kTcpOnly);
+  if (before != Socket::State::kTcpOnly) {
     report_reset(text_of(reason), fd);
     leaving::reset(fd);
-    if (before == Socket::State::kOffered || before == Socket::State::kSwitched) {
+    if (before == Socket::State::kOffered || before == Socket::State::kOnStream) {
       service_link::forget(socket, reason);
     }
   }

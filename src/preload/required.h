@@ -11,14 +11,14 @@
 // Applies the user's rules to the connections of this process (policy/rules.h).
 //
 // A connection that must use the ring carries no byte before it has changed over: its first call
-// waits for the service's answer.  If the peer does not take part, or if something that does not
-// know the ring needs the descriptor, the connection is reset, and a line on standard error says
-// why.  Rules that ask for the ring do not apply to peers on other hosts, which cannot share
-// memory.
+// waits for the service's answer.  The library resets the connection, and prints the reason on
+// standard error, if the peer does not use the library, or if the descriptor is needed by a call or
+// a program that cannot use the ring.  Rules that require the ring do not apply to peers on other
+// hosts, which cannot share memory.
 namespace verbena::preload::required {
 
-// Reads the rules in the environment.  For tests, it also reads VERBENA_SOCKETS_EARLY, which is the
-// time for change_over::set_first_call_wait() in milliseconds.  The library's constructor calls
+// Reads the rules from the environment.  For tests, it also reads VERBENA_SOCKETS_EARLY, which is
+// the time for change_over::set_first_call_wait() in milliseconds.  The library's constructor calls
 // prepare() once.
 void prepare();
 
@@ -29,14 +29,15 @@ bool has_rules();
 // (then `to` is null).
 policy::Choice choose(int fd, const sockaddr* to, socklen_t bytes);
 
-// Offers a connection that must use the ring to the service at once, and tries again while another
-// thread talks to the service.  The peer sends nothing before it has the ring, so without the offer
-// a program that waits in poll() would wait for ever.  Does nothing for other connections, or
-// before connect() has succeeded.
+// Offers a connection that must use the ring to the service at once.  Tries again while another
+// thread uses the connection to the service.  The peer sends nothing before it has the ring, so
+// without the offer a program that waits in poll() would wait for ever.  Does nothing for other
+// connections, or before connect() has succeeded.
 void offer(int fd, Socket& socket);
 
-// Waits until the connection, which must use the ring, has changed over.  Returns false after it
-// was reset.  Returns true at once if it is not connected, or if the peer has ended it.
+// Waits until the connection, which must use the ring, has changed over.  Returns false if the
+// connection was reset.  Returns true at once if connect() has not succeeded yet, or if the peer
+// has ended the connection.
 bool wait_for_ring(int fd, Socket& socket);
 
 // Resets a connection that must use the ring but cannot use it.

@@ -15,9 +15,9 @@ namespace {
 
 void stop_using_rings() {
   SocketTable::for_each(0, kDescriptorsMax - 1, [](int fd, Socket& socket) {
-    (void)leaving::stay_on_tcp(fd, socket, stream::Reason::kOther);
+    (void)leaving::use_only_tcp(fd, socket, stream::Reason::kOther);
   });
-  service_link::retire();
+  service_link::disable();
 }
 
 }  // namespace

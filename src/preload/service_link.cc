@@ -44,8 +44,8 @@ namespace {
 using os::repeat_call;
 using os::system_call;
 
-// Limits how often a process tries to reach or start a service.  If a service listens and does not
-// answer, each try costs kAnswerTimeout, so the pause doubles.
+// A process waits at least this time between two tries to reach or start a service.  If a service
+// listens but does not answer, each try costs kAnswerTimeout, so the time doubles after each try.
 constexpr Duration kRetryEvery = std::chrono::seconds(1);
 constexpr Duration kRetryEveryMax = std::chrono::minutes(1);
 constexpr Duration kStartTimeout = std::chrono::seconds(10);
@@ -66,26 +66,26 @@ struct Name {
   }
 };
 
-// Holds the process's one connection to the service.  Only the thread that has set `busy` uses the
-// other members, except for the atomic members.
+// Holds the connection of this process to the service.  Only the thread that has set `busy` uses
+// the members that are not atomic.
 struct Link {
   std::atomic<bool> busy{false};
-  std::atomic<bool> retired{false};
+  std::atomic<bool> is_disabled{false};
   std::atomic<int> fd{-1};
-  std::uint64_t fd_cookie = 0;  // cookie of `fd`, to notice that the program has reused its number
-  std::atomic<std::uint64_t> received_count{0};  // messages; the mailbox counts sent messages
-  std::atomic<std::uint32_t> number{0};          // connections that this process has had so far
+  std::uint64_t fd_cookie = 0;  // cookie of `fd`, to detect that the program has reused the number
+  std::atomic<std::uint64_t> received_count{0};  // received messages; the mailbox counts sent ones
+  std::atomic<std::uint32_t> number{0};  // how often this process has connected to a service
   Time last_try{};
   Duration retry_every = kRetryEvery;
-  // The connection is to the user's own service, and root's would be better.
+  // True while the connection is to the user's own service, and root's service would be better.
   std::atomic<bool> may_change_to_root{false};
   Name own_service{};
   Name root_service{};
 };
 constinit Link link{};
 
-// The mailbox is mapped over this page, so that a thread may look at it while another thread
-// connects.
+// The mailbox is mapped over this page.  So its address never changes, and a thread may read it
+// while another thread connects.
 constexpr std::size_t kPageBytes = broker::MailboxMemory::kBytes;
 alignas(kPageBytes) constinit std::array<std::byte, kPageBytes> mailbox_page{};
 
@@ -94,7 +94,7 @@ std::uint64_t messages_sent() {
   return std::atomic_ref(mailbox.sent).load(std::memory_order_acquire);
 }
 
-// Maps a memfd, or private memory if `fd` is -1, in the place of the page.
+// Maps a memfd over mailbox_page, or private memory if `fd` is -1.
 bool map_mailbox(int fd) {
   const int flags = MAP_FIXED | (fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED);
   return ::mmap(mailbox_page.data(), kPageBytes, PROT_READ | PROT_WRITE, flags, fd, 0) !=
@@ -110,45 +110,46 @@ constinit Starter* starter = nullptr;
 
 bool send_pending_forgets();
 
-// Holds the cookies of connections that the service must forget, if a thread could not send Forget
-// because another thread held the link.  A free place is 0.
+// Holds the cookies of connections for which a thread could not send Forget, because another thread
+// used the link.  A free element is 0.
 struct PendingForgets {
   std::atomic<std::uint32_t> count{0};
   std::array<std::atomic<std::uint64_t>, 1024> cookies{};
 };
 constinit PendingForgets pending_forgets{};
 
-// Reserves the link for one thread.  It does not wait if the link is busy: a signal handler would
-// wait for ever for the thread that it has interrupted.
-class Hold {
+// Reserves the link for one thread.  Converts to false if the link is busy.  It does not wait then,
+// because a signal handler would wait for ever for the thread that it has interrupted.
+class LinkReservation {
  public:
-  Hold() : held_(!link.busy.exchange(true)) {}
-  Hold(const Hold&) = delete;
-  Hold& operator=(const Hold&) = delete;
-  // A thread first notes a cookie, and then looks at `busy`.  The holder first frees the link, and
-  // then looks at the count.  So at least one of the two sends the message.
-  ~Hold() {
-    if (!held_) return;
+  LinkReservation() : is_held_(!link.busy.exchange(true)) {}
+  LinkReservation(const LinkReservation&) = delete;
+  LinkReservation& operator=(const LinkReservation&) = delete;
+  // A thread first stores its cookie in pending_forgets, and then tries to reserve the link.  The
+  // owner of the link first frees the link, and then reads the count.  So at least one of the two
+  // sends the Forget message.
+  ~LinkReservation() {
+    if (!is_held_) return;
     bool is_sent = true;
     do {
       is_sent = pending_forgets.count.load() == 0 || send_pending_forgets();
       link.busy.store(false);
     } while (is_sent && pending_forgets.count.load() > 0 && !link.busy.exchange(true));
   }
-  explicit operator bool() const { return held_; }
+  explicit operator bool() const { return is_held_; }
 
  private:
-  bool held_;
+  bool is_held_;
 };
 
 void close_descriptor(int fd) { system_call(SYS_close, fd); }
 
-// Notes the cookie of a connection that the service must forget.  If there is no free place, the
+// Stores the cookie of a connection that the service must forget.  If there is no free element, the
 // service forgets the connection only when the program ends.
-void note_forget(std::uint64_t cookie) {
-  for (auto& place : pending_forgets.cookies) {
+void queue_forget(std::uint64_t cookie) {
+  for (auto& element : pending_forgets.cookies) {
     std::uint64_t none = 0;
-    if (place.load() != none || !place.compare_exchange_strong(none, cookie)) continue;
+    if (element.load() != none || !element.compare_exchange_strong(none, cookie)) continue;
     pending_forgets.count.fetch_add(1);
     return;
   }
@@ -162,7 +163,7 @@ void disconnect() {
 // Returns the descriptor of the connection; -1 if there is none, or if the program has closed it.
 int connection() {
   const int fd = link.fd.load();
-  if (fd < 0 || link.retired.load()) return -1;
+  if (fd < 0 || link.is_disabled.load()) return -1;
   if (cookie_of(fd) == link.fd_cookie) return fd;
   link.fd.store(-1);
   return -1;
@@ -188,22 +189,22 @@ bool send(int fd, const Message& message, int passed_fd = -1) {
   return repeat_call(SYS_sendmsg, fd, &header, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0;
 }
 
-// Sends the pending Forget messages.  Returns false if the service is too busy to take them; then
-// the next thread that frees the link tries again.  REQUIRES: the caller holds the link.
+// Sends the pending Forget messages.  Returns false if the socket to the service is full; then the
+// next thread that frees the link tries again.  REQUIRES: the caller has reserved the link.
 bool send_pending_forgets() {
   const int fd = connection();
-  for (auto& place : pending_forgets.cookies) {
-    const std::uint64_t cookie = place.load();
+  for (auto& element : pending_forgets.cookies) {
+    const std::uint64_t cookie = element.load();
     if (cookie == 0) continue;
     if (fd >= 0 && !send(fd, broker::Forget{.cookie = cookie}) && errno == EAGAIN) return false;
-    place.store(0);
+    element.store(0);
     pending_forgets.count.fetch_sub(1);
   }
   return true;
 }
 
-// Receives one message, and the descriptor that came with it, or -1.  Returns the message's bytes;
-// 0 at the end of the connection; a negative number for an error.
+// Receives one message.  Sets `passed_fd` to the message's descriptor, or to -1.  Returns the
+// number of bytes; 0 at the end of the connection; a negative number for an error.
 long receive(int fd, std::span<std::byte> out, int& passed_fd, int flags) {
   iovec vector{.iov_base = out.data(), .iov_len = out.size()};
   alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(sizeof(int))> control{};
@@ -259,7 +260,7 @@ ConnectResult handshake(int fd) {
   return map_mailbox(memory->fd.get()) ? ConnectResult::kConnected : ConnectResult::kNoService;
 }
 
-// Connects to a service, if somebody listens.  The link then owns the descriptor.
+// Connects to the service of this name, if it listens.  The link then owns the descriptor.
 ConnectResult connect_to(const Name& name) {
   long fd = system_call(SYS_socket, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
   if (fd < 0) return ConnectResult::kNoService;
@@ -287,33 +288,34 @@ ConnectResult connect_to(const Name& name) {
   return ConnectResult::kConnected;
 }
 
-// Notes when a try to reach a service has ended, and how long to wait before the next one.
-void note_try(bool had_no_answer) {
+// Records the end of a try to reach a service, and sets the time until the next try.
+void record_try(bool got_no_answer) {
   link.last_try = os::now();
-  link.retry_every = had_no_answer ? std::min(2 * link.retry_every, kRetryEveryMax) : kRetryEvery;
+  link.retry_every = got_no_answer ? std::min(2 * link.retry_every, kRetryEveryMax) : kRetryEvery;
 }
 
-// Connects to root's service, which can connect programs of all users, or else to the user's own
-// service.  Returns the result for the service that was tried last.
+// Connects to root's service, which serves the programs of all users.  If this fails, connects to
+// the user's own service.  Returns the result for the service that was tried last.
 ConnectResult connect_to_service() {
   const ConnectResult root = connect_to(link.root_service);
   const bool is_own = link.own_service == link.root_service;
   const ConnectResult result =
       root == ConnectResult::kConnected || is_own ? root : connect_to(link.own_service);
-  note_try(result != ConnectResult::kConnected &&
-           (root == ConnectResult::kNoAnswer || result == ConnectResult::kNoAnswer));
+  record_try(result != ConnectResult::kConnected &&
+             (root == ConnectResult::kNoAnswer || result == ConnectResult::kNoAnswer));
   return result;
 }
 
-// Changes from the user's own service to root's, if root's has started by now.
+// Changes from the user's own service to root's service, if root's service runs now.
 void change_to_root() {
   if (os::now() - link.last_try < link.retry_every) return;
-  note_try(connect_to(link.root_service) == ConnectResult::kNoAnswer);
+  record_try(connect_to(link.root_service) == ConnectResult::kNoAnswer);
 }
 
-// Returns true if the last try to reach a service is long enough ago.  Then a new try begins.
-bool may_try() {
-  if (link.retired.load()) return false;
+// Returns true if the last try to reach a service was long enough ago.  Then also records the begin
+// of a new try.
+bool begin_try_if_due() {
+  if (link.is_disabled.load()) return false;
   const Time now = os::now();
   if (link.last_try != Time{} && now - link.last_try < link.retry_every) return false;
   link.last_try = now;
@@ -322,10 +324,11 @@ bool may_try() {
 
 // Returns true if there is a connection.  If there is none, tries to make one.
 bool ensure_connected() {
-  return connection() >= 0 || (may_try() && connect_to_service() == ConnectResult::kConnected);
+  return connection() >= 0 ||
+         (begin_try_if_due() && connect_to_service() == ConnectResult::kConnected);
 }
 
-// verbena-sockets is in the directory of this library's file.
+// Returns the path of verbena-sockets, which is in the directory of this library's file.
 std::string service_path() {
   Dl_info info{};
   if (::dladdr(reinterpret_cast<const void*>(&service_path), &info) == 0) return {};
@@ -358,8 +361,8 @@ void handle_message(std::span<const std::byte> message, int memory) {
   change_over::map_memory(*socket, memory, pair->side);
 }
 
-// Reports the socket to the service.  Returns false if there is no connection to the service, or if
-// the socket is not connected.  `continues` says that another process has begun the stream.
+// Reports the socket to the service.  Returns false if the report cannot be sent, or if the socket
+// is not connected.  `continues` is true if another process has begun the stream.
 bool report(int channel, int fd, Socket& socket, bool continues) {
   const auto names = connection_of(fd);
   if (!names) return false;  // connect() is still in progress
@@ -369,7 +372,7 @@ bool report(int channel, int fd, Socket& socket, bool continues) {
                               .connection = *names,
                               .continues = continues ? 1U : 0U};
   if (!send(channel, report)) {
-    if (errno != EAGAIN) disconnect();  // with EAGAIN the service is busy; a later call tries again
+    if (errno != EAGAIN) disconnect();  // EAGAIN: the service is busy, and a later call tries again
     return false;
   }
   socket.service_number.store(link.number.load());
@@ -405,10 +408,12 @@ void prepare() {
 void start() {
   const bool has_link = link.fd.load(std::memory_order_relaxed) >= 0;
   if (has_link && !link.may_change_to_root.load(std::memory_order_relaxed)) return;
-  const Hold hold;
-  if (!hold) return;
+  const LinkReservation reservation;
+  if (!reservation) return;
   if (connection() >= 0) return link.may_change_to_root.load() ? change_to_root() : void();
-  if (!may_try() || starter == nullptr || connect_to_service() != ConnectResult::kNoService) return;
+  if (!begin_try_if_due() || starter == nullptr ||
+      connect_to_service() != ConnectResult::kNoService)
+    return;
   if (::geteuid() != starter->uid) return;
   std::string problem;
   auto daemon =
@@ -423,20 +428,20 @@ void start() {
 }
 
 void offer(int fd, Socket& socket) {
-  const Hold hold;
-  if (!hold || !ensure_connected()) return;
+  const LinkReservation reservation;
+  if (!reservation || !ensure_connected()) return;
   const int channel = connection();
   if (channel < 0 || !report(channel, fd, socket, false)) return;
   auto expected = Socket::State::kNew;
   socket.state.compare_exchange_strong(expected, Socket::State::kOffered);
 }
 
-void receive_answers(bool is_thorough) {
+void receive_answers(bool checks_service) {
   if (link.fd.load(std::memory_order_relaxed) < 0) return;
-  if (!is_thorough && messages_sent() == link.received_count.load(std::memory_order_relaxed))
+  if (!checks_service && messages_sent() == link.received_count.load(std::memory_order_relaxed))
     return;
-  const Hold hold;
-  const int fd = hold ? connection() : -1;
+  const LinkReservation reservation;
+  const int fd = reservation ? connection() : -1;
   if (fd < 0) return;
   for (;;) {
     std::array<std::byte, broker::kMessageBytesMax> buffer;
@@ -451,8 +456,8 @@ void receive_answers(bool is_thorough) {
 }
 
 std::optional<Memory> request_memory(int fd, Socket& socket) {
-  const Hold hold;
-  if (!hold || !ensure_connected()) return std::nullopt;
+  const LinkReservation reservation;
+  if (!reservation || !ensure_connected()) return std::nullopt;
   const int channel = connection();
   if (channel < 0 || !report(channel, fd, socket, true)) return std::nullopt;
   const Time until = os::now() + kAnswerTimeout;
@@ -489,34 +494,34 @@ void wait(Duration time) {
 void forget(Socket& socket, stream::Reason reason) {
   if (socket.service_number.load() != link.number.load()) return;
   {
-    const Hold hold;
-    const int fd = hold ? connection() : -1;
-    if (hold && fd < 0) return;
+    const LinkReservation reservation;
+    const int fd = reservation ? connection() : -1;
+    if (reservation && fd < 0) return;
     const broker::Forget message{.reason = static_cast<std::uint32_t>(reason),
                                  .cookie = socket.cookie};
-    if (hold && send(fd, message)) return;
+    if (reservation && send(fd, message)) return;
   }
-  note_forget(socket.cookie);
-  const Hold again;  // its destructor sends the message, unless another thread does
+  queue_forget(socket.cookie);
+  const LinkReservation retry;  // the destructor sends the message, unless another thread does
 }
 
-void retire() {
-  link.retired.store(true);
-  const Hold hold;
-  if (hold) disconnect();
+void disable() {
+  link.is_disabled.store(true);
+  const LinkReservation reservation;
+  if (reservation) disconnect();
 }
 
 void after_fork_in_child() {
   link.busy.store(false);
   pending_forgets.count.store(0);
-  for (auto& place : pending_forgets.cookies) place.store(0);
+  for (auto& element : pending_forgets.cookies) element.store(0);
   disconnect();
   map_mailbox(-1);
   link.last_try = Time{};
   link.retry_every = kRetryEvery;
 }
 
-bool has_offer(const Socket& socket) {
+bool is_offered(const Socket& socket) {
   return link.fd.load(std::memory_order_relaxed) >= 0 &&
          socket.service_number.load(std::memory_order_relaxed) == link.number.load();
 }

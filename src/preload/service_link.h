@@ -13,10 +13,11 @@
 // Connects this process with the socket service, for all of its sockets.
 //
 // Without a service, connections stay on TCP.  start(), offer() and request_memory() may have to
-// connect to the service first.  Then they wait for its answer, at most a second for each service
-// that they try, and they seldom try again.  The other functions return at once, unless their
-// comments say otherwise.  One thread at a time uses the link.  Other threads, and signal handlers
-// that interrupt it, continue without it.  Only prepare() and start() allocate memory.
+// connect to the service first.  Then they wait for its answer, at most one second for each service
+// that they try to reach.  If this fails, they do not try again for at least one second.  The other
+// functions return at once, unless their comments say otherwise.  One thread at a time uses the
+// connection to the service.  Other threads, and signal handlers that interrupt this thread,
+// continue without the service.  Only prepare() and start() allocate memory.
 namespace verbena::preload::service_link {
 
 // Allocates all memory that is needed later.  The library's constructor calls it once.
@@ -29,25 +30,25 @@ void start();
 // Offers a connection to the service.
 void offer(int fd, Socket& socket);
 
-// Takes the answers of the service that have come, and gives each to its socket.  If no message has
-// come, the call costs two loads.  If `is_thorough` is set, the call also notices that the service
-// has ended.
-void receive_answers(bool is_thorough);
+// Receives the answers of the service that have arrived, and applies each to its socket.  If there
+// is no new message, the call costs two loads.  If `checks_service` is set, the call also detects
+// that the service has ended.
+void receive_answers(bool checks_service);
 
-// Sleeps until the service has sent something, at most for `time`.  May return earlier.
+// Sleeps until the service has sent a message, at most for `time`.  May return earlier.
 void wait(Duration time);
 
-// Returns the kernel's name for a socket, which is the same in all processes (SO_COOKIE); 0 if the
-// descriptor is no socket.
+// Returns the kernel's number for a socket, which is the same in all processes (SO_COOKIE).
+// Returns 0 if the descriptor is not a socket.
 std::uint64_t cookie_of(int fd);
 
 // Converts a socket address to its form in messages.  Returns nothing if it is not an IP address.
 std::optional<broker::SocketName> name_from(const sockaddr_storage& from);
 
 // Returns true if the socket was offered to the service that runs now.
-bool has_offer(const Socket& socket);
+bool is_offered(const Socket& socket);
 
-// Holds the memory of a stream, and which side of it a socket is.
+// Holds the memory of a stream, and the socket's side of the stream.
 struct Memory {
   os::Fd fd;
   std::uint32_t side = 0;
@@ -57,13 +58,14 @@ struct Memory {
 // absent.
 std::optional<Memory> request_memory(int fd, Socket& socket);
 
-// Tells the service that this process has closed the socket, or that the socket stays on TCP.
+// Tells the service that this process has closed the socket (then `reason` is kNone), or that the
+// socket stays on TCP.
 void forget(Socket& socket, stream::Reason reason = stream::Reason::kNone);
 
-// Ends the connection to the service, and keeps this process and its children from making another.
-void retire();
+// Ends the connection to the service.  This process and its children will not connect again.
+void disable();
 
-// Forgets the parent's connection to the service.
+// Closes the child's copy of the parent's connection to the service.
 void after_fork_in_child();
 
 // Returns true if the descriptor is the connection to the service.  The program must not close it.

@@ -13,10 +13,10 @@ static_assert(kSocketsMax == std::size_t{1} << kIndexBits);
 
 // A free socket is all zeros.  SocketTable::add() sets the members that must not be zero.
 constinit ZeroedArray<Socket, kSocketsMax> pool{};
-// Heads the list of free sockets: a tag that changes with each removal, and the index + 1 of a
-// socket.
+// The head of the list of free sockets.  The upper half is a tag that changes with each removal,
+// and the lower half is the index + 1 of the first free socket.
 constinit std::atomic<std::uint64_t> free_head{0};
-constinit std::atomic<std::uint32_t> never_used{0};
+constinit std::atomic<std::uint32_t> next_unused_index{0};  // sockets from here on were never used
 
 std::uint32_t index_of(const Socket& socket) {
   return static_cast<std::uint32_t>(&socket - pool.data());
@@ -39,13 +39,12 @@ SocketUse SocketTable::find_number(std::uint32_t number) {
   return use;
 }
 
-// Makes the table lead from the descriptor to the socket.  The caller has taken a reference for it.
+// Stores the socket as that of the descriptor.  The caller has counted a reference for the slot.
 void SocketTable::set_slot(int fd, Socket& socket) {
   int highest = highest_.load(std::memory_order_relaxed);
   while (highest < fd && !highest_.compare_exchange_weak(highest, fd)) {
   }
-  // There may be an old entry, if a call that this library does not see has closed the descriptor's
-  // former socket.
+  // The slot has an old socket if a call that this library does not wrap has closed the descriptor.
   Socket* stale = slots_[static_cast<std::size_t>(fd)].exchange(&socket, std::memory_order_acq_rel);
   if (stale != nullptr) SocketUse{stale};
 }
@@ -60,9 +59,9 @@ Socket* SocketTable::allocate() {
       return &pool[index - 1];
     }
   }
-  const std::uint32_t index = never_used.fetch_add(1, std::memory_order_relaxed);
+  const std::uint32_t index = next_unused_index.fetch_add(1, std::memory_order_relaxed);
   if (index < kSocketsMax) return &pool[index];
-  never_used.store(kSocketsMax, std::memory_order_relaxed);
+  next_unused_index.store(kSocketsMax, std::memory_order_relaxed);
   return nullptr;
 }
 
@@ -84,11 +83,11 @@ Socket* SocketTable::add(int fd) {
   socket->has_memory.store(false, std::memory_order_relaxed);
   socket->nonblocking.store(false, std::memory_order_relaxed);
   socket->is_shared.store(false, std::memory_order_relaxed);
-  socket->must_switch.store(false, std::memory_order_relaxed);
+  socket->must_use_ring.store(false, std::memory_order_relaxed);
   socket->is_passed_to_spawned.store(false, std::memory_order_relaxed);
   socket->pending_error.store(0, std::memory_order_relaxed);
-  socket->reads_no_more.store(false, std::memory_order_relaxed);
-  socket->never_promises.store(false, std::memory_order_relaxed);
+  socket->is_read_shut_down.store(false, std::memory_order_relaxed);
+  socket->has_withdrawn_for_ever.store(false, std::memory_order_relaxed);
   socket->is_closed.store(false, std::memory_order_relaxed);
   socket->peer_checked_at.store(0, std::memory_order_relaxed);
   socket->sleepers = 0;
@@ -112,8 +111,8 @@ SocketUse SocketTable::remove(int fd) {
 }
 
 void SocketTable::release(Socket& socket) {
-  // If the socket is not closed yet, its descriptor was closed during a call of another thread, or
-  // by a call that this library does not see.  The number may have another use by now.
+  // If close() was not called yet, a descriptor was closed during a call of another thread, or by a
+  // call that this library does not wrap.  Another file may have the descriptor's number now.
   constexpr int kNoDescriptor = -1;
   if (!socket.is_closed.load()) change_over::close(kNoDescriptor, socket);
   if (socket.has_memory.exchange(false)) ::munmap(socket.memory.data(), socket.memory.size());

@@ -16,12 +16,12 @@
 #include "stream/receiver.h"
 #include "stream/sender.h"
 
-// Tells which descriptors of this process are TCP connections, and what this library knows of each.
+// Tracks the TCP connections of this process, and finds them by descriptor.
 //
-// A table by descriptor leads to one Socket for each open socket.  Descriptors that dup() has made
-// share a Socket.  The table uses static memory and atomic operations, and neither allocates nor
-// locks, because signal handlers and forked children use it at any moment.  fork() copies all of
-// it.
+// A table has an entry for each descriptor, which points to one Socket for each open socket.  A
+// descriptor and its copies by dup() share a Socket.  The table uses static memory and atomic
+// operations, and neither allocates nor locks, because signal handlers and forked children use it
+// at any moment.  fork() copies the whole table.
 namespace verbena::preload {
 
 // Descriptors from this number on are not tracked, so their connections stay on TCP.
@@ -32,17 +32,17 @@ inline constexpr std::size_t kSocketsMax = 65536;
 // Counts the bytes that went by TCP before the change over.  After fork(), the processes that hold
 // the socket share the counts, in memory that they inherit.
 struct TcpCounts {
-  std::atomic<std::uint32_t> processes{1};  // processes that hold the socket, with this library
+  std::atomic<std::uint32_t> processes{1};  // processes with this library that have the socket
   std::atomic<bool> stays_on_tcp{false};    // the connection must never change over
   std::atomic<std::uint64_t> sent{0};       // bytes sent by TCP
   std::atomic<std::uint64_t> received{0};   // bytes received by TCP
 };
 
-// Accesses the value of a socket option that the program sees, while the kernel's socket has
-// another value.  All processes that hold the socket share the memory of this value.
-class ShownOption {
+// Accesses the emulated value of a socket option: getsockopt() returns this value to the program,
+// while the kernel's socket has another one.  All processes that have the socket share the value.
+class EmulatedOption {
  public:
-  ShownOption(std::uint32_t& options, std::uint32_t bit) : options_(options), bit_(bit) {}
+  EmulatedOption(std::uint32_t& options, std::uint32_t bit) : options_(options), bit_(bit) {}
 
   bool load() const { return (options_.load(std::memory_order_relaxed) & bit_) != 0; }
   void store(bool is_on) const { is_on ? options_.fetch_or(bit_) : options_.fetch_and(~bit_); }
@@ -55,78 +55,82 @@ class ShownOption {
 class Socket {
  public:
   enum class State : std::uint8_t {
-    kNew,        // on TCP; to be offered to the service after some use
-    kOffered,    // on TCP; the service knows the connection
-    kSwitching,  // one thread is changing the connection over
-    kSwitched,   // the stream chooses TCP or the ring for each byte
-    kPlain,      // on TCP for ever
+    kNew,           // on TCP; this library will offer the connection to the service after some use
+    kOffered,       // on TCP; this library has offered the connection to the service
+    kChangingOver,  // one thread is changing the connection over from TCP to the stream
+    kOnStream,      // changed over: the stream chooses TCP or the ring for each byte
+    kTcpOnly,       // on TCP, and will never change over
   };
 
   std::atomic<State> state{State::kNew};
   std::atomic<std::uint32_t> references{0};  // descriptors, and calls in progress
-  // Counts the calls that go by TCP and have not ended yet.  The socket does not change over while
-  // there are any.
+  // Counts the calls by TCP that have not ended yet.  The socket does not change over while the
+  // count is not 0.
   std::atomic<std::uint32_t> calls_on_tcp{0};
-  std::atomic<std::uint32_t> calls{0};           // all calls so far, until the change over
-  std::atomic<std::uint16_t> generation{0};      // grows when the object is used for another socket
-  std::atomic<std::uint32_t> last_walk{0};       // number of the last walk that visited the socket
-  std::atomic<std::uint32_t> service_number{0};  // the service connection that has the offer
-  std::uint64_t cookie = 0;                      // SO_COOKIE, after the first report to the service
-  Time tracked_since{};                          // when this library began to track the socket
+  std::atomic<std::uint32_t> calls{0};       // all calls so far, until the change over
+  std::atomic<std::uint16_t> generation{0};  // incremented when another socket reuses the object
+  std::atomic<std::uint32_t> last_visit{0};  // see for_each_socket() in processes.cc
+  // The number of the connection to the service by which the socket was offered.
+  std::atomic<std::uint32_t> service_number{0};
+  std::uint64_t cookie = 0;  // SO_COOKIE, after the first report to the service
+  Time tracked_since{};      // when this library began to track the socket
   TcpCounts own_counts{};
   std::atomic<TcpCounts*> counts{nullptr};
 
-  // The stream's memory, after the service's answer.  It never moves while the socket is tracked.
+  // The stream's memory, after the service's answer.  Its address does not change while the socket
+  // is tracked.
   std::span<std::byte> memory{};
   std::uint32_t side = 0;
   std::atomic<bool> has_memory{false};
-  std::atomic<bool> nonblocking{false};  // O_NONBLOCK, as this process has set it last
+  std::atomic<bool> nonblocking{false};  // the value of O_NONBLOCK that this process has set last
   std::atomic<bool> is_shared{false};    // shared with other processes, which may change O_NONBLOCK
-  std::atomic<bool> must_switch{false};  // the rules forbid TCP; see required.h
+  std::atomic<bool> must_use_ring{false};         // the rules forbid TCP; see required.h
   std::atomic<bool> is_passed_to_spawned{false};  // see inheritance::is_inherited()
-  std::atomic<int> pending_error{0};        // an errno that the next call reports, see take_error()
-  std::atomic<bool> reads_no_more{false};   // after shutdown(SHUT_RD)
-  std::atomic<bool> never_promises{false};  // see leaving::receive_by_tcp()
-  std::atomic<bool> is_closed{false};       // this process has given up its share of the end
-  std::atomic<bool> survives_exec{false};   // the next program inherits a descriptor of the socket
-  std::atomic<bool> wait_lock{false};       // see waits::WaitLock
+  std::atomic<int> pending_error{0};  // an errno that the next call reports, see take_error()
+  std::atomic<bool> is_read_shut_down{false};       // after shutdown(SHUT_RD)
+  std::atomic<bool> has_withdrawn_for_ever{false};  // see leaving::receive_by_tcp()
+  std::atomic<bool> is_closed{false};      // this process has released its share of the end
+  std::atomic<bool> survives_exec{false};  // the next program inherits a descriptor of the socket
+  std::atomic<bool> wait_lock{false};      // see waits::WaitLock
   std::uint32_t sleepers = 0;  // threads that wait in the kernel; wait_lock guards this count
-  // The sender last checked at this time, in nanoseconds, that the peer lives.
+  // The time, in nanoseconds, when the sender last checked that the peer lives.
   std::atomic<std::int64_t> peer_checked_at{0};
 
-  stream::Sender sender() const { return stream::Sender(*stream::place_of(memory, side)); }
+  stream::Sender sender() const { return stream::Sender(*stream::direction_memory(memory, side)); }
   stream::Receiver receiver() const {
-    return stream::Receiver(*stream::place_of(memory, 1 - side));
+    return stream::Receiver(*stream::direction_memory(memory, 1 - side));
   }
-  // Counts the processes that hold this end of the stream.  A killed process stays counted.
+  // Counts the processes that have this end of the stream.  The count still includes a killed
+  // process.
   std::atomic_ref<std::uint32_t> holders() const {
     return std::atomic_ref(reinterpret_cast<stream::Control*>(memory.data())->holders[side]);
   }
   // Returns true if the stream carries the connection's bytes.
-  bool is_switched() const { return state.load(std::memory_order_acquire) == State::kSwitched; }
+  bool uses_stream() const { return state.load(std::memory_order_acquire) == State::kOnStream; }
 
-  // Returns the place of a socket option that this library has managed since the change to the
-  // stream; nothing for other options.
-  std::optional<ShownOption> shown_option(int level, int option) const {
+  // Returns the emulated value of a socket option, or nothing if this library does not emulate the
+  // option.
+  std::optional<EmulatedOption> emulated_option(int level, int option) const {
     if (level != IPPROTO_TCP || (option != TCP_NODELAY && option != TCP_CORK)) return std::nullopt;
-    auto& word = reinterpret_cast<stream::Control*>(memory.data())->shown_options[side];
-    return ShownOption(word, option == TCP_NODELAY ? 1 : 2);
+    auto& word = reinterpret_cast<stream::Control*>(memory.data())->emulated_options[side];
+    return EmulatedOption(word, option == TCP_NODELAY ? 1 : 2);
   }
 
-  // Counts bytes that went by TCP.  A fork in another thread may move the counts at the same time.
-  void count_by_tcp(std::atomic<std::uint64_t> TcpCounts::*which, std::uint64_t bytes) {
+  // Adds bytes to a count of TCP bytes.  A fork in another thread may move the counts at the same
+  // time.
+  void add_tcp_bytes(std::atomic<std::uint64_t> TcpCounts::*which, std::uint64_t bytes) {
     TcpCounts* const before = counts.load();
     (before->*which).fetch_add(bytes);
     if (counts.load() != before) move_own_counts();
   }
-  // Keeps the connection from changing over.
+  // Prevents the connection's change over to the stream.
   void keep_on_tcp() {
     TcpCounts* const before = counts.load();
     before->stays_on_tcp.store(true);
     if (TcpCounts* const now = counts.load(); now != before) now->stays_on_tcp.store(true);
   }
-  // Adds what was counted before, or during, the move of the counts to memory that several
-  // processes share.
+  // Adds own_counts to the counts that several processes share.  Call this after `counts` has
+  // changed to shared counts.
   void move_own_counts() {
     TcpCounts& to = *counts.load();
     if (&to == &own_counts) return;
@@ -140,7 +144,8 @@ class Socket {
     return pending_error.load(std::memory_order_relaxed) == 0 ? 0 : pending_error.exchange(0);
   }
 
-  // Names this socket in messages to the service, see SocketTable::find_number().
+  // Returns a number that identifies this socket in messages to the service.  See
+  // SocketTable::find_number().
   std::uint32_t number() const;
 
  private:
@@ -152,7 +157,8 @@ class Socket {
 class SocketUse {
  public:
   SocketUse() = default;
-  explicit SocketUse(Socket* held) : socket_(held) {}
+  // Takes over a reference that the caller has counted in socket->references.
+  explicit SocketUse(Socket* socket) : socket_(socket) {}
   SocketUse(SocketUse&& other) noexcept : socket_(std::exchange(other.socket_, nullptr)) {}
   SocketUse& operator=(SocketUse&&) = delete;
   ~SocketUse();
@@ -167,7 +173,8 @@ class SocketUse {
 
 class SocketTable {
  public:
-  // Returns the tracked socket of a descriptor, if it has one.  Other descriptors cost one load.
+  // Returns the tracked socket of a descriptor, if it has one.  For other descriptors the call
+  // costs one load.
   static SocketUse find(int fd);
   static bool has(int fd) {
     return static_cast<unsigned>(fd) < static_cast<unsigned>(kDescriptorsMax) &&
@@ -177,15 +184,16 @@ class SocketTable {
   // Returns the socket that has this Socket::number(), if it is still tracked.
   static SocketUse find_number(std::uint32_t number);
 
-  // Begins to track a connection.  Returns nullptr if there is no room.
+  // Begins to track a connection.  Returns nullptr if the table is full, or if the descriptor is
+  // too high.
   static Socket* add(int fd);
   // Records that the descriptor `copy` refers to the same socket from now on.
   static void add_copy(Socket& original, int copy);
   // Stops tracking the descriptor, before the kernel closes it.  Returns the socket that it had.
   static SocketUse remove(int fd);
 
-  // Calls visit(fd) for each tracked descriptor from `first` to `last`.  Holds no reference to the
-  // socket during visit(), which may end the socket's last use.
+  // Calls visit(fd) for each tracked descriptor from `first` to `last`.  This function has no
+  // reference to the socket during visit(), so visit() may remove the last reference.
   template <class Visit>
   static void for_each_descriptor(int first, int last, Visit visit) {
     last = std::min(last, highest_.load(std::memory_order_relaxed));
@@ -202,7 +210,7 @@ class SocketTable {
   }
   // Returns the highest descriptor that was ever tracked; -1 if there was none yet.
   static int highest_descriptor() { return highest_.load(std::memory_order_relaxed); }
-  // Frees a socket whose last reference is gone.  SocketUse calls it.
+  // Frees a socket after its last reference was removed.  SocketUse calls it.
   static void release(Socket& socket);
 
  private:

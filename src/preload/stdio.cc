@@ -15,14 +15,14 @@
 #include "preload/next.h"
 #include "preload/socket_table.h"
 
-// Defines the functions of stdio that take a descriptor.  The C library then reads and writes the
-// descriptor by calls that this library does not see.
+// Defines the functions of stdio that take or close a descriptor.  The C library reads and writes
+// these descriptors by calls that this library does not wrap.
 
 using verbena::preload::next;
 using verbena::preload::SocketTable;
 namespace leaving = verbena::preload::leaving;
 
-// Puts the bytes that lie in the ring into the FILE, by ungetc().
+// Takes the connection back to TCP.  Puts its unread bytes in the ring into the FILE, by ungetc().
 VB_EXPORT FILE* fdopen(int fd, const char* mode) noexcept {
   FILE* file = next().fdopen(fd, mode);
   const auto socket = SocketTable::find(fd);
@@ -31,11 +31,11 @@ VB_EXPORT FILE* fdopen(int fd, const char* mode) noexcept {
   constexpr auto kReason = verbena::stream::Reason::kOther;
   const bool reads = std::strpbrk(mode, "r+") != nullptr;
   if (!reads) {
-    (void)leaving::stay_on_tcp(fd, *socket, kReason);
+    (void)leaving::use_only_tcp(fd, *socket, kReason);
     return file;
   }
-  const std::string before = leaving::drain(fd, *socket, kReason);
-  for (const char byte : std::views::reverse(before)) {
+  const std::string unread = leaving::drain(fd, *socket, kReason);
+  for (const char byte : std::views::reverse(unread)) {
     if (::ungetc(static_cast<unsigned char>(byte), file) != EOF) continue;
     leaving::reset(fd);
     break;

@@ -27,72 +27,73 @@ class Send {
       : fd_(fd),
         socket_(socket),
         sender_(socket.sender()),
-        lock_(stream::place_of(socket.memory, socket.side)->direction->send_lock),
-        from_(parts, count),
-        // TCP must not hold bytes back if later bytes are in the ring already.
+        lock_(stream::direction_memory(socket.memory, socket.side)->direction->send_lock),
+        cursor_(parts, count),
+        // With MSG_MORE, TCP could delay bytes while later bytes go by the ring.
         flags_(flags & ~(MSG_DONTWAIT | MSG_MORE)),
-        blocks_(blocks(fd, socket, flags)) {}
+        blocks_(may_block(fd, socket, flags)) {}
 
   ssize_t run() {
     if (lock_.outcome() == EndLock::Outcome::kNotTaken) return failed(EINTR);
     if (lock_.outcome() == EndLock::Outcome::kOwnerDied && !sender_.recover()) return reset(fd_);
     if (const int error = socket_.take_error()) return failed(error);
-    // The kernel knows whether the program may still send.
-    if (from_.at_end()) return kernel_call(next().sendmsg, fd_, from_, flags_);
+    // A call without bytes goes to the kernel, which knows whether the program may still send.
+    if (cursor_.at_end()) return kernel_call(next().sendmsg, fd_, cursor_, flags_);
     check_peer();
-    while (!from_.at_end()) {
-      auto step = sender_.write(from_.part(), stream::Sender::Depth::kCached);
+    while (!cursor_.at_end()) {
+      auto step = sender_.write(cursor_.part(), stream::Sender::Depth::kCached);
       if (step && step->kind == stream::WriteStep::Kind::kFull) step = write_when_full();
       if (!step) return reset(fd_);
       switch (step->kind) {
         case stream::WriteStep::Kind::kCopied:
           if (step->wake) leaving::wake_peer(sender_);
-          from_.advance(step->bytes);
+          cursor_.advance(step->bytes);
           continue;
         case stream::WriteStep::Kind::kTcp:
-          if (const auto result = by_tcp()) return *result;
+          if (const auto result = send_by_tcp()) return *result;
           continue;
         case stream::WriteStep::Kind::kFull: continue;
         case stream::WriteStep::Kind::kPlain: break;
       }
       lock_.unlock();
-      return by_tcp_alone();
+      return send_by_plain_tcp();
     }
     return done();
   }
 
  private:
-  // Sends the rest in calls of at most kPartsMax parts, until one of them ends early.
-  ssize_t by_tcp_alone() {
-    while (!from_.at_end()) {
-      const int no_signal = from_.done() > 0 ? MSG_NOSIGNAL : 0;
-      const std::size_t wanted = from_.bytes_of_parts(kPartsMax);
-      const ssize_t n = kernel_call(next().sendmsg, fd_, from_,
+  // Sends the remaining bytes in calls of at most kPartsMax parts, until a call sends fewer bytes
+  // than requested.
+  ssize_t send_by_plain_tcp() {
+    while (!cursor_.at_end()) {
+      const int no_signal = cursor_.done() > 0 ? MSG_NOSIGNAL : 0;
+      const std::size_t wanted = cursor_.bytes_of_parts(kPartsMax);
+      const ssize_t n = kernel_call(next().sendmsg, fd_, cursor_,
                                     flags_ | no_signal | (blocks_ ? 0 : MSG_DONTWAIT));
-      if (n < 0) return fails_with(errno);
-      from_.advance(static_cast<std::size_t>(n));
+      if (n < 0) return end_with_error(errno);
+      cursor_.advance(static_cast<std::size_t>(n));
       if (static_cast<std::size_t>(n) < wanted) break;
     }
     return done();
   }
-  ssize_t done() const { return static_cast<ssize_t>(from_.done()); }
+  ssize_t done() const { return static_cast<ssize_t>(cursor_.done()); }
 
-  // Ends the call with an error.  If bytes were sent before it, ends the call with their number;
-  // then the next call reports the error, unless the kernel would report it again.
-  ssize_t fails_with(int error) {
-    if (from_.done() == 0) return failed(error);
+  // Returns the result of the call after an error.  If the call has sent bytes before the error,
+  // returns their number; then the next call reports the error, unless the kernel reports it again.
+  ssize_t end_with_error(int error) {
+    if (cursor_.done() == 0) return failed(error);
     if (error != EAGAIN && error != EINTR && error != EPIPE) socket_.pending_error.store(error);
     return done();
   }
 
-  // The promise of a killed peer stays in the memory.  So if bytes stay unread, the sender asks the
-  // kernel whether there is still a peer.  If not, the rest goes by TCP, where the kernel gives the
-  // right error.  If no bytes are unread, the sender notes when it sends the next bytes, for
-  // Receiver::ready_at().
+  // Checks that the peer still lives, because the promise of a killed peer stays in the memory.  If
+  // bytes are unread, polls the kernel from time to time.  If the peer has ended, goes back to TCP,
+  // so that the kernel returns the right error.  If no bytes are unread, records the time at which
+  // the next bytes are sent.
   void check_peer() {
     constexpr std::int64_t kCheckPeerEvery = 1'000'000;  // nanoseconds
     if (sender_.has_left()) return;
-    if (sender_.unread() == 0) return sender_.set_ready_at(processor::ticks());
+    if (sender_.unread() == 0) return sender_.set_unread_since(processor::ticks());
     const std::int64_t now = os::now().time_since_epoch().count();
     const std::int64_t before = socket_.peer_checked_at.load(std::memory_order_relaxed);
     if (now - before < kCheckPeerEvery) return;
@@ -106,42 +107,44 @@ class Send {
     }
   }
 
-  // A receiver that takes nothing for a moment probably waits for a processor.  Then the sender
-  // uses the whole ring, so that less has to go by TCP.
+  // Writes after write() has found the ring full to Depth::kCached.  If the receiver reads nothing
+  // for a moment, it probably waits for CPU time.  Then the sender uses the whole ring, so that
+  // fewer bytes have to go by TCP.
   Result<stream::WriteStep> write_when_full() {
     using Depth = stream::Sender::Depth;
     const std::size_t unread = sender_.unread();
     const bool peer_reads = processor::spin_short([&] { return sender_.unread() < unread; });
-    auto step = sender_.write(from_.part(), peer_reads ? Depth::kCached : Depth::kWhole);
+    auto step = sender_.write(cursor_.part(), peer_reads ? Depth::kCached : Depth::kWhole);
     if (step && step->kind == stream::WriteStep::Kind::kFull) {
-      return sender_.write_by_tcp(from_.part().size());
+      return sender_.write_by_tcp(cursor_.part().size());
     }
     return step;
   }
 
-  // All parts go in one call.  So if the peer resets the connection because of the first one, the
-  // program sees the same as by TCP alone.
-  std::optional<ssize_t> by_tcp() {
-    const int no_signal = from_.done() > 0 ? MSG_NOSIGNAL : 0;
-    const ssize_t n = kernel_call(next().sendmsg, fd_, from_, flags_ | MSG_DONTWAIT | no_signal,
+  // Does a step kTcp.  Returns the result of the program's call, or nothing to continue.  Sends all
+  // parts by one call of the kernel.  So if the peer resets the connection because of the first
+  // part, the program sees the same as with TCP alone.
+  std::optional<ssize_t> send_by_tcp() {
+    const int no_signal = cursor_.done() > 0 ? MSG_NOSIGNAL : 0;
+    const ssize_t n = kernel_call(next().sendmsg, fd_, cursor_, flags_ | MSG_DONTWAIT | no_signal,
                                   stream::Sender::kTcpBytesMax);
     const int error = errno;
     if (sender_.sent(n > 0 ? static_cast<std::size_t>(n) : 0)) leaving::wake_peer(sender_);
     if (n > 0) {
-      from_.advance(static_cast<std::size_t>(n));
+      cursor_.advance(static_cast<std::size_t>(n));
       return std::nullopt;
     }
-    if (error != EAGAIN || !blocks_) return fails_with(error);
+    if (error != EAGAIN || !blocks_) return end_with_error(error);
     lock_.unlock();
     if (!wait_in_kernel(fd_, POLLOUT, SO_SNDTIMEO)) {
-      return from_.done() > 0 ? done() : failed(errno);
+      return cursor_.done() > 0 ? done() : failed(errno);
     }
-    // The program gets the number of its bytes first.  An error stays in the kernel, where poll()
-    // and SO_ERROR show it.
-    if (from_.done() > 0 && has_error(fd_)) return done();
+    // After an error, first returns the number of bytes that were sent.  The error stays in the
+    // kernel, so that poll() and SO_ERROR report it.
+    if (cursor_.done() > 0 && has_error(fd_)) return done();
     lock_.lock_again();
     if (lock_.outcome() == EndLock::Outcome::kNotTaken)
-      return from_.done() > 0 ? done() : failed(EINTR);
+      return cursor_.done() > 0 ? done() : failed(EINTR);
     if (lock_.outcome() == EndLock::Outcome::kOwnerDied && !sender_.recover()) return reset(fd_);
     return std::nullopt;
   }
@@ -150,7 +153,7 @@ class Send {
   Socket& socket_;
   stream::Sender sender_;
   EndLock lock_;
-  Cursor from_;
+  Cursor cursor_;
   int flags_;
   bool blocks_;
 };
@@ -189,14 +192,14 @@ ssize_t send_file(int fd, Socket& socket, int file, off_t* offset, std::size_t c
 }
 
 ssize_t splice(int fd, Socket& socket, int pipe, std::size_t count, unsigned flags) {
-  // A pipe that poll() reports as writable has room for a page.
+  // A pipe that poll() reports as writable has space for a page.
   std::array<std::byte, 4096> page;
   if ((flags & SPLICE_F_NONBLOCK) != 0) {
     pollfd one{.fd = pipe, .events = POLLOUT, .revents = 0};
     const timespec at_once{};
     if (next().ppoll(&one, 1, &at_once, nullptr) == 0) return failed(EAGAIN);
   }
-  // The bytes leave the stream only when they are in the pipe.
+  // First peeks at the bytes, and removes them from the stream only after they are in the pipe.
   iovec part{.iov_base = page.data(), .iov_len = std::min(count, page.size())};
   const ssize_t peeked = receive(fd, socket, &part, 1, MSG_PEEK | MSG_DONTWAIT);
   if (peeked <= 0) return peeked;

@@ -11,11 +11,11 @@
 
 namespace verbena::preload::stream_calls {
 
-bool blocks(int fd, const Socket& socket, int flags) {
+bool may_block(int fd, const Socket& socket, int flags) {
   if ((flags & MSG_DONTWAIT) != 0 || socket.nonblocking.load(std::memory_order_relaxed)) {
     return false;
   }
-  // Another process that has the socket may have changed it.
+  // Another process that has the socket may have changed O_NONBLOCK.
   return !socket.is_shared.load(std::memory_order_relaxed) ||
          (os::system_call(SYS_fcntl, fd, F_GETFL) & O_NONBLOCK) == 0;
 }

@@ -15,10 +15,10 @@
 
 #include "preload/socket_table.h"
 
-// Declares what receiving and sending calls have in common.
+// Declares helpers for the calls that receive and the calls that send.
 namespace verbena::preload::stream_calls {
 
-// Walks over the parts of a message.
+// Iterates over the bytes of a message, which consists of parts (iovec).
 class Cursor {
  public:
   Cursor(const iovec* parts, std::size_t count) : parts_(parts), count_(count) { skip_empty(); }
@@ -40,9 +40,10 @@ class Cursor {
     }
     offset_ += bytes;
   }
+  // Returns the number of bytes before the cursor.
   std::size_t done() const { return done_; }
 
-  // Returns how many bytes the next `parts_max` parts have.
+  // Returns the number of bytes in the next `parts_max` parts.
   std::size_t bytes_of_parts(std::size_t parts_max) const {
     std::size_t bytes = 0;
     for (std::size_t i = index_; i < count_ && parts_max > 0; ++i, --parts_max) {
@@ -51,8 +52,8 @@ class Cursor {
     return bytes;
   }
 
-  // Fills `out` with parts that describe the rest: as many as fit, and at most `bytes_max` bytes.
-  // Returns their number.
+  // Fills `out` with parts that describe the bytes after the cursor, at most `bytes_max` bytes.
+  // Returns the number of parts.
   std::size_t rest(std::span<iovec> out, std::size_t bytes_max = SSIZE_MAX) const {
     std::size_t n = 0;
     std::size_t skipped = offset_;
@@ -88,7 +89,7 @@ inline std::size_t bytes_of(const iovec* parts, std::size_t count) {
 
 inline constexpr std::size_t kPartsMax = 64;
 
-// Calls recvmsg() or sendmsg() of the kernel for the rest of a message, for at most `bytes_max`
+// Calls recvmsg() or sendmsg() of the kernel for the bytes after the cursor, at most `bytes_max`
 // bytes.
 template <class Call>
 ssize_t kernel_call(Call call, int fd, const Cursor& cursor, int flags,
@@ -101,13 +102,13 @@ ssize_t kernel_call(Call call, int fd, const Cursor& cursor, int flags,
 }
 
 // Returns true if a call with these flags may sleep.
-bool blocks(int fd, const Socket& socket, int flags);
+bool may_block(int fd, const Socket& socket, int flags);
 
 // Returns SO_RCVTIMEO or SO_SNDTIMEO, if the program has set it.
 std::optional<timespec> timeout_of(int fd, int timeout_option);
 
-// Waits until the kernel reports `events`, at most as long as the socket's timeout says.  Returns
-// false and sets errno if the caller must return.
+// Waits until the kernel reports `events`, or until the socket's timeout.  Returns false and sets
+// errno if the program's call must return.
 bool wait_in_kernel(int fd, short events, int timeout_option);
 
 // Returns true if the socket has an error (POLLERR) that the kernel's next call would return.

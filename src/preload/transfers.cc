@@ -20,8 +20,9 @@
 #include "preload/socket_table.h"
 #include "preload/stream_calls.h"
 
-// Defines the functions that move bytes: read, write and their relatives.  For a descriptor that is
-// not a tracked connection, each only calls the next function.
+// Defines the functions that transfer bytes: read(), write() and similar functions.  For a
+// descriptor that is not a tracked connection, each function only calls the original function
+// (next.h).
 namespace verbena::preload {
 namespace {
 
@@ -29,43 +30,46 @@ constexpr int kKernelOnlyFlags = MSG_OOB | MSG_ERRQUEUE;
 
 // Returns false and sets errno if the connection must use the ring but cannot use it.
 bool may_begin(int fd, Socket& socket) {
-  if (!socket.must_switch.load(std::memory_order_relaxed) || required::wait_for_ring(fd, socket)) {
+  if (!socket.must_use_ring.load(std::memory_order_relaxed) ||
+      required::wait_for_ring(fd, socket)) {
     return true;
   }
   errno = ECONNRESET;
   return false;
 }
 
-// Receives by `by_tcp`, or from the stream if the connection has changed over.
-template <class ByTcp>
+// Receives from the stream if the connection has changed over, otherwise by `call_kernel()`.
+template <class KernelCall>
 ssize_t receive(int fd, Socket& socket, const iovec* parts, std::size_t count, int flags,
-                ByTcp by_tcp) {
-  // The stream cannot count a byte that is read out of band, so the connection goes back to TCP.
-  if ((flags & MSG_OOB) != 0) (void)leaving::stay_on_tcp(fd, socket, stream::Reason::kUrgent);
-  if ((flags & kKernelOnlyFlags) != 0) return by_tcp();
+                KernelCall call_kernel) {
+  // The stream cannot count an out-of-band byte, so the connection goes back to TCP.
+  if ((flags & MSG_OOB) != 0) (void)leaving::use_only_tcp(fd, socket, stream::Reason::kUrgent);
+  if ((flags & kKernelOnlyFlags) != 0) return call_kernel();
   if (!may_begin(fd, socket)) return -1;
   if (change_over::begin(fd, socket)) {
     return stream_calls::receive(fd, socket, parts, count, flags);
   }
   change_over::TcpCall call(socket);
-  const ssize_t bytes = by_tcp();
+  const ssize_t bytes = call_kernel();
   return (flags & MSG_PEEK) != 0 ? bytes : call.received(bytes);
 }
 
-template <class ByTcp>
+// Sends by the stream if the connection has changed over, otherwise by `call_kernel()`.
+template <class KernelCall>
 ssize_t send(int fd, Socket& socket, const iovec* parts, std::size_t count, int flags,
-             ByTcp by_tcp) {
-  if ((flags & MSG_OOB) != 0) (void)leaving::stay_on_tcp(fd, socket, stream::Reason::kUrgent);
-  // The kernel numbers calls with MSG_ZEROCOPY, and reports later that it no longer needs the
-  // memory of a call.  It would not count calls by the ring.
+             KernelCall call_kernel) {
+  if ((flags & MSG_OOB) != 0) (void)leaving::use_only_tcp(fd, socket, stream::Reason::kUrgent);
+  // The kernel numbers the calls with MSG_ZEROCOPY, and later reports by number which calls' memory
+  // it no longer needs.  Calls by the ring would have no number, so the connection goes back to
+  // TCP.
   if ((flags & MSG_ZEROCOPY) != 0)
-    (void)leaving::stay_on_tcp(fd, socket, stream::Reason::kKernelCall);
+    (void)leaving::use_only_tcp(fd, socket, stream::Reason::kKernelCall);
   if (!may_begin(fd, socket)) return -1;
   if (change_over::begin(fd, socket)) {
     return stream_calls::send(fd, socket, parts, count, flags);
   }
   change_over::TcpCall call(socket);
-  return call.sent(by_tcp());
+  return call.sent(call_kernel());
 }
 
 iovec part(const void* bytes, std::size_t count) {
@@ -90,14 +94,14 @@ ssize_t receive_message(int fd, Socket& socket, msghdr* message, int flags) {
     return next().recvmsg(fd, message, flags);
   });
   if (bytes < 0 || is_by_kernel) return bytes;
-  // The bytes of a stream come without a sender's name and without control data.
+  // Bytes of a stream have no sender's address and no control data.
   if (message->msg_name != nullptr) message->msg_namelen = 0;
   message->msg_controllen = 0;
   message->msg_flags = flags & MSG_CMSG_CLOEXEC;
   return bytes;
 }
 
-// Does what recvmmsg(2) does.  As in the kernel, the timeout is checked only after each message.
+// Works as recvmmsg(2).  Like the kernel, it checks the timeout only after each message.
 int receive_messages(int fd, Socket& socket, std::span<mmsghdr> messages, int flags,
                      timespec* timeout) {
   // Unlike the other calls, recvmmsg() reports an error first, even if bytes came before the error.
@@ -157,8 +161,9 @@ VB_EXPORT ssize_t read(int fd, void* buffer, size_t bytes) {
 }
 
 // NOLINTNEXTLINE(bugprone-reserved-identifier,readability-identifier-naming)
-VB_EXPORT ssize_t __read_chk(int fd, void* buffer, size_t bytes, size_t room) {
-  if (bytes > room || !SocketTable::has(fd)) return next().read_chk(fd, buffer, bytes, room);
+VB_EXPORT ssize_t __read_chk(int fd, void* buffer, size_t bytes, size_t buffer_bytes) {
+  if (bytes > buffer_bytes || !SocketTable::has(fd))
+    return next().read_chk(fd, buffer, bytes, buffer_bytes);
   return read(fd, buffer, bytes);
 }
 
@@ -171,7 +176,7 @@ VB_EXPORT ssize_t readv(int fd, const iovec* parts, int count) {
                           [&] { return next().readv(fd, parts, count); });
 }
 
-// Programs give the offset -1 for sockets, which have none.
+// Programs pass the offset -1 for sockets, because sockets have no file position.
 VB_EXPORT ssize_t preadv2(int fd, const iovec* parts, int count, off_t offset, int flags) {
   const auto socket = SocketTable::find(fd);
   if (!socket || count <= 0 || offset != -1 || preload::are_all_empty(parts, count)) {
@@ -193,9 +198,9 @@ VB_EXPORT ssize_t recv(int fd, void* buffer, size_t bytes, int flags) {
 }
 
 // NOLINTNEXTLINE(bugprone-reserved-identifier,readability-identifier-naming)
-VB_EXPORT ssize_t __recv_chk(int fd, void* buffer, size_t bytes, size_t room, int flags) {
-  if (bytes > room || !SocketTable::has(fd)) {
-    return next().recv_chk(fd, buffer, bytes, room, flags);
+VB_EXPORT ssize_t __recv_chk(int fd, void* buffer, size_t bytes, size_t buffer_bytes, int flags) {
+  if (bytes > buffer_bytes || !SocketTable::has(fd)) {
+    return next().recv_chk(fd, buffer, bytes, buffer_bytes, flags);
   }
   return recv(fd, buffer, bytes, flags);
 }
@@ -213,10 +218,10 @@ VB_EXPORT ssize_t recvfrom(int fd, void* buffer, size_t bytes, int flags, sockad
 }
 
 // NOLINTNEXTLINE(bugprone-reserved-identifier,readability-identifier-naming)
-VB_EXPORT ssize_t __recvfrom_chk(int fd, void* buffer, size_t bytes, size_t room, int flags,
+VB_EXPORT ssize_t __recvfrom_chk(int fd, void* buffer, size_t bytes, size_t buffer_bytes, int flags,
                                  sockaddr* from, socklen_t* from_bytes) {
-  if (bytes > room || !SocketTable::has(fd)) {
-    return next().recvfrom_chk(fd, buffer, bytes, room, flags, from, from_bytes);
+  if (bytes > buffer_bytes || !SocketTable::has(fd)) {
+    return next().recvfrom_chk(fd, buffer, bytes, buffer_bytes, flags, from, from_bytes);
   }
   return recvfrom(fd, buffer, bytes, flags, from, from_bytes);
 }
@@ -227,7 +232,7 @@ VB_EXPORT ssize_t recvmsg(int fd, msghdr* message, int flags) {
     return preload::receive_message(fd, *socket, message, flags);
   }
   const ssize_t bytes = next().recvmsg(fd, message, flags);
-  if (bytes >= 0) passing::received(*message, flags);
+  if (bytes >= 0) passing::on_received(*message, flags);
   return bytes;
 }
 
@@ -237,7 +242,7 @@ VB_EXPORT int recvmmsg(int fd, mmsghdr* messages, unsigned count, int flags, tim
     return preload::receive_messages(fd, *socket, {messages, count}, flags, timeout);
   }
   const int done = next().recvmmsg(fd, messages, count, flags, timeout);
-  for (int i = 0; i < done; ++i) passing::received(messages[i].msg_hdr, flags);
+  for (int i = 0; i < done; ++i) passing::on_received(messages[i].msg_hdr, flags);
   return done;
 }
 
@@ -333,14 +338,14 @@ VB_EXPORT ssize_t sendfile64(int to, int from, off64_t* offset, size_t count) no
   return sendfile(to, from, offset, count);
 }
 
-// The kernel moves the bytes between socket and pipe, so the connection goes back to TCP.  Bytes
-// that lie in the ring already go through a buffer.
+// The kernel moves the bytes between socket and pipe, so the connection goes back to TCP.  If the
+// ring has unread bytes, this library first moves them to the pipe through a buffer.
 VB_EXPORT ssize_t splice(int from, off64_t* from_offset, int to, off64_t* to_offset, size_t count,
                          unsigned flags) {
   constexpr auto kReason = verbena::stream::Reason::kKernelCall;
-  if (const auto socket = SocketTable::find(to)) (void)leaving::stay_on_tcp(to, *socket, kReason);
+  if (const auto socket = SocketTable::find(to)) (void)leaving::use_only_tcp(to, *socket, kReason);
   if (const auto socket = SocketTable::find(from)) {
-    if (!leaving::stay_on_tcp(from, *socket, kReason) && from_offset == nullptr && count > 0) {
+    if (!leaving::use_only_tcp(from, *socket, kReason) && from_offset == nullptr && count > 0) {
       return preload::stream_calls::splice(from, *socket, to, count, flags);
     }
   }

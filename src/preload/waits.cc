@@ -23,35 +23,36 @@
 
 namespace verbena::preload {
 namespace waits {
-bool begin_sleep_beyond(Socket& socket, std::uint64_t known_tail) {
+
+bool begin_sleep_with_known_bytes(Socket& socket, std::uint64_t known_tail) {
   const WaitLock lock(socket);
-  if (!socket.is_switched()) {
+  if (!socket.uses_stream()) {
     ++socket.sleepers;
     return true;
   }
   stream::Receiver receiver = socket.receiver();
-  const auto look = receiver.look();
-  if (look.bytes > 0 && look.tail != known_tail) return false;
-  const auto withdrawn = receiver.withdraw(look.tail);
+  const auto status = receiver.ring_status();
+  if (status.bytes > 0 && status.tail != known_tail) return false;
+  const auto withdrawn = receiver.withdraw(status.tail);
   // If the memory holds invalid values, the next call that reads resets the connection.
   return !withdrawn || *withdrawn;
 }
 
 bool begin_sleep(Socket& socket) {
-  constexpr std::uint64_t kNothing = ~std::uint64_t{0};
-  return begin_sleep_beyond(socket, kNothing);
+  constexpr std::uint64_t kNoTail = ~std::uint64_t{0};
+  return begin_sleep_with_known_bytes(socket, kNoTail);
 }
 
 void begin_sleep_always(Socket& socket) {
   for (;;) {
-    const std::uint64_t now = socket.is_switched() ? socket.receiver().look().tail : 0;
-    if (begin_sleep_beyond(socket, now)) return;
+    const std::uint64_t tail = socket.uses_stream() ? socket.receiver().ring_status().tail : 0;
+    if (begin_sleep_with_known_bytes(socket, tail)) return;
   }
 }
 
 void end_sleep(Socket& socket) {
   const WaitLock lock(socket);
-  if (socket.is_switched()) {
+  if (socket.uses_stream()) {
     socket.receiver().promise();
   } else if (socket.sleepers > 0) {
     --socket.sleepers;
@@ -60,12 +61,12 @@ void end_sleep(Socket& socket) {
 
 namespace {
 
-// Holds the descriptors of a poll() or select() call that are connections or known epoll sets.
+// Lists the descriptors of a poll() or select() call that are connections or known epoll sets.
 class WaitList {
  public:
-  // Makes room for `capacity` descriptors.  Converts to false if there is no memory for so many.
+  // Allocates space for `capacity` descriptors.  The list converts to false if this fails.
   explicit WaitList(std::size_t capacity) : capacity_(capacity) {
-    if (capacity > kFew) {
+    if (capacity > kInlineItems) {
       void* memory = ::mmap(nullptr, capacity * sizeof(Item), PROT_READ | PROT_WRITE,
                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
       all_ = memory == MAP_FAILED ? nullptr : static_cast<Item*>(memory);
@@ -76,24 +77,24 @@ class WaitList {
   ~WaitList() {
     end_all();
     std::destroy_n(all_, count_);
-    if (all_ != few() && all_ != nullptr) ::munmap(all_, capacity_ * sizeof(Item));
+    if (all_ != inline_items() && all_ != nullptr) ::munmap(all_, capacity_ * sizeof(Item));
   }
   explicit operator bool() const { return all_ != nullptr; }
 
   void add(int fd) {
     SocketUse socket = SocketTable::find(fd);
-    epolls::Set* set = socket ? nullptr : epolls::set_at(fd);
+    epolls::Set* set = socket ? nullptr : epolls::find_set(fd);
     if (socket || set != nullptr) std::construct_at(all_ + count_++, std::move(socket), set, fd);
   }
   bool empty() const { return count_ == 0; }
 
-  // Finds the connections whose rings have bytes.  Returns true if there are some.
+  // Finds the items whose rings have unread bytes.  Returns true if there are any.
   bool find_ready() {
     bool any = false;
     for (Item& one : all()) any |= one.is_ready = has_bytes(one);
     return any;
   }
-  // Calls visit(fd) for each connection that the last find_ready() has found.
+  // Calls visit(fd) for each item that the last find_ready() has found.
   template <class Visit>
   void for_each_ready(Visit visit) const {
     for (const Item& one : all()) {
@@ -101,16 +102,16 @@ class WaitList {
     }
   }
 
-  // Spins until a ring has bytes, or until `kernel_has_news()` returns true.
-  template <class News>
-  void spin(News kernel_has_news) const {
+  // Spins for a moment until a ring has bytes, or until `kernel_has_events()` returns true.
+  template <class KernelCheck>
+  void spin(KernelCheck kernel_has_events) const {
     const auto ring_has_bytes = [this] { return std::ranges::any_of(all(), has_bytes); };
-    const bool any_switched = std::ranges::any_of(
-        all(), [](const Item& one) { return one.set != nullptr || one.socket->is_switched(); });
-    if (any_switched) processor::spin(ring_has_bytes, kernel_has_news);
+    const bool any_uses_stream = std::ranges::any_of(
+        all(), [](const Item& one) { return one.set != nullptr || one.socket->uses_stream(); });
+    if (any_uses_stream) processor::spin(ring_has_bytes, kernel_has_events);
   }
 
-  // Withdraws all promises.  Returns false, and withdraws none, if a ring has bytes.
+  // Begins the sleeps of all items.  Returns false, and begins no sleep, if a ring has bytes.
   bool begin_all() {
     for (; sleep_count_ < count_; ++sleep_count_) {
       if (begin_sleep(all_[sleep_count_])) continue;
@@ -137,35 +138,35 @@ class WaitList {
     int fd;
     bool is_ready = false;
   };
-  static constexpr std::size_t kFew = 128;  // up to this many items need no mmap()
+  static constexpr std::size_t kInlineItems = 128;  // up to this many items need no mmap()
 
   static bool has_bytes(const Item& one) {
-    if (one.set != nullptr) return epolls::has_ready(*one.set);
-    return one.socket->is_switched() && one.socket->receiver().look().bytes > 0;
+    if (one.set != nullptr) return epolls::has_ready_entry(*one.set);
+    return one.socket->uses_stream() && one.socket->receiver().ring_status().bytes > 0;
   }
   static bool begin_sleep(const Item& one) {
     return one.set != nullptr ? epolls::begin_sleep(*one.set, false)
                               : waits::begin_sleep(*one.socket);
   }
   std::span<Item> all() const { return {all_, count_}; }
-  Item* few() { return reinterpret_cast<Item*>(few_.data()); }
+  Item* inline_items() { return reinterpret_cast<Item*>(inline_items_.data()); }
 
-  alignas(Item) std::array<std::byte, kFew * sizeof(Item)> few_;
-  Item* all_ = few();
+  alignas(Item) std::array<std::byte, kInlineItems * sizeof(Item)> inline_items_;
+  Item* all_ = inline_items();
   std::size_t capacity_;
   std::size_t count_ = 0;
   std::size_t sleep_count_ = 0;
 };
 
-// Waits for the connections and for the kernel.  `sleep()` makes the kernel's call with the
-// program's timeout.  `report()` makes it with timeout zero, and adds the connections that are
-// ready.
-template <class News, class Report, class Sleep>
-int wait_for(WaitList& list, bool at_once, News kernel_has_news, Report report, Sleep sleep) {
+// Waits for the items and for the kernel.  `sleep()` makes the kernel's call with the program's
+// timeout.  `report()` makes the call with timeout zero, and adds the items that are ready.
+template <class KernelCheck, class Report, class Sleep>
+int wait_for(WaitList& list, bool at_once, KernelCheck kernel_has_events, Report report,
+             Sleep sleep) {
   if (list.empty()) return sleep();
   while (!list.find_ready()) {
     if (at_once) return sleep();
-    list.spin(kernel_has_news);
+    list.spin(kernel_has_events);
     if (!list.begin_all()) continue;
     const processor::SleepTimer timer;
     const int ready = sleep();
@@ -179,7 +180,7 @@ int wait_for(WaitList& list, bool at_once, News kernel_has_news, Report report, 
 }
 
 // Returns true if the descriptor is a connection or a known epoll set.
-bool may_have_ring(int fd) { return SocketTable::has(fd) || epolls::set_at(fd) != nullptr; }
+bool may_have_ring(int fd) { return SocketTable::has(fd) || epolls::find_set(fd) != nullptr; }
 
 int no_memory() {
   errno = ENOMEM;
@@ -220,7 +221,7 @@ int poll_all(pollfd* fds, nfds_t count, bool at_once, Sleep sleep) {
       [&] { return poll_now(fds, count, list); }, sleep);
 }
 
-// Reads and changes a set of descriptors, which may be longer than fd_set.
+// These two functions read and change a set of descriptors, which may be longer than fd_set.
 bool has(fd_set* set, int fd) {
   return set != nullptr && (reinterpret_cast<std::uint64_t*>(set)[fd / 64] >> (fd % 64) & 1) != 0;
 }
@@ -228,9 +229,9 @@ void add(fd_set* set, int fd) {
   reinterpret_cast<std::uint64_t*>(set)[fd / 64] |= std::uint64_t{1} << (fd % 64);
 }
 
-// Returns the highest count of descriptors that select() has to look at.  Some programs pass
-// getdtablesize() as the count, with an fd_set of the usual size.  So beyond FD_SETSIZE this
-// library looks no further than the highest descriptor that may have a ring.
+// Returns the number of descriptors that this library checks in select() at most.  Some programs
+// pass getdtablesize() as the count, with an fd_set of the usual size.  So beyond FD_SETSIZE this
+// library reads the set only up to the highest descriptor that may have a ring.
 int checked_count_max() {
   return std::max(
       {FD_SETSIZE, SocketTable::highest_descriptor() + 1, epolls::highest_descriptor() + 1});
@@ -246,8 +247,8 @@ int select_all(int count, fd_set* in, fd_set* out, fd_set* except, bool at_once,
   for (const int fd : all) {
     if (needs_wait(fd)) list.add(fd);
   }
-  const auto kernel_has_news = [&] {
-    std::array<pollfd, 128> fds{};  // further descriptors are not looked at during the spin
+  const auto kernel_has_events = [&] {
+    std::array<pollfd, 128> fds{};  // the spin does not check further descriptors
     nfds_t n = 0;
     for (int fd = 0; fd < checked_count && n < fds.size(); ++fd) {
       const int events = (has(in, fd) ? POLLIN : 0) | (has(out, fd) ? POLLOUT : 0) |
@@ -267,7 +268,7 @@ int select_all(int count, fd_set* in, fd_set* out, fd_set* except, bool at_once,
     });
     return ready;
   };
-  return wait_for(list, at_once, kernel_has_news, select_now, sleep);
+  return wait_for(list, at_once, kernel_has_events, select_now, sleep);
 }
 
 }  // namespace
@@ -290,8 +291,8 @@ VB_EXPORT int poll(pollfd* fds, nfds_t count, int timeout) {
                          [&] { return next().poll(fds, count, timeout); });
 }
 // NOLINTNEXTLINE(bugprone-reserved-identifier,readability-identifier-naming)
-VB_EXPORT int __poll_chk(pollfd* fds, nfds_t count, int timeout, size_t room) {
-  if (room / sizeof(pollfd) < count) __builtin_trap();
+VB_EXPORT int __poll_chk(pollfd* fds, nfds_t count, int timeout, size_t array_bytes) {
+  if (array_bytes / sizeof(pollfd) < count) __builtin_trap();
   return poll(fds, count, timeout);
 }
 VB_EXPORT int ppoll(pollfd* fds, nfds_t count, const timespec* timeout, const sigset_t* mask) {
@@ -301,8 +302,8 @@ VB_EXPORT int ppoll(pollfd* fds, nfds_t count, const timespec* timeout, const si
 }
 // NOLINTNEXTLINE(bugprone-reserved-identifier,readability-identifier-naming)
 VB_EXPORT int __ppoll_chk(pollfd* fds, nfds_t count, const timespec* timeout, const sigset_t* mask,
-                          size_t room) {
-  if (room / sizeof(pollfd) < count) __builtin_trap();
+                          size_t array_bytes) {
+  if (array_bytes / sizeof(pollfd) < count) __builtin_trap();
   return ppoll(fds, count, timeout, mask);
 }
 VB_EXPORT int select(int count, fd_set* in, fd_set* out, fd_set* except, timeval* timeout) {

@@ -5,7 +5,7 @@
 
 namespace verbena::preload {
 
-// Holds objects in static memory whose first state is all zeros.  The memory exists before any
+// Holds objects in static memory that is zero at first.  The memory exists before any
 // constructor has run, costs no page until it is written, and is never destroyed, so that signal
 // handlers and constructors of other libraries may use it.  REQUIRES: zeros are a valid T.
 template <class T, std::size_t kCount>

@@ -11,9 +11,9 @@
 
 #include "base/error.h"
 
-// Checks a protocol as a model checker: runs two functions that share memory, in all orders of
-// their accesses within a budget.  At each access the explorer may continue (free), switch to the
-// other side (costs 1), or hide a store from the other side as a processor's store buffer does
+// Checks a protocol as a model checker does.  Runs two functions that share memory, in all orders
+// of their accesses within a budget.  At each access the explorer may continue (costs 0), switch to
+// the other side (costs 1), or hide a store from the other side as a processor's store buffer does
 // (costs 1).  The explorer runs the scenario again and again, until it has tried all combinations
 // of decisions within the budget.
 //
@@ -24,7 +24,7 @@ namespace verbena::ring::model {
 
 class Explorer;
 // ModelMemory calls this explorer.
-inline Explorer* current = nullptr;
+inline Explorer* current_explorer = nullptr;
 
 class Explorer {
  public:
@@ -36,25 +36,25 @@ class Explorer {
 
   explicit Explorer(int budget) : budget_(budget) {}
 
-  // Returns the number of runs.  `make` creates the scenario and its memory for each run; `stop`
-  // ends the search.
+  // Runs scenarios until all combinations of decisions were tried, or until `stop` returns true.
+  // `make` creates the scenario and its memory for each run.  Returns the number of runs.
   std::uint64_t explore(const std::function<Scenario()>& make, const std::function<bool()>& stop) {
-    current = this;
+    current_explorer = this;
     decisions_.clear();
     std::uint64_t runs = 0;
     do {
       run(make());
       ++runs;
-    } while (!stop() && next());
-    current = nullptr;
+    } while (!stop() && prepare_next_run());
+    current_explorer = nullptr;
     return runs;
   }
 
-  // Returns true if neither side can continue, and at least one side has not ended: that side would
-  // sleep for ever.
+  // Returns true if neither side could continue, although at least one side had not ended.  That
+  // side would sleep for ever.
   bool deadlocked() const { return deadlocked_; }
 
-  // The sides call the functions below.
+  // The two sides call the functions below while they run.
   void before_access() {
     if (other_can_run() && decide()) switch_sides();
   }
@@ -84,7 +84,7 @@ class Explorer {
     before_access();
     drain(side_);
   }
-  // Lets a test choose what its environment does, such as the kernel; true costs 1.
+  // Chooses what a simulated environment does, such as a kernel.  The result true costs 1.
   bool choose() { return decide(); }
   // Waits until `ready` returns true.  `ready` does not see hidden stores, as a kernel does not.
   void wait(const std::function<bool()>& ready) {
@@ -111,7 +111,7 @@ class Explorer {
   };
   struct Decision {
     bool takes_alternative;
-    bool both_tried;  // no alternative is left at this point
+    bool both_tried;  // the explorer has tried both possibilities at this point
   };
 
   static void write(const Store& store) {
@@ -132,7 +132,8 @@ class Explorer {
   bool other_can_run() const { return can_run(1 - side_); }
 
   // Returns true to take the alternative that costs 1.  A run repeats the decisions of the previous
-  // run up to the one that next() has changed, so the runs walk the whole tree of decisions.
+  // run up to the one that prepare_next_run() has changed, so the runs visit the whole tree of
+  // decisions.
   bool decide() {
     if (cost_ == budget_) return false;
     if (step_ == decisions_.size()) decisions_.push_back({false, false});
@@ -140,8 +141,9 @@ class Explorer {
     cost_ += takes_alternative ? 1 : 0;
     return takes_alternative;
   }
-  // Changes the last decision that has an untried alternative.  Returns false if there is none.
-  bool next() {
+  // Changes the last decision that has an untried alternative.  Returns false if no decision has
+  // one, so that the search is complete.
+  bool prepare_next_run() {
     while (!decisions_.empty() && decisions_.back().both_tried) decisions_.pop_back();
     if (decisions_.empty()) return false;
     decisions_.back() = {true, true};
@@ -161,7 +163,7 @@ class Explorer {
   }
 
   static void run_side() {
-    Explorer& self = *current;
+    Explorer& self = *current_explorer;
     Side& side = self.sides_[self.side_];
     side.body();
     self.drain(self.side_);
@@ -207,7 +209,7 @@ template <bool kFences = true, bool kReleases = true>
 struct ModelMemory {
   template <class Word>
   static Word load_relaxed(const Word& word) {
-    return static_cast<Word>(current->load(&word, sizeof word));
+    return static_cast<Word>(current_explorer->load(&word, sizeof word));
   }
   template <class Word>
   static Word load_acquire(const Word& word) {
@@ -219,43 +221,43 @@ struct ModelMemory {
   }
   template <class Word>
   static void store_relaxed(Word& word, Word value) {
-    current->store(&word, sizeof word, value, false);
+    current_explorer->store(&word, sizeof word, value, false);
   }
   template <class Word>
   static void store_release(Word& word, Word value) {
-    current->store(&word, sizeof word, value, kReleases);
+    current_explorer->store(&word, sizeof word, value, kReleases);
   }
   template <class Word>
   static Word exchange(Word& word, Word value) {
-    current->fence();
+    current_explorer->fence();
     const Word old = word;
     word = value;
     return old;
   }
   template <class Word>
   static Word fetch_or(Word& word, Word bits) {
-    current->fence();
+    current_explorer->fence();
     const Word old = word;
     word = old | bits;
     return old;
   }
   template <class Word>
   static Word fetch_and(Word& word, Word bits) {
-    current->fence();
+    current_explorer->fence();
     const Word old = word;
     word = old & bits;
     return old;
   }
   template <class Word>
   static Word fetch_add(Word& word, Word value) {
-    current->fence();
+    current_explorer->fence();
     const Word old = word;
     word = old + value;
     return old;
   }
   template <class Word>
   static bool compare_exchange(Word& word, Word& expected, Word desired) {
-    current->fence();
+    current_explorer->fence();
     if (word != expected) {
       expected = word;
       return false;
@@ -264,7 +266,7 @@ struct ModelMemory {
     return true;
   }
   static void fence() {
-    if (kFences) current->fence();
+    if (kFences) current_explorer->fence();
   }
 };
 

@@ -19,17 +19,17 @@
 //   producer                                     consumer
 //   prepare(bytes): memory in the ring           peek(): the oldest record, in the ring
 //   commit(bytes, kind): the record is visible   consume(): its memory may be used again
-//   flush(): must the consumer be woken?         finish(): must the producer be woken?
+//   flush(): true: wake the consumer             finish(): true: wake the producer
 //
 // A record begins with a header word, which is zero until the record is complete.  So the consumer
 // finds and reads a small record in one cache line, and needs no position of the producer.  The
 // producer zeroes the next header before it publishes a record.  So the consumer never mistakes
 // bytes of an earlier lap for a header.
 //
-// No call waits.  A consumer that is about to sleep parks the ring.  Then flush() tells the
+// No call blocks.  A consumer that is about to sleep parks the ring.  Then flush() tells the
 // producer of the next record to wake the consumer, such as by an eventfd.  A producer that finds
-// no room can request a wake.  A side that dies or stops between any two accesses leaves only whole
-// records.
+// the ring full can request to be woken.  If a side dies or stops between any two accesses, the
+// ring contains only whole records.
 //
 // Threads: a Producer and a Consumer are each used by one thread at a time.
 namespace verbena::ring {
@@ -41,8 +41,8 @@ struct Control {
   alignas(64) std::uint64_t head;
   // The consumer sets this to be woken for a record.  The producer clears it.
   alignas(64) std::uint32_t parked;
-  // The producer sets this to be woken for room.  The consumer clears it.
-  std::uint32_t wants_room;
+  // The producer sets this to be woken when the ring has free space.  The consumer clears it.
+  std::uint32_t producer_waits;
 };
 static_assert(sizeof(Control) == 128);
 
@@ -109,16 +109,16 @@ class BasicProducer {
     return BasicProducer(control, data, position);
   }
 
-  // Returns memory for a record of up to `bytes`, or none if there is no room now.  kMalformed: the
-  // consumer wrote an impossible position; all later calls fail as well.  REQUIRES: bytes <=
-  // record_bytes_max().
+  // Returns memory for a record of up to `bytes`, or none if the ring has too little free
+  // space now.  kMalformed: the consumer wrote an impossible position; all later calls fail as
+  // well.  REQUIRES: bytes <= record_bytes_max().
   Result<std::optional<std::span<std::byte>>> prepare(std::size_t bytes) {
     VB_CHECK(bytes <= record_bytes_max(data_.size()));
     if (ended_) return fail(Errc::kMalformed, "ring: the consumer's position is impossible");
     const std::size_t skip = skip_before(bytes);
-    if (!has_room(skip + record_stride(bytes))) {
+    if (!has_space(skip + record_stride(bytes))) {
       VB_TRY_VOID(read_head());
-      if (!has_room(skip + record_stride(bytes))) return std::optional<std::span<std::byte>>{};
+      if (!has_space(skip + record_stride(bytes))) return std::optional<std::span<std::byte>>{};
     }
     if (skip != 0) publish(detail::kSkipMark << 48, skip);
     const std::size_t offset = tail_ & (data_.size() - 1);
@@ -145,14 +145,15 @@ class BasicProducer {
            Memory::exchange(control_->parked, 0U) != 0;
   }
 
-  // Requests a wake when there is room, after prepare() has found no room.  Returns true, and
-  // requests no wake, if there is room already.  kMalformed: as prepare().
+  // Asks the consumer to wake the producer when the ring has free space for a record of `bytes`.
+  // Call this after prepare() has returned none.  Returns true, and requests no wake, if the space
+  // is free already.  kMalformed: as prepare().
   Result<bool> request_wake_for_room(std::size_t bytes) {
-    Memory::store_relaxed(control_->wants_room, 1U);
+    Memory::store_relaxed(control_->producer_waits, 1U);
     Memory::fence();
     VB_TRY_VOID(read_head());
-    if (!has_room(skip_before(bytes) + record_stride(bytes))) return false;
-    Memory::exchange(control_->wants_room, 0U);
+    if (!has_space(skip_before(bytes) + record_stride(bytes))) return false;
+    Memory::exchange(control_->producer_waits, 0U);
     return true;
   }
 
@@ -175,9 +176,9 @@ class BasicProducer {
     const std::size_t to_end = data_.size() - (tail_ & (data_.size() - 1));
     return to_end < record_stride(bytes) ? to_end : 0;
   }
-  // Returns true if there is room for these bytes and one more cache line, which the next header
-  // needs.
-  bool has_room(std::size_t bytes) const {
+  // Returns true if the ring has free space for these bytes and one more cache line, which the next
+  // header needs.
+  bool has_space(std::size_t bytes) const {
     return bytes + kRecordAlignment <= data_.size() - used();
   }
 
@@ -248,16 +249,16 @@ class BasicConsumer {
     VB_CHECK(stride_ != 0);
     head_ += stride_;
     stride_ = 0;
-    // Publishes the position early, so that a producer that waits for room can continue.
+    // Publishes the position early, so that a producer that waits for free space can continue.
     if (head_ - published_head_ >= data_.size() / 4) publish_head();
   }
 
-  // Ends a batch; call this before doing something else.  Returns true if the producer waits for
-  // room: notify the producer.
+  // Ends a batch.  Call this after the last consume() of the batch.  Returns true if the producer
+  // waits for free space: notify the producer.
   bool finish() {
     if (head_ != published_head_) publish_head();
-    const bool wake = wake_producer_;
-    wake_producer_ = false;
+    const bool wake = should_wake_producer_;
+    should_wake_producer_ = false;
     return wake;
   }
 
@@ -288,9 +289,9 @@ class BasicConsumer {
     Memory::store_release(control_->head, head_);
     published_head_ = head_;
     Memory::fence();
-    if (Memory::load_relaxed(control_->wants_room) != 0 &&
-        Memory::exchange(control_->wants_room, 0U) != 0) {
-      wake_producer_ = true;
+    if (Memory::load_relaxed(control_->producer_waits) != 0 &&
+        Memory::exchange(control_->producer_waits, 0U) != 0) {
+      should_wake_producer_ = true;
     }
   }
 
@@ -299,7 +300,7 @@ class BasicConsumer {
   std::uint64_t head_;
   std::uint64_t published_head_;  // the value of head_ that the producer can see
   std::size_t stride_ = 0;        // the stride of the record that peek() returned, or 0
-  bool wake_producer_ = false;
+  bool should_wake_producer_ = false;
   bool ended_ = false;
 };
 

@@ -1,5 +1,6 @@
-// The input contains writes of a hostile peer to the shared memory, and calls of this side.  Checks
-// that each call ends, and that no call touches or returns memory outside of the ring.
+// Fuzzes a ring.  The input describes calls of this side, and writes of a hostile peer to the
+// shared memory.  Checks that each call returns, and that no call accesses or returns memory
+// outside of the ring.
 #include <algorithm>
 #include <array>
 #include <cstddef>
@@ -18,7 +19,7 @@ struct RingMemory {
   alignas(64) std::array<std::byte, 512> data{};
 };
 
-bool inside(const RingMemory& ring_memory, std::span<const std::byte> bytes) {
+bool is_inside(const RingMemory& ring_memory, std::span<const std::byte> bytes) {
   return bytes.data() >= ring_memory.data.data() &&
          bytes.data() + bytes.size() <= ring_memory.data.data() + ring_memory.data.size();
 }
@@ -33,7 +34,7 @@ void run(sim::FuzzInput input) {
         // 248 is record_bytes_max() of this ring.
         const auto memory = producer.prepare(input.take<std::uint8_t>() % 249);
         if (!memory.has_value() || !memory->has_value()) break;
-        VB_CHECK(inside(ring_memory, **memory));
+        VB_CHECK(is_inside(ring_memory, **memory));
         std::ranges::fill(**memory, std::byte{0x5a});
         producer.commit((*memory)->size(), 1);
         break;
@@ -41,7 +42,7 @@ void run(sim::FuzzInput input) {
       case 1: {
         const auto record = consumer.peek();
         if (!record.has_value() || !record->has_value()) break;
-        VB_CHECK(inside(ring_memory, (*record)->payload));
+        VB_CHECK(is_inside(ring_memory, (*record)->payload));
         consumer.consume();
         break;
       }
@@ -60,7 +61,7 @@ void run(sim::FuzzInput input) {
         const auto value = input.take<std::uint64_t>();
         if (which == 0) ring_memory.control.head = value;
         if (which == 1) ring_memory.control.parked = static_cast<std::uint32_t>(value);
-        if (which == 2) ring_memory.control.wants_room = static_cast<std::uint32_t>(value);
+        if (which == 2) ring_memory.control.producer_waits = static_cast<std::uint32_t>(value);
       }
     }
   }

@@ -29,9 +29,9 @@ int budget(int default_budget) {
   return value != nullptr ? std::atoi(value) : default_budget;
 }
 
-// One side writes `records` records, and sleeps when the ring is full.  The other side reads the
-// records, and sleeps when the ring is empty.  Neither side may sleep for ever, and every byte must
-// be right.
+// Runs a producer, which sleeps when the ring is full, and a consumer, which sleeps when the ring
+// is empty.  Neither side may sleep for ever, and the consumer must read the numbers 1 to
+// `records`.
 template <class Memory>
 class Conversation {
  public:
@@ -87,7 +87,7 @@ class Conversation {
 
   static void sleep(int& eventfd) {
     const std::function<bool()> readable = [&] { return eventfd != 0; };
-    model::current->wait(readable);
+    model::current_explorer->wait(readable);
     eventfd = 0;
   }
 
@@ -104,8 +104,8 @@ class Conversation {
   bool wrong_bytes_ = false;
 };
 
-TEST(RingModel, NoSideSleepsWhileThereIsARecordOrRoom) {
-  Conversation<ModelMemory<>> conversation(6);  // the ring has room for fewer, so both sides sleep
+TEST(RingModel, NoSideSleepsForEver) {
+  Conversation<ModelMemory<>> conversation(6);  // more records than fit, so that both sides sleep
   const std::uint64_t runs = conversation.explore(budget(2));
   EXPECT_FALSE(conversation.lost_wake());
   EXPECT_FALSE(conversation.wrong_bytes());

@@ -1,4 +1,4 @@
-// Checks that a process that dies or is stopped at any access to the ring leaves whole records.
+// Checks that the ring contains only whole records after a process died or stopped at any access.
 // The child runs the real ring code with a memory class that counts accesses, and kills or stops
 // the child at one access.
 #include <gtest/gtest.h>
@@ -17,13 +17,13 @@ namespace {
 constexpr std::uint64_t kRecords = 12;
 constexpr std::size_t kRingBytes = 512;
 
-int accesses_left = 0;
+int accesses_until_signal = 0;
 int signal_at_access = SIGKILL;
 
 // Accesses memory as SharedMemory does, and sends the process a signal at one access.
 struct SignalingMemory {
   static void access() {
-    if (--accesses_left == 0) kill(getpid(), signal_at_access);
+    if (--accesses_until_signal == 0) kill(getpid(), signal_at_access);
   }
   template <class Word>
   static Word load_relaxed(const Word& word) {
@@ -78,12 +78,13 @@ class RingProcesses : public testing::Test {
 
   void clear() { std::memset(static_cast<void*>(ring_memory_), 0, sizeof(RingMemory)); }
 
-  // Forks a child, which calls body().  The child gets the signal at its `access`-th access.
+  // Forks a child that calls body().  The child gets the signal at the access with the number
+  // `access`.
   template <class Body>
-  pid_t child(int access, int signal, Body body) {
+  pid_t fork_child(int access, int signal, Body body) {
     const pid_t pid = fork();
     if (pid == 0) {
-      accesses_left = access;
+      accesses_until_signal = access;
       signal_at_access = signal;
       body();
       _exit(0);
@@ -126,31 +127,31 @@ class RingProcesses : public testing::Test {
   RingMemory* ring_memory_ = nullptr;
 };
 
-TEST_F(RingProcesses, AProducerKilledAtAnyAccessLeavesWholeRecords) {
-  bool ended_by_itself = false;
+TEST_F(RingProcesses, ConsumerReadsWholeRecordsOfAKilledProducer) {
+  bool has_exited = false;
   std::uint64_t longest = 0;
-  for (int access = 1; !ended_by_itself; ++access) {
+  for (int access = 1; !has_exited; ++access) {
     clear();
-    const pid_t pid = child(access, SIGKILL, [&] {
+    const pid_t pid = fork_child(access, SIGKILL, [&] {
       std::uint64_t next = 0;
       produce<SignalingMemory>(*ring_memory_, next);
     });
     int status = 0;
     ASSERT_EQ(waitpid(pid, &status, 0), pid);
-    ended_by_itself = WIFEXITED(status);
+    has_exited = WIFEXITED(status);
     auto consumer = *Consumer::attach(&ring_memory_->control, ring_memory_->data);
     const std::uint64_t read = read_all(consumer, 0);
-    EXPECT_GE(read, longest) << "the process died later but left fewer records";
+    EXPECT_GE(read, longest) << "the process died later but wrote fewer records";
     longest = read;
   }
   EXPECT_GE(longest, 3U);
 }
 
-TEST_F(RingProcesses, AProducerStoppedAtAnyAccessCanContinue) {
-  bool ended_by_itself = false;
-  for (int access = 1; !ended_by_itself; ++access) {
+TEST_F(RingProcesses, ProducerStoppedAtAnyAccessCanContinue) {
+  bool has_exited = false;
+  for (int access = 1; !has_exited; ++access) {
     clear();
-    const pid_t pid = child(access, SIGSTOP, [&] {
+    const pid_t pid = fork_child(access, SIGSTOP, [&] {
       std::uint64_t next = 0;
       produce<SignalingMemory>(*ring_memory_, next);
     });
@@ -162,7 +163,7 @@ TEST_F(RingProcesses, AProducerStoppedAtAnyAccessCanContinue) {
       ASSERT_EQ(kill(pid, SIGCONT), 0);
       ASSERT_EQ(waitpid(pid, &status, 0), pid);
     } else {
-      ended_by_itself = true;
+      has_exited = true;
     }
     EXPECT_TRUE(WIFEXITED(status));
     const std::uint64_t after = read_all(consumer, before);
@@ -170,9 +171,9 @@ TEST_F(RingProcesses, AProducerStoppedAtAnyAccessCanContinue) {
   }
 }
 
-TEST_F(RingProcesses, AConsumerKilledAtAnyAccessLeavesAValidPosition) {
-  bool ended_by_itself = false;
-  for (int access = 1; !ended_by_itself; ++access) {
+TEST_F(RingProcesses, ProducerWorksAfterItsConsumerWasKilledAtAnyAccess) {
+  bool has_exited = false;
+  for (int access = 1; !has_exited; ++access) {
     clear();
     auto producer = *Producer::attach(&ring_memory_->control, ring_memory_->data);
     const auto write = [&] {
@@ -184,7 +185,7 @@ TEST_F(RingProcesses, AConsumerKilledAtAnyAccessLeavesAValidPosition) {
     };
     while (write()) {
     }
-    const pid_t pid = child(access, SIGKILL, [&] {
+    const pid_t pid = fork_child(access, SIGKILL, [&] {
       auto consumer =
           *BasicConsumer<SignalingMemory>::attach(&ring_memory_->control, ring_memory_->data);
       while ((*consumer.peek()).has_value()) consumer.consume();
@@ -193,7 +194,7 @@ TEST_F(RingProcesses, AConsumerKilledAtAnyAccessLeavesAValidPosition) {
     });
     int status = 0;
     ASSERT_EQ(waitpid(pid, &status, 0), pid);
-    ended_by_itself = WIFEXITED(status);
+    has_exited = WIFEXITED(status);
     write();
     producer.flush();
     EXPECT_TRUE(producer.request_wake_for_room(40).has_value());

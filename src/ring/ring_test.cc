@@ -84,7 +84,7 @@ TEST(Ring, AcceptsTheLongestRecordAtEveryOffset) {
   }
 }
 
-TEST(Ring, AFullRingRefusesRecordsUntilOneIsConsumed) {
+TEST(Ring, FullRingAcceptsARecordAfterOneIsConsumed) {
   Ring ring(256);
   auto producer = *Producer::attach(ring.control, ring.data);
   auto consumer = *Consumer::attach(ring.control, ring.data);
@@ -100,7 +100,7 @@ TEST(Ring, AFullRingRefusesRecordsUntilOneIsConsumed) {
   EXPECT_TRUE(write(producer, bytes_of(8, 2)));
 }
 
-TEST(Ring, NoWakeIsRequestedIfThereIsRoomAlready) {
+TEST(Ring, ProducerRequestsNoWakeIfTheRingHasFreeSpace) {
   Ring ring(256);
   auto producer = *Producer::attach(ring.control, ring.data);
   auto consumer = *Consumer::attach(ring.control, ring.data);
@@ -110,7 +110,7 @@ TEST(Ring, NoWakeIsRequestedIfThereIsRoomAlready) {
   consumer.consume();
   consumer.finish();
   EXPECT_TRUE(*producer.request_wake_for_room(8));
-  EXPECT_EQ(ring.control->wants_room, 0U);
+  EXPECT_EQ(ring.control->producer_waits, 0U);
 }
 
 TEST(Ring, OnlyAParkedConsumerIsWoken) {
@@ -119,7 +119,7 @@ TEST(Ring, OnlyAParkedConsumerIsWoken) {
   auto consumer = *Consumer::attach(ring.control, ring.data);
   ASSERT_TRUE(write(producer, bytes_of(8, 1)));
   EXPECT_FALSE(producer.flush());
-  EXPECT_FALSE(consumer.park());  // there is a record
+  EXPECT_FALSE(consumer.park());  // the ring has a record
   ASSERT_TRUE((*consumer.peek()).has_value());
   consumer.consume();
   EXPECT_TRUE(consumer.park());
@@ -131,7 +131,7 @@ TEST(Ring, OnlyAParkedConsumerIsWoken) {
   EXPECT_FALSE(producer.flush());  // the consumer was woken already
 }
 
-TEST(Ring, BytesOfAnEarlierLapAreNeverReadAsARecord) {
+TEST(Ring, ConsumerNeverReadsOldBytesAsARecord) {
   Ring ring(256);
   auto producer = *Producer::attach(ring.control, ring.data);
   auto consumer = *Consumer::attach(ring.control, ring.data);
@@ -152,7 +152,7 @@ TEST(Ring, BytesOfAnEarlierLapAreNeverReadAsARecord) {
   }
 }
 
-TEST(Ring, AConsumersImpossiblePositionEndsTheProducer) {
+TEST(Ring, ProducerFailsAfterAnInvalidConsumerPosition) {
   for (const std::uint64_t head : {std::uint64_t{193}, std::uint64_t{1} << 63, ~std::uint64_t{0}}) {
     Ring ring(256);
     auto producer = *Producer::attach(ring.control, ring.data);
@@ -164,11 +164,11 @@ TEST(Ring, AConsumersImpossiblePositionEndsTheProducer) {
     ASSERT_FALSE(memory.has_value()) << head;
     EXPECT_EQ(memory.error().code, Errc::kMalformed);
     ring.control->head = 0;
-    EXPECT_FALSE(producer.prepare(1).has_value()) << "the producer has ended for good";
+    EXPECT_FALSE(producer.prepare(1).has_value()) << "later calls must fail, too";
   }
 }
 
-TEST(Ring, AConsumersPositionThatDecreasesEndsTheProducer) {
+TEST(Ring, ProducerFailsIfTheConsumerPositionDecreases) {
   Ring ring(256);
   auto producer = *Producer::attach(ring.control, ring.data);
   while (write(producer, bytes_of(1, 1))) {
@@ -179,7 +179,7 @@ TEST(Ring, AConsumersPositionThatDecreasesEndsTheProducer) {
   EXPECT_FALSE(producer.prepare(1).has_value());
 }
 
-TEST(Ring, AProducersImpossibleHeaderEndsTheConsumer) {
+TEST(Ring, ConsumerFailsAfterAnInvalidHeader) {
   const std::uint64_t record = detail::kRecordMark << 48;
   for (const std::uint64_t header : {std::uint64_t{1}, ~std::uint64_t{0}, record | 0xffffffff,
                                      record | (record_bytes_max(256) + 1), detail::kSkipMark << 48,
@@ -191,7 +191,7 @@ TEST(Ring, AProducersImpossibleHeaderEndsTheConsumer) {
     ASSERT_FALSE(read.has_value()) << std::hex << header;
     EXPECT_EQ(read.error().code, Errc::kMalformed);
     detail::word_at(ring.data, 0) = 0;
-    EXPECT_FALSE(consumer.peek().has_value()) << "the consumer has ended for good";
+    EXPECT_FALSE(consumer.peek().has_value()) << "later calls must fail, too";
   }
 }
 
@@ -209,7 +209,7 @@ TEST(Ring, RefusesARecordPastTheEndOfTheRing) {
   EXPECT_FALSE(consumer.peek().has_value());
 }
 
-TEST(Ring, RefusesMemoryThatCannotBeARing) {
+TEST(Ring, RefusesMemoryOfInvalidSizeOrAlignment) {
   Ring ring(1024);
   for (const std::size_t bytes : {std::size_t{0}, std::size_t{128}, std::size_t{320}}) {
     EXPECT_FALSE(Producer::attach(ring.control, ring.data.first(bytes)).has_value()) << bytes;
@@ -219,17 +219,17 @@ TEST(Ring, RefusesMemoryThatCannotBeARing) {
   EXPECT_FALSE(Producer::attach(nullptr, ring.data).has_value());
 }
 
-TEST(Ring, AnotherProcessContinuesAtTheGivenPosition) {
+TEST(Ring, NewProducerAndConsumerContinueAtAGivenPosition) {
   Ring ring(512);
   std::uint64_t written = 0;
   std::uint64_t read = 0;
-  for (unsigned turn = 0; turn < 40; ++turn) {
+  for (unsigned round = 0; round < 40; ++round) {
     auto producer = *Producer::attach(ring.control, ring.data, written);
     auto consumer = *Consumer::attach(ring.control, ring.data, read);
-    ASSERT_TRUE(write(producer, bytes_of(turn, turn)));
+    ASSERT_TRUE(write(producer, bytes_of(round, round)));
     const auto record = *consumer.peek();
     ASSERT_TRUE(record.has_value());
-    EXPECT_EQ(record->payload.size(), turn);
+    EXPECT_EQ(record->payload.size(), round);
     consumer.consume();
     consumer.finish();
     written = producer.position();

@@ -16,7 +16,7 @@ struct SharedMemory {
   static Word load_acquire(const Word& word) {
     return std::atomic_ref(const_cast<Word&>(word)).load(std::memory_order_acquire);
   }
-  // All threads see these loads and all read-modify-writes in one order.
+  // All threads observe these loads and all read-modify-writes in the same order.
   template <class Word>
   static Word load_seq_cst(const Word& word) {
     return std::atomic_ref(const_cast<Word&>(word)).load(std::memory_order_seq_cst);

@@ -32,7 +32,8 @@ struct Arguments {
   std::string log{};
 };
 
-int failed(const Arguments& arguments, const std::string& text) {
+// Reports an error to the starter and to standard error.  Returns the exit status.
+int report_error(const Arguments& arguments, const std::string& text) {
   std::fprintf(stderr, "verbena-sockets: %s\n", text.c_str());
   if (arguments.ready_fd >= 0) os::report_failure(arguments.ready_fd, text);
   return 1;
@@ -47,12 +48,12 @@ int run(const Arguments& arguments) {
   agent::Log log;
   if (!arguments.log.empty()) {
     auto file_log = agent::Log::open(arguments.log);
-    if (!file_log) return failed(arguments, "--log " + arguments.log + ": cannot be written");
+    if (!file_log) return report_error(arguments, "--log " + arguments.log + ": cannot be written");
     log = std::move(*file_log);
   }
   auto listener =
       agent::claim_name(os::socket_service_name(), ::geteuid(), os::now() + kClaimTimeout);
-  if (!listener) return failed(arguments, listener.error());
+  if (!listener) return report_error(arguments, listener.error());
   if (*listener) {
     asio::io_context loop(1);
     const Service service(loop, std::move(**listener), std::move(options), std::move(log));
@@ -68,7 +69,7 @@ int run(const Arguments& arguments) {
 }  // namespace
 }  // namespace verbena::sockets
 
-// An exception at start-up is reported, and ends the process.
+// main() reports an exception that ends the start-up.
 int main(int argc, char** argv) {  // NOLINT(bugprone-exception-escape)
   verbena::sockets::Arguments arguments;
   CLI::App app(
@@ -77,21 +78,23 @@ int main(int argc, char** argv) {  // NOLINT(bugprone-exception-escape)
   app.set_version_flag("--version", "verbena-sockets " VB_BUILD_ID);
   app.add_option("--ready-fd", arguments.ready_fd,
                  "Descriptor on which the service reports that it listens");
-  const auto or_from_variable = [](CLI::Option* option, const char* name) {
-    if (::getauxval(AT_SECURE) == 0) option->envname(name);  // CLI11 does not use secure_getenv()
+  // Lets an environment variable set the option, unless the process has gained rights by its file.
+  // CLI11 itself does not use secure_getenv().
+  const auto allow_variable = [](CLI::Option* option, const char* name) {
+    if (::getauxval(AT_SECURE) == 0) option->envname(name);
   };
-  or_from_variable(app.add_option("--idle", arguments.idle_seconds,
-                                  "Seconds without a program until the service ends")
-                       ->check(CLI::Range(0.0, 1e6))
-                       ->capture_default_str(),
-                   "VERBENA_IDLE");
-  or_from_variable(app.add_option("--ring-idle", arguments.ring_idle_seconds,
-                                  "Seconds without a byte until the memory of a ring is given back")
-                       ->check(CLI::Range(0.001, 1e6))
-                       ->capture_default_str(),
-                   "VERBENA_SOCKETS_RING_IDLE");
-  or_from_variable(app.add_option("--log", arguments.log, "File to append a log to"),
-                   "VERBENA_SOCKETS_LOG");
+  allow_variable(app.add_option("--idle", arguments.idle_seconds,
+                                "Seconds without a program until the service ends")
+                     ->check(CLI::Range(0.0, 1e6))
+                     ->capture_default_str(),
+                 "VERBENA_IDLE");
+  allow_variable(app.add_option("--ring-idle", arguments.ring_idle_seconds,
+                                "Seconds without a byte until the memory of a ring is given back")
+                     ->check(CLI::Range(0.001, 1e6))
+                     ->capture_default_str(),
+                 "VERBENA_SOCKETS_RING_IDLE");
+  allow_variable(app.add_option("--log", arguments.log, "File to append a log to"),
+                 "VERBENA_SOCKETS_LOG");
   CLI11_PARSE(app, argc, argv);
 
   std::signal(SIGPIPE, SIG_IGN);
@@ -99,6 +102,6 @@ int main(int argc, char** argv) {  // NOLINT(bugprone-exception-escape)
   try {
     return verbena::sockets::run(arguments);
   } catch (const std::exception& e) {  // only start-up throws; later errors are Results
-    return verbena::sockets::failed(arguments, e.what());
+    return verbena::sockets::report_error(arguments, e.what());
   }
 }

@@ -9,8 +9,8 @@
 namespace verbena::sockets {
 namespace {
 
-// Returns true if the direction went back to TCP.  A direction that has ended does not count.
-bool went_back(stream::Reason reason) {
+// Returns true if the reason says that a direction went back to TCP before its end.
+bool is_return_to_tcp(stream::Reason reason) {
   return reason != stream::Reason::kNone && reason != stream::Reason::kEnd;
 }
 
@@ -24,26 +24,27 @@ Result<PairMemory> PairMemory::create(std::size_t ring_bytes) {
 
 broker::Traffic PairMemory::traffic(std::uint32_t side) const {
   const stream::Counters counters = this->counters(side);
-  const auto reason =
-      went_back(counters.sender_left) ? counters.sender_left : counters.receiver_left;
+  const auto reason = is_return_to_tcp(counters.sender_leave_reason)
+                          ? counters.sender_leave_reason
+                          : counters.receiver_leave_reason;
   return {.by_ring = counters.by_ring,
           .by_tcp = counters.by_tcp,
           .wakes = counters.wakes,
           .overflows = counters.overflows,
-          .times_back = went_back(reason) ? 1U : 0U,
-          .reason_back = went_back(reason) ? static_cast<std::uint32_t>(reason) : 0};
+          .times_back = is_return_to_tcp(reason) ? 1U : 0U,
+          .reason_back = is_return_to_tcp(reason) ? static_cast<std::uint32_t>(reason) : 0};
 }
 
-PairMemory::Look PairMemory::look_for_idle_rings() {
-  Look look;
+PairMemory::ReleaseResult PairMemory::release_idle_rings() {
+  ReleaseResult result;
   std::array<bool, 2> is_idle{};
   for (const std::uint32_t side : {0U, 1U}) {
     const std::uint64_t position = stream::IdleRing(direction(side)).position();
     is_idle[side] = std::exchange(last_positions_[side], position) == position;
-    if (!is_idle[side]) ++look.active_rings;
+    if (!is_idle[side]) ++result.active_rings;
   }
   const std::size_t before = resident_bytes();
-  if (before <= stream::kControlBytes) return look;
+  if (before <= stream::kControlBytes) return result;
   for (const std::uint32_t side : {0U, 1U}) {
     stream::IdleRing ring(direction(side));
     if (!is_idle[side] || !ring.begin()) continue;
@@ -51,8 +52,8 @@ PairMemory::Look PairMemory::look_for_idle_rings() {
         .has_value();  // if this fails, the pages stay until the connection ends
     ring.end();
   }
-  look.given_back_bytes = before - std::min(before, resident_bytes());
-  return look;
+  result.given_back_bytes = before - std::min(before, resident_bytes());
+  return result;
 }
 
 }  // namespace verbena::sockets

@@ -13,11 +13,12 @@
 namespace verbena::sockets {
 
 // Owns the descriptor of the memory through which the two ends of a connection exchange bytes
-// (stream/memory.h).  The service makes it, reads its counters, and gives the pages of idle rings
-// back to the system.  It maps only the first page, which has no bytes of the connection.
+// (stream/memory.h).  The service creates the memory, reads its counters, and gives the pages of
+// idle rings back to the system.  The service maps only the first page, which has no bytes of the
+// connection.
 class PairMemory {
  public:
-  // The rings have this many bytes each, a power of two (ring_sizes.h).
+  // Creates memory with two rings of `ring_bytes`, which is a power of two (ring_sizes.h).
   static Result<PairMemory> create(std::size_t ring_bytes);
 
   const os::Fd& fd() const { return memory_.fd; }
@@ -32,13 +33,13 @@ class PairMemory {
     return stream::counters_of(direction(side));
   }
 
-  struct Look {
-    std::uint32_t active_rings = 0;    // rings that bytes have entered since the last look
-    std::size_t given_back_bytes = 0;  // bytes of pages that were given back
+  struct ReleaseResult {
+    std::uint32_t active_rings = 0;    // rings that bytes have entered since the last call
+    std::size_t given_back_bytes = 0;  // bytes of the pages that this call has given back
   };
   // Gives the pages of each idle ring back to the system.  A ring is idle if it is empty and no
-  // bytes have entered it since the last look.  Call this from time to time.
-  Look look_for_idle_rings();
+  // bytes have entered it since the last call.  Call this from time to time.
+  ReleaseResult release_idle_rings();
 
  private:
   PairMemory(os::SharedMemory memory, std::size_t ring_bytes)
@@ -49,7 +50,7 @@ class PairMemory {
 
   os::SharedMemory memory_;
   std::size_t ring_bytes_;
-  // Each ring had this IdleRing::position() at the last look.
+  // The IdleRing::position() of each ring at the last call of release_idle_rings().
   std::array<std::uint64_t, 2> last_positions_{};
 };
 

@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::size_t kPage = 4096;
 
-// Plays both programs of a connection.
+// Simulates both programs of a connection.
 class PairMemoryTest : public testing::Test {
  protected:
   PairMemoryTest() {
@@ -23,9 +23,11 @@ class PairMemoryTest : public testing::Test {
       receiver(i).start(0, 0);
     }
   }
-  stream::Place place(std::size_t side) const { return *stream::place_of(programs_.bytes(), side); }
-  stream::Sender sender(std::size_t side) const { return stream::Sender(place(side)); }
-  stream::Receiver receiver(std::size_t side) const { return stream::Receiver(place(side)); }
+  stream::DirectionMemory mapped(std::size_t side) const {
+    return *stream::direction_memory(program_memory_.bytes(), side);
+  }
+  stream::Sender sender(std::size_t side) const { return stream::Sender(mapped(side)); }
+  stream::Receiver receiver(std::size_t side) const { return stream::Receiver(mapped(side)); }
 
   void write(std::size_t side, std::size_t bytes) {
     const std::vector<std::byte> text(bytes, std::byte{'x'});
@@ -40,60 +42,61 @@ class PairMemoryTest : public testing::Test {
     return text == std::vector<std::byte>(bytes, std::byte{'x'});
   }
 
-  PairMemory memory_ = *PairMemory::create(RingSizes::kRingBytes);
-  os::Mapping programs_ =
+  PairMemory memory_ = *PairMemory::create(RingSizes::kMediumRingBytes);
+  os::Mapping program_memory_ =
       *os::map_shared(memory_.fd().get(), memory_.bytes(), memory_.bytes(), true);
 };
 
-TEST_F(PairMemoryTest, AnIdleRingKeepsNoPages) {
+TEST_F(PairMemoryTest, PagesOfAnIdleRingAreGivenBack) {
   write(0, 300'000);
   ASSERT_TRUE(read(0, 300'000));
   EXPECT_GT(memory_.resident_bytes(), 300'000U);
-  EXPECT_EQ(memory_.look_for_idle_rings().active_rings, 1U);
+  EXPECT_EQ(memory_.release_idle_rings().active_rings, 1U);
   EXPECT_GT(memory_.resident_bytes(), 300'000U);
-  const auto look = memory_.look_for_idle_rings();
-  EXPECT_EQ(look.active_rings, 0U);
-  EXPECT_GE(look.given_back_bytes, 300'000U);
+  const auto result = memory_.release_idle_rings();
+  EXPECT_EQ(result.active_rings, 0U);
+  EXPECT_GE(result.given_back_bytes, 300'000U);
   EXPECT_EQ(memory_.resident_bytes(), kPage);
-  EXPECT_EQ(memory_.look_for_idle_rings().given_back_bytes, 0U);
+  EXPECT_EQ(memory_.release_idle_rings().given_back_bytes, 0U);
 }
 
 TEST_F(PairMemoryTest, ARingIsUsedAgainAfterItsPagesWereGivenBack) {
   for (int i = 0; i < 3; ++i) {
     write(1, 50'000);
     ASSERT_TRUE(read(1, 50'000)) << i;
-    memory_.look_for_idle_rings();
-    EXPECT_GE(memory_.look_for_idle_rings().given_back_bytes, 50'000U) << i;
+    memory_.release_idle_rings();
+    EXPECT_GE(memory_.release_idle_rings().given_back_bytes, 50'000U) << i;
   }
 }
 
-TEST_F(PairMemoryTest, ARingWithUnreadBytesKeepsThem) {
+TEST_F(PairMemoryTest, PagesWithUnreadBytesStay) {
   write(0, 50'000);
   ASSERT_TRUE(read(0, 20'000));
-  for (int i = 0; i < 3; ++i) EXPECT_EQ(memory_.look_for_idle_rings().given_back_bytes, 0U);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(memory_.release_idle_rings().given_back_bytes, 0U);
   EXPECT_TRUE(read(0, 30'000));
-  EXPECT_GE(memory_.look_for_idle_rings().given_back_bytes, 50'000U);
+  EXPECT_GE(memory_.release_idle_rings().given_back_bytes, 50'000U);
 }
 
-TEST_F(PairMemoryTest, ARingInUseKeepsItsPages) {
+TEST_F(PairMemoryTest, PagesOfARingInUseStay) {
   for (int i = 0; i < 5; ++i) {
     write(0, 5'000);
     ASSERT_TRUE(read(0, 5'000));
-    EXPECT_EQ(memory_.look_for_idle_rings().given_back_bytes, 0U);
+    EXPECT_EQ(memory_.release_idle_rings().given_back_bytes, 0U);
   }
 }
 
-TEST_F(PairMemoryTest, APageWhoseBytesWereNeverPublishedIsGivenBack) {
-  place(0).ring[5] = std::byte{1};  // as if the receiver had withdrawn its promise during the copy
-  EXPECT_EQ(memory_.look_for_idle_rings().given_back_bytes, kPage);
+TEST_F(PairMemoryTest, PagesWithUnpublishedBytesAreGivenBack) {
+  // The state is as if the receiver had withdrawn its promise while a sender copied bytes.
+  mapped(0).ring[5] = std::byte{1};
+  EXPECT_EQ(memory_.release_idle_rings().given_back_bytes, kPage);
 }
 
-TEST_F(PairMemoryTest, TheRingOfOneDirectionIsGivenBackWhileTheOtherIsInUse) {
+TEST_F(PairMemoryTest, PagesOfOneRingAreGivenBackWhileTheOtherRingIsInUse) {
   write(0, 9'000);
   ASSERT_TRUE(read(0, 9'000));
   write(1, 9'000);
-  memory_.look_for_idle_rings();
-  EXPECT_EQ(memory_.look_for_idle_rings().given_back_bytes, 3 * kPage);
+  memory_.release_idle_rings();
+  EXPECT_EQ(memory_.release_idle_rings().given_back_bytes, 3 * kPage);
   EXPECT_TRUE(read(1, 9'000));
 }
 

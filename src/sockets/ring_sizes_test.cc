@@ -15,32 +15,32 @@ TEST(RingSizes, TheFirstConnectionsHaveLargeRings) {
   make(sizes, RingSizes::kLargeMax - 1);
   EXPECT_EQ(sizes.choose(), RingSizes::kLargeRingBytes);
   make(sizes, 1);
-  EXPECT_EQ(sizes.choose(), RingSizes::kRingBytes);
+  EXPECT_EQ(sizes.choose(), RingSizes::kMediumRingBytes);
 }
 
 TEST(RingSizes, TheRingsOfManyConnectionsAreSmall) {
   RingSizes sizes;
-  make(sizes, RingSizes::kLargeMax + RingSizes::kRingMax - 1);
-  EXPECT_EQ(sizes.choose(), RingSizes::kRingBytes);
+  make(sizes, RingSizes::kLargeMax + RingSizes::kMediumMax - 1);
+  EXPECT_EQ(sizes.choose(), RingSizes::kMediumRingBytes);
   make(sizes, 1);
   EXPECT_EQ(sizes.choose(), RingSizes::kSmallRingBytes);
   make(sizes, 100'000);
   EXPECT_EQ(sizes.choose(), RingSizes::kSmallRingBytes);
 }
 
-TEST(RingSizes, TheNextConnectionGetsTheSizeOfAConnectionThatEnded) {
+TEST(RingSizes, NextConnectionGetsTheSizeOfAnEndedConnection) {
   RingSizes sizes;
-  make(sizes, RingSizes::kLargeMax + RingSizes::kRingMax + 5);
-  sizes.remove(RingSizes::kRingBytes);
-  EXPECT_EQ(sizes.choose(), RingSizes::kRingBytes);
+  make(sizes, RingSizes::kLargeMax + RingSizes::kMediumMax + 5);
+  sizes.remove(RingSizes::kMediumRingBytes);
+  EXPECT_EQ(sizes.choose(), RingSizes::kMediumRingBytes);
   sizes.remove(RingSizes::kLargeRingBytes);
   EXPECT_EQ(sizes.choose(), RingSizes::kLargeRingBytes);
 }
 
-TEST(RingSizes, ASmallerSizeIsTriedIfTheSystemRefusesALargerOne) {
+TEST(RingSizes, ChoosesTheNextSmallerSizeBelowALimit) {
   RingSizes sizes;
-  EXPECT_EQ(sizes.choose(RingSizes::kLargeRingBytes - 1), RingSizes::kRingBytes);
-  EXPECT_EQ(sizes.choose(RingSizes::kRingBytes - 1), RingSizes::kSmallRingBytes);
+  EXPECT_EQ(sizes.choose(RingSizes::kLargeRingBytes - 1), RingSizes::kMediumRingBytes);
+  EXPECT_EQ(sizes.choose(RingSizes::kMediumRingBytes - 1), RingSizes::kSmallRingBytes);
   EXPECT_EQ(sizes.choose(RingSizes::kSmallRingBytes - 1), 0U);
 }
 

@@ -44,24 +44,24 @@ Service::Service(asio::io_context& loop, os::UnixListener listener, Options opti
       options_(std::move(options)),
       ring_pause_(options_.ring_idle),
       log_(std::move(log)),
-      tcp_(open_table()),
+      tcp_table_(open_table()),
       listener_(std::move(listener)),
       signals_(loop, SIGTERM, SIGINT, SIGHUP),
-      look_timer_(loop,
-                  [this] {
-                    broker_.on_timer(os::now());
-                    pump();
-                  }),
+      broker_timer_(loop,
+                    [this] {
+                      broker_.on_timer(os::now());
+                      pump();
+                    }),
       ring_timer_(loop, [this] { on_ring_timer(); }),
       trace_timer_(loop, [this] { on_trace_timer(); }),
       idle_timer_(loop, [this] { on_idle(); }),
-      accept_timer_(loop, [this] { listening_.read(true); }),
+      accept_timer_(loop, [this] { listener_watch_.read(true); }),
       hello_timer_(loop, [this] { on_hello_timer(); }),
       uid_(::geteuid()) {
   signals_.async_wait([this](const asio::error_code& failed, int) {
     if (!failed) stop("received a signal");
   });
-  listening_ = agent::Watch(loop_, listener_->fd(), [this] { on_listener(); });
+  listener_watch_ = agent::Watch(loop_, listener_->fd(), [this] { on_listener(); });
   log_.line(fmt::format("build {} serves", options_.build));
   update_idle();
 }
@@ -73,15 +73,16 @@ void Service::on_listener() {
     auto channel = listener_->accept();
     if (!channel) {
       if (os::would_block(channel.error())) break;
-      // Probably there are no descriptors left.  Pause, or the loop would spin on the connection.
+      // Probably this process has too many descriptors.  A pause prevents that the event loop tries
+      // again and again without success.
       log_.line(fmt::format("accept: {}", std::strerror(channel.error().detail)));
-      listening_.read(false);
+      listener_watch_.read(false);
       accept_timer_.at(os::now() + kAcceptPause);
       return;
     }
-    // Any user may connect to an abstract name, so refuse those that this service does not serve.
+    // Any user can connect to an abstract name.  The service refuses users that it does not serve.
     const auto peer = channel->peer();
-    if (!peer || !has_room_for(peer->uid)) continue;
+    if (!peer || !may_connect(peer->uid)) continue;
     const std::uint64_t id = next_session_++;
     auto session = std::make_unique<Session>(loop_, std::move(*channel), id, *this);
     session->uid = peer->uid;
@@ -92,7 +93,7 @@ void Service::on_listener() {
   update_idle();
 }
 
-bool Service::has_room_for(std::uint32_t uid) const {
+bool Service::may_connect(std::uint32_t uid) const {
   if (sessions_.size() >= kSessionsMax) return false;
   if (uid == uid_) return true;
   constexpr std::uint32_t kRoot = 0;
@@ -101,7 +102,7 @@ bool Service::has_room_for(std::uint32_t uid) const {
                           }) < std::ptrdiff_t{kSessionsOfOtherUserMax};
 }
 
-// Closes connections that have not said Hello in time, so that they do not keep the service alive.
+// Closes connections that have sent no Hello in time, so that they do not keep the service running.
 void Service::on_hello_timer() {
   Time next = kNever;
   for (const auto& [id, session] : sessions_) {
@@ -118,13 +119,14 @@ void Service::on_hello_timer() {
 void Service::on_message(Session& from, std::span<const std::byte> message,
                          std::vector<os::Fd> fds) {
   switch (from.role) {
-    case Session::Role::kNew: return hello(from, message, std::move(fds));
+    case Session::Role::kNew: return on_hello(from, message, std::move(fds));
     case Session::Role::kProgram: return serve_program(from, message);
     case Session::Role::kTool: return serve_tool(from, message);
   }
 }
 
-void Service::hello(Session& session, std::span<const std::byte> message, std::vector<os::Fd> fds) {
+void Service::on_hello(Session& session, std::span<const std::byte> message,
+                       std::vector<os::Fd> fds) {
   const auto hello = broker::decode<broker::Hello>(message);
   if (!hello) return session.finish();
   session.hello_deadline = kNever;
@@ -181,13 +183,13 @@ void Service::refuse_report(Session& session, const broker::Report& report) {
 
 bool Service::is_valid_claim(const Session& session, const broker::Report& report) {
   const auto found =
-      tcp_.find(table_name(report.connection.local), table_name(report.connection.peer));
+      tcp_table_.find(table_name(report.connection.local), table_name(report.connection.peer));
   return found && found->cookie == report.cookie &&
          (may_use_all_sockets(session) || found->uid == session.uid);
 }
 
 void Service::serve_tool(Session& session, std::span<const std::byte> message) {
-  if (broker::decode<broker::List>(message)) return list(session);
+  if (broker::decode<broker::List>(message)) return send_list(session);
   if (broker::decode<broker::Trace>(message)) {
     tracing_.add(session, may_use_all_sockets(session));
     return trace_timer_.at(tracing_.deadline());
@@ -206,7 +208,7 @@ broker::Row Service::row_of(const broker::Broker::End& end) {
     row.program = broker::text_field<broker::kNameBytes>(holder.program);
   }
   if (!end.pair) return row;
-  if (const auto memory = memory_.find(*end.pair); memory != memory_.end()) {
+  if (const auto memory = memories_.find(*end.pair); memory != memories_.end()) {
     row.paired = 1;
     row.out = memory->second.traffic(end.side);
     row.in = memory->second.traffic(1 - end.side);
@@ -214,24 +216,24 @@ broker::Row Service::row_of(const broker::Broker::End& end) {
   return row;
 }
 
-void Service::list(Session& tool) {
-  const auto is_of_tools_user = [&](broker::ProgramId program) {
+void Service::send_list(Session& tool) {
+  const auto is_of_same_user = [&](broker::ProgramId program) {
     return sessions_.at(program)->uid == tool.uid;
   };
   for (const auto& end : broker_.ends()) {
-    if (may_use_all_sockets(tool) || std::ranges::any_of(end.holders, is_of_tools_user)) {
+    if (may_use_all_sockets(tool) || std::ranges::any_of(end.holders, is_of_same_user)) {
       tool.send(row_of(end));
     }
   }
   broker::EndOfRows last{.pid = static_cast<std::uint32_t>(::getpid()),
-                         .pairs_now = memory_.size(),
+                         .pairs_now = memories_.size(),
                          .pairs_made = broker_.counters().pairs_made,
                          .reports = broker_.counters().reports,
                          .claims_refused = claims_refused_,
                          .limits_met = broker_.counters().limits_met,
                          .given_back_bytes = given_back_bytes_};
   last.total = ended_traffic_;
-  for (const auto& [id, memory] : memory_) {
+  for (const auto& [id, memory] : memories_) {
     last.memory_bytes += memory.bytes();
     last.resident_bytes += memory.resident_bytes();
     for (const std::uint32_t side : {0U, 1U}) add(last.total, memory.traffic(side));
@@ -250,9 +252,9 @@ void Service::on_session_end(Session& session) {
 
 void Service::pump() {
   while (const auto output = broker_.poll()) {
-    std::visit([this](const auto& one) { act(one); }, *output);
+    std::visit([this](const auto& one) { perform(one); }, *output);
   }
-  look_timer_.at(broker_.deadline());
+  broker_timer_.at(broker_.deadline());
   update_idle();
 }
 
@@ -266,12 +268,12 @@ std::optional<PairMemory> Service::make_memory() {
   return std::nullopt;
 }
 
-void Service::act(const broker::Broker::MakeMemory& output) {
+void Service::perform(const broker::Broker::MakeMemory& output) {
   auto memory = make_memory();
   const bool has_memory = memory.has_value();
   if (has_memory) {
     ring_sizes_.add(memory->ring_bytes());
-    memory_.emplace(output.pair, std::move(*memory));
+    memories_.emplace(output.pair, std::move(*memory));
     ring_pause_ = options_.ring_idle;
     ring_timer_.at(std::min(ring_timer_.deadline(), os::now() + ring_pause_));
   }
@@ -279,55 +281,55 @@ void Service::act(const broker::Broker::MakeMemory& output) {
   tracing_.on_introduction(output.pair, has_memory);
 }
 
-void Service::act(const broker::Broker::SendMemory& output) {
+void Service::perform(const broker::Broker::SendMemory& output) {
   const auto session = sessions_.find(output.program);
-  const auto memory = memory_.find(output.pair);
-  if (session == sessions_.end() || memory == memory_.end()) return;
+  const auto memory = memories_.find(output.pair);
+  if (session == sessions_.end() || memory == memories_.end()) return;
   session->second->send(output.message, memory->second.fd().get());
 }
 
-void Service::act(const broker::Broker::SendUnknown& output) {
+void Service::perform(const broker::Broker::SendUnknown& output) {
   const auto session = sessions_.find(output.program);
   if (session != sessions_.end()) session->second->send(output.message);
 }
 
-void Service::act(const broker::Broker::Release& output) {
-  const auto memory = memory_.find(output.pair);
-  if (memory == memory_.end()) return;
+void Service::perform(const broker::Broker::Release& output) {
+  const auto memory = memories_.find(output.pair);
+  if (memory == memories_.end()) return;
   for (const std::uint32_t side : {0U, 1U}) add(ended_traffic_, memory->second.traffic(side));
   ring_sizes_.remove(memory->second.ring_bytes());
-  memory_.erase(memory);
+  memories_.erase(memory);
   tracing_.on_release(output.pair);
 }
 
-void Service::act(const broker::Broker::CheckSocket& output) {
+void Service::perform(const broker::Broker::CheckSocket& output) {
   const auto found =
-      tcp_.find(table_name(output.connection.local), table_name(output.connection.peer));
+      tcp_table_.find(table_name(output.connection.local), table_name(output.connection.peer));
   broker_.socket_checked(output.cookie, found && found->cookie == output.cookie && found->held,
                          os::now());
 }
 
-// Looks at the next few connections, and continues with the others after other work.  While no
-// connection moves bytes, the pause between rounds grows.
+// Searches the next few connections for idle rings, and searches the others after other work.
+// While no connection moves bytes, the pause between two searches of all connections grows.
 void Service::on_ring_timer() {
-  auto next = memory_.upper_bound(last_checked_pair_);
-  for (std::size_t i = 0; i < kRingsPerTurn && next != memory_.end(); ++i, ++next) {
-    const PairMemory::Look look = next->second.look_for_idle_rings();
-    active_rings_ += look.active_rings;
-    given_back_bytes_ += look.given_back_bytes;
+  auto next = memories_.upper_bound(last_checked_pair_);
+  for (std::size_t i = 0; i < kRingsPerTurn && next != memories_.end(); ++i, ++next) {
+    const PairMemory::ReleaseResult released = next->second.release_idle_rings();
+    active_rings_ += released.active_rings;
+    given_back_bytes_ += released.given_back_bytes;
     last_checked_pair_ = next->first;
   }
-  if (next != memory_.end()) return ring_timer_.at(os::now());
+  if (next != memories_.end()) return ring_timer_.at(os::now());
   last_checked_pair_ = 0;
-  if (memory_.empty()) return;
+  if (memories_.empty()) return;
   ring_pause_ = std::exchange(active_rings_, 0) > 0
                     ? options_.ring_idle
-                    : std::min(2 * ring_pause_, kRingPausesMax * options_.ring_idle);
+                    : std::min(2 * ring_pause_, kRingPauseFactorMax * options_.ring_idle);
   ring_timer_.at(os::now() + ring_pause_);
 }
 
 void Service::on_trace_timer() {
-  tracing_.look(os::now());
+  tracing_.sample(os::now());
   trace_timer_.at(tracing_.deadline());
 }
 
@@ -338,22 +340,22 @@ bool Service::is_needed() const {
 
 void Service::update_idle() {
   if (is_needed()) {
-    has_served_ = true;
+    has_had_program_ = true;
     idle_timer_.cancel();
   } else if (idle_timer_.deadline() == kNever) {
     idle_timer_.at(os::now() +
-                   (has_served_ ? options_.idle : std::max(options_.idle, kFirstIdleMin)));
+                   (has_had_program_ ? options_.idle : std::max(options_.idle, kFirstIdleMin)));
   }
 }
 
 void Service::on_idle() {
-  on_listener();  // accept connections that have just come
+  on_listener();  // accepts connections that are already in the queue
   if (!is_needed()) stop("no program needs it");
 }
 
 void Service::stop(const char* why) {
   log_.line(fmt::format("ends: {}", why));
-  listening_ = agent::Watch();
+  listener_watch_ = agent::Watch();
   listener_.reset();
   loop_.stop();
 }

@@ -10,16 +10,16 @@ Session::Session(asio::io_context& loop, os::UnixChannel channel, std::uint64_t 
     : channel_(std::move(channel)),
       id_(id),
       owner_(owner),
-      end_(loop, [this] { owner_.on_session_end(*this); }),
-      readable_(loop, channel_.fd(), [this] { on_readable(); }) {}
+      deferred_end_(loop, [this] { owner_.on_session_end(*this); }),
+      watch_(loop, channel_.fd(), [this] { on_readable(); }) {}
 
 void Session::send_bytes(std::span<const std::byte> message, int fd) {
-  if (ended_ || finishing_) return;
+  if (has_ended_ || is_finishing_) return;
   if (queue_.empty()) {
     const auto sent = send_now(message, fd);
     if (sent) return;
     if (!os::would_block(sent.error())) return end();
-    readable_.when_writable([this] { on_writable(); });
+    watch_.when_writable([this] { on_writable(); });
   }
   if (queue_.size() >= kQueueMax) return end();
   Outgoing outgoing{.message = {message.begin(), message.end()}};
@@ -41,20 +41,20 @@ Result<void> Session::send_now(std::span<const std::byte> message, int fd) {
 }
 
 void Session::on_writable() {
-  while (!queue_.empty() && !ended_) {
+  while (!queue_.empty() && !has_ended_) {
     if (const auto sent = send_now(queue_.front().message, queue_.front().fd.get()); !sent) {
       if (!os::would_block(sent.error())) return end();
-      return readable_.when_writable([this] { on_writable(); });
+      return watch_.when_writable([this] { on_writable(); });
     }
     queue_.pop_front();
   }
-  if (finishing_) end();
+  if (is_finishing_) end();
 }
 
 void Session::on_readable() {
   std::array<std::byte, broker::kMessageBytesMax> buffer;
   std::vector<os::Fd> fds;
-  for (std::size_t i = 0; i < kMessagesPerTurn && !ended_ && !finishing_; ++i) {
+  for (std::size_t i = 0; i < kMessagesPerTurn && !has_ended_ && !is_finishing_; ++i) {
     const auto received = channel_.receive(buffer, fds);
     if (!received && os::would_block(received.error())) break;
     if (!received || *received == 0) {
@@ -63,19 +63,19 @@ void Session::on_readable() {
     }
     owner_.on_message(*this, std::span(buffer).first(*received), std::exchange(fds, {}));
   }
-  owner_.on_turn_end();
+  owner_.on_messages_end();
 }
 
 void Session::finish() {
-  finishing_ = true;
+  is_finishing_ = true;
   if (queue_.empty()) end();
 }
 
 void Session::end() {
-  if (std::exchange(ended_, true)) return;
+  if (std::exchange(has_ended_, true)) return;
   queue_.clear();
-  readable_.read(false);
-  end_.schedule();
+  watch_.read(false);
+  deferred_end_.schedule();
 }
 
 }  // namespace verbena::sockets

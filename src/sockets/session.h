@@ -16,16 +16,16 @@
 
 namespace verbena::sockets {
 
-// Carries messages between the service and one program or tool, until either side ends it.
+// Carries messages between the service and one program or tool, until either side ends the session.
 //
-// A session ends when the peer closes the socket (an exec in the peer does so, too), when a message
-// cannot be received or sent, when kQueueMax messages wait for the peer to read them, or after
-// finish().  Then on_session_end() is called once, from the loop and never from inside another
-// call; the owner destroys the session.  Only one thread may use a session.
+// A session ends when the peer closes the socket (also by exec()), when a message cannot be
+// received or sent, when the peer has not read kQueueMax messages, or after finish().  Then the
+// event loop calls on_session_end() once, never from inside another call, and the owner destroys
+// the session.  Only one thread may use a session.
 class Session {
  public:
-  static constexpr std::size_t kQueueMax = 200'000;    // more than the rows of the largest listing
-  static constexpr std::size_t kMessagesPerTurn = 64;  // then other sessions have their turn
+  static constexpr std::size_t kQueueMax = 200'000;    // more than the rows of the longest list
+  static constexpr std::size_t kMessagesPerTurn = 64;  // then the event loop serves other sessions
 
   enum class Role : std::uint8_t { kNew, kProgram, kTool };
 
@@ -34,8 +34,8 @@ class Session {
     virtual ~Owner() = default;
     virtual void on_message(Session& from, std::span<const std::byte> message,
                             std::vector<os::Fd> fds) = 0;
-    // All messages of this turn were passed to on_message().
-    virtual void on_turn_end() = 0;
+    // The session calls this after a group of calls of on_message().
+    virtual void on_messages_end() = 0;
     virtual void on_session_end(Session& session) = 0;
   };
 
@@ -45,18 +45,19 @@ class Session {
 
   std::uint64_t id() const { return id_; }
 
-  // Sends a message with at most one descriptor.  If the message has to wait, the session keeps a
-  // copy of the descriptor.
+  // Sends a message with at most one descriptor.  If the message has to wait in the queue, the
+  // session duplicates the descriptor.
   template <class Message>
   void send(const Message& message, int fd = -1) {
     send_bytes(broker::bytes_of(message), fd);
   }
   // Ends the session when all messages in the queue are sent.
   void finish();
-  // Sets the page in which the program sees that messages have come.
+  // Sets the shared page in which the session counts the sent messages, so that the program can see
+  // that there are new ones.
   void set_mailbox(os::Mapping mailbox) { mailbox_ = std::move(mailbox); }
 
-  // These members belong to the owner of the session.
+  // Only the owner of the session uses these members.
   Role role = Role::kNew;
   std::uint32_t uid = 0;
   std::uint32_t pid = 0;
@@ -80,10 +81,10 @@ class Session {
   Owner& owner_;
   os::Mapping mailbox_{};
   std::deque<Outgoing> queue_{};
-  bool finishing_ = false;
-  bool ended_ = false;
-  agent::DeferredCall end_;
-  agent::Watch readable_;
+  bool is_finishing_ = false;
+  bool has_ended_ = false;
+  agent::DeferredCall deferred_end_;
+  agent::Watch watch_;
 };
 
 }  // namespace verbena::sockets

@@ -11,11 +11,11 @@ namespace {
 using broker::Event;
 using broker::What;
 
-// Holds what the two ends of a direction have done since the last look.  The sender's events come
-// first.
+// Holds the events at the two ends of a direction since the last sample.  The sender's events are
+// sent to the tools first.
 struct NewEvents {
-  std::vector<Event> senders{};
-  std::vector<Event> receivers{};
+  std::vector<Event> sender_events{};
+  std::vector<Event> receiver_events{};
 };
 
 std::uint64_t wall_ns() {
@@ -28,24 +28,24 @@ std::uint32_t number_of(stream::Reason reason) { return static_cast<std::uint32_
 NewEvents events_between(const stream::Counters& before, const stream::Counters& now) {
   NewEvents events;
   if (now.sender_started && !before.sender_started) {
-    events.senders.push_back({.what = What::kChangedOver});
+    events.sender_events.push_back({.what = What::kChangedOver});
   }
   if (now.changes != 0 && before.changes == 0) {
-    events.senders.push_back({.what = What::kRing, .offset = now.ring_start});
+    events.sender_events.push_back({.what = What::kRing, .offset = now.ring_start});
   }
-  if (now.sender_left != before.sender_left) {
-    events.senders.push_back({.what = What::kSendsByTcp,
-                              .offset = now.segment_start,
-                              .reason = number_of(now.sender_left)});
+  if (now.sender_leave_reason != before.sender_leave_reason) {
+    events.sender_events.push_back({.what = What::kSendsByTcp,
+                                    .offset = now.segment_start,
+                                    .reason = number_of(now.sender_leave_reason)});
   }
-  if (now.receiver_left != before.receiver_left) {
-    events.receivers.push_back(
-        {.what = What::kReadsFromTcp, .reason = number_of(now.receiver_left)});
+  if (now.receiver_leave_reason != before.receiver_leave_reason) {
+    events.receiver_events.push_back(
+        {.what = What::kReadsFromTcp, .reason = number_of(now.receiver_leave_reason)});
   }
   return events;
 }
 
-void name_actor(Event& event, const Session& actor) {
+void set_actor(Event& event, const Session& actor) {
   event.pid = actor.pid;
   event.program = broker::text_field<broker::kNameBytes>(actor.program);
 }
@@ -53,7 +53,7 @@ void name_actor(Event& event, const Session& actor) {
 }  // namespace
 
 void Tracing::add(Session& tool, bool sees_all) {
-  look(os::now());
+  sample(os::now());
   const bool is_first = tools_.empty();
   Tool& new_tool =
       tools_.emplace(tool.id(), Tool{.session = tool, .sees_all = sees_all}).first->second;
@@ -71,32 +71,34 @@ void Tracing::add(Session& tool, bool sees_all) {
     report_changes(pair, counters, &new_tool);
     if (is_first) last_counters_[pair] = counters;
   }
-  next_look_ = os::now() + kLookEvery;
+  next_sample_ = os::now() + kSampleInterval;
 }
 
 void Tracing::remove(std::uint64_t session) {
   tools_.erase(session);
-  if (active()) return;
+  if (is_active()) return;
   last_counters_.clear();
   alone_deadlines_.clear();
 }
 
-void Tracing::on_offer(const Session& program, const broker::Report& report, bool in_limits) {
-  if (!active()) return;
-  send_event(report.cookie, {.what = in_limits ? What::kOffered : What::kLimit}, &program, nullptr);
+void Tracing::on_offer(const Session& program, const broker::Report& report,
+                       bool is_within_limits) {
+  if (!is_active()) return;
+  send_event(report.cookie, {.what = is_within_limits ? What::kOffered : What::kLimit}, &program,
+             nullptr);
   const auto end = broker_.end(report.cookie);
   if (end && !end->pair) alone_deadlines_[report.cookie] = os::now() + kAloneAfter;
 }
 
 void Tracing::on_refusal(const Session& program, const broker::Report& report) {
-  if (!active()) return;
+  if (!is_active()) return;
   Event event{.what = What::kRefused, .wall_ns = wall_ns(), .connection = report.connection};
-  name_actor(event, program);
+  set_actor(event, program);
   for (const auto& [id, tool] : tools_) send(tool, event, {program.uid});
 }
 
 void Tracing::on_introduction(broker::PairId pair, bool has_memory) {
-  if (!active()) return;
+  if (!is_active()) return;
   for (const std::uint64_t cookie : broker_.cookies_of_pair(pair)) {
     alone_deadlines_.erase(cookie);
     send_event(cookie, {.what = has_memory ? What::kIntroduced : What::kLimit}, nullptr, nullptr);
@@ -104,7 +106,7 @@ void Tracing::on_introduction(broker::PairId pair, bool has_memory) {
 }
 
 void Tracing::on_forget(const Session& program, const broker::Forget& forget) {
-  if (!active()) return;
+  if (!is_active()) return;
   const auto end = broker_.end(forget.cookie);
   if (!end || std::ranges::find(end->holders, program.id()) == end->holders.end()) return;
   const auto what = forget.reason != 0 ? What::kStaysOnTcp : What::kClosed;
@@ -112,7 +114,7 @@ void Tracing::on_forget(const Session& program, const broker::Forget& forget) {
 }
 
 void Tracing::on_program_end(const Session& program) {
-  if (!active()) return;
+  if (!is_active()) return;
   for (const std::uint64_t cookie : broker_.cookies_of_program(program.id())) {
     send_leave_event(program, cookie, What::kProgramEnded, 0);
   }
@@ -132,9 +134,9 @@ void Tracing::send_leave_event(const Session& program, std::uint64_t cookie, Wha
   send_event(cookie, event, &program, nullptr);
 }
 
-void Tracing::look(Time now) {
-  if (!active()) return;
-  next_look_ = now + kLookEvery;
+void Tracing::sample(Time now) {
+  if (!is_active()) return;
+  next_sample_ = now + kSampleInterval;
   for (const auto& [pair, memory] : memories_) report_changes(pair, last_counters_[pair], nullptr);
   for (auto one = alone_deadlines_.begin(); one != alone_deadlines_.end();) {
     if (one->second > now) {
@@ -155,11 +157,11 @@ void Tracing::report_changes(broker::PairId pair, LastCounters& last, Tool* only
   for (const std::uint32_t side : {0U, 1U}) {
     const stream::Counters now = memory->second.counters(side);
     const NewEvents events = events_between(std::exchange(last[side], now), now);
-    for (Event event : events.senders) {
+    for (Event event : events.sender_events) {
       event.is_earlier = only_tool != nullptr ? 1 : 0;
       send_event(cookies[side], event, nullptr, only_tool);
     }
-    for (Event event : events.receivers) {
+    for (Event event : events.receiver_events) {
       event.is_earlier = only_tool != nullptr ? 1 : 0;
       send_event(cookies[1 - side], event, nullptr, only_tool);
     }
@@ -178,7 +180,7 @@ void Tracing::send_event(std::uint64_t cookie, Event event, const Session* actor
   event.wall_ns = wall_ns();
   event.cookie = cookie;
   event.connection = end->connection;
-  if (actor != nullptr) name_actor(event, *actor);
+  if (actor != nullptr) set_actor(event, *actor);
   const Session* peer = nullptr;
   if (end->pair) {
     const auto cookies = broker_.cookies_of_pair(*end->pair);

@@ -16,52 +16,53 @@
 
 namespace verbena::sockets {
 
-// Reports to tools what happens to connections (`verbena sockets trace`).
+// Reports the events of connections to tools (`verbena sockets trace`).
 //
-// Programs do not report what they do with a ring: the memory of the connection shows it.  So while
-// somebody traces, this class looks into the memories from time to time, and reports the changes
-// since the last look.  No value in a memory returns to an earlier value, and a last look precedes
-// the end of each connection.  So no event is missed, but its time may be late by kLookEvery.
+// Programs do not report how they use a ring, but the memory of the connection shows it.  So while
+// a tool traces, this class samples the counters in all memories from time to time, and reports the
+// changes since the last sample.  No value returns to an earlier value, and this class takes a last
+// sample before the end of each connection.  So it misses no event, but the time of an event may be
+// late by kSampleInterval.
 //
-// While nobody traces, each call returns at once and costs one comparison.  The owner's loop is the
-// only thread.
+// While no tool traces, each call returns at once and costs one comparison.  Only the thread of the
+// owner's event loop may use this class.
 class Tracing {
  public:
-  static constexpr Duration kLookEvery = std::chrono::milliseconds(50);
+  static constexpr Duration kSampleInterval = std::chrono::milliseconds(50);
   // If the peer of an end has not reported after this time, the tools get the event kAlone once.
   static constexpr Duration kAloneAfter = std::chrono::seconds(1);
 
   using Sessions = std::map<std::uint64_t, std::unique_ptr<Session>>;
   using Memories = std::map<broker::PairId, PairMemory>;
 
-  // All three outlive this object.
+  // REQUIRES: all three arguments outlive this object.
   Tracing(const broker::Broker& broker, const Memories& memories, const Sessions& sessions)
       : broker_(broker), memories_(memories), sessions_(sessions) {}
 
-  // Sends the tool what is known already, marked as earlier, and each event from now on.  With
-  // `sees_all`, that includes events of other users.
+  // Sends the tool the earlier events of all connections, marked as earlier, and each new event.
+  // With `sees_all`, the tool also gets the events of other users.
   void add(Session& tool, bool sees_all);
   void remove(std::uint64_t session);
-  bool active() const { return !tools_.empty(); }
+  bool is_active() const { return !tools_.empty(); }
 
   // Each of these functions sends the tools an event.  `program` is the session that has sent the
   // message, or that has ended.
-  void on_offer(const Session& program, const broker::Report& report, bool in_limits);
+  void on_offer(const Session& program, const broker::Report& report, bool is_within_limits);
   void on_refusal(const Session& program, const broker::Report& report);
-  // Reports that the pair has got its memory; if `has_memory` is false, that a limit prevented
-  // this.
+  // Reports that the pair has got its memory, or that a limit prevented this (`has_memory` is
+  // false).
   void on_introduction(broker::PairId pair, bool has_memory);
-  // Call these two before the broker learns of the event.
+  // Call on_forget() and on_program_end() before the broker processes the event.
   void on_forget(const Session& program, const broker::Forget& forget);
   void on_program_end(const Session& program);
   void on_release(broker::PairId pair) { last_counters_.erase(pair); }
 
-  // Looks for what the programs have done.  Call it at deadline().
-  void look(Time now);
-  Time deadline() const { return active() ? next_look_ : kNever; }
+  // Reports the events since the last sample.  Call it at deadline().
+  void sample(Time now);
+  Time deadline() const { return is_active() ? next_sample_ : kNever; }
 
  private:
-  // Holds the counters of each direction at the last look.
+  // Holds the counters of each direction at the last sample.
   using LastCounters = std::array<stream::Counters, 2>;
   struct Tool {
     Session& session;
@@ -81,7 +82,7 @@ class Tracing {
   std::map<std::uint64_t, Tool> tools_{};  // by session
   std::map<broker::PairId, LastCounters> last_counters_{};
   std::map<std::uint64_t, Time> alone_deadlines_{};  // by cookie: when to send kAlone
-  Time next_look_ = kNever;
+  Time next_sample_ = kNever;
 };
 
 }  // namespace verbena::sockets

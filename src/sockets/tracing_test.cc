@@ -20,23 +20,24 @@ using broker::What;
 constexpr std::uint64_t kServerCookie = 1;
 constexpr std::uint64_t kClientCookie = 2;
 
-// Holds a service's state without its loop: a server and a client of user 1000, and a tool.
+// Holds the state of a service without an event loop: a server and a client of user 1000, and a
+// tool.
 class TracingTest : public testing::Test, public Session::Owner {
  protected:
   TracingTest()
       : server_(add("server", 10, 1000)), client_(add("client", 20, 1000)), tool_(add("", 30, 0)) {}
 
   Session& add(const char* program, std::uint32_t pid, std::uint32_t uid) {
-    auto [mine, theirs] = *os::UnixChannel::pair();
-    auto session = std::make_unique<Session>(loop_, std::move(mine), ++last_id_, *this);
+    auto [service_end, peer_end] = *os::UnixChannel::pair();
+    auto session = std::make_unique<Session>(loop_, std::move(service_end), ++last_id_, *this);
     session->program = program;
     session->pid = pid;
     session->uid = uid;
-    channels_.emplace(last_id_, std::move(theirs));
+    channels_.emplace(last_id_, std::move(peer_end));
     return *sessions_.emplace(last_id_, std::move(session)).first->second;
   }
   void on_message(Session&, std::span<const std::byte>, std::vector<os::Fd>) override {}
-  void on_turn_end() override {}
+  void on_messages_end() override {}
   void on_session_end(Session&) override {}
 
   static broker::Report report_of(std::uint64_t cookie) {
@@ -48,11 +49,11 @@ class TracingTest : public testing::Test, public Session::Owner {
     broker_.report(program.id(), report_of(cookie));
     tracing_.on_offer(program, report_of(cookie), true);
     while (const auto output = broker_.poll()) {
-      const auto* wanted = std::get_if<broker::Broker::MakeMemory>(&*output);
-      if (wanted == nullptr) continue;
-      memories_.emplace(wanted->pair, *PairMemory::create(RingSizes::kRingBytes));
-      broker_.memory_made(wanted->pair, true);
-      tracing_.on_introduction(wanted->pair, true);
+      const auto* make_memory = std::get_if<broker::Broker::MakeMemory>(&*output);
+      if (make_memory == nullptr) continue;
+      memories_.emplace(make_memory->pair, *PairMemory::create(RingSizes::kMediumRingBytes));
+      broker_.memory_made(make_memory->pair, true);
+      tracing_.on_introduction(make_memory->pair, true);
     }
   }
   void introduce() {
@@ -61,11 +62,13 @@ class TracingTest : public testing::Test, public Session::Owner {
     const PairMemory& memory = memories_.begin()->second;
     program_memory_ = *os::map_shared(memory.fd().get(), memory.bytes(), memory.bytes(), true);
   }
-  stream::Place place(std::size_t side) { return *stream::place_of(program_memory_.bytes(), side); }
-  void look() { tracing_.look(os::now()); }
+  stream::DirectionMemory mapped(std::size_t side) {
+    return *stream::direction_memory(program_memory_.bytes(), side);
+  }
+  void sample() { tracing_.sample(os::now()); }
 
-  // Returns a line for each event that the tool has got: the program, and the event's number in
-  // broker::What.
+  // Returns a line for each event that the tool has received.  It begins with the program and the
+  // event's number in broker::What.
   std::string events_of(Session& tool) {
     std::string text;
     std::array<std::byte, broker::kMessageBytesMax> buffer;
@@ -96,72 +99,72 @@ class TracingTest : public testing::Test, public Session::Owner {
   os::Mapping program_memory_;
 };
 
-TEST_F(TracingTest, AToolSeesEachStepFromTcpToTheRingAndBack) {
+TEST_F(TracingTest, ToolGetsEachEventFromTcpToTheRingAndBack) {
   tracing_.add(tool_, true);
   introduce();
   EXPECT_EQ(events_of(tool_), "server 1\nclient 1 peer 10\nserver 5 peer 20\nclient 5 peer 10\n");
-  stream::Sender sender(place(0));
-  stream::Receiver receiver(place(0));
+  stream::Sender sender(mapped(0));
+  stream::Receiver receiver(mapped(0));
   sender.start(4096);
   receiver.start(4096, 0);
-  look();
+  sample();
   EXPECT_EQ(events_of(tool_), "server 6 peer 20\n");
   ASSERT_EQ(sender.write(std::vector<std::byte>(100))->kind, stream::WriteStep::Kind::kCopied);
-  look();
+  sample();
   EXPECT_EQ(events_of(tool_), "server 7 at 4096 peer 20\n");
   ASSERT_TRUE(sender.leave(stream::Reason::kUrgent));
   std::vector<std::byte> buffer(100);
   ASSERT_EQ(receiver.read(buffer)->bytes, 100U);
   ASSERT_EQ(receiver.leave(stream::Reason::kUrgent), stream::Receiver::LeaveResult::kPlain);
-  look();
+  sample();
   EXPECT_EQ(events_of(tool_), "server 8 at 4196 reason 4 peer 20\nclient 9 reason 4 peer 10\n");
-  look();
+  sample();
   EXPECT_EQ(events_of(tool_), "");
 }
 
-TEST_F(TracingTest, UnseenEventsAreReportedBeforeTheEndOfAConnection) {
+TEST_F(TracingTest, UnreportedEventsAreSentBeforeTheEndOfAConnection) {
   tracing_.add(tool_, true);
   introduce();
   events_of(tool_);
-  stream::Sender(place(1)).start(7);
+  stream::Sender(mapped(1)).start(7);
   tracing_.on_forget(client_, {.cookie = kClientCookie});
   EXPECT_EQ(events_of(tool_), "client 6 peer 10\nclient 11 peer 10\n");
   tracing_.on_program_end(server_);
   EXPECT_EQ(events_of(tool_), "server 12 peer 20\n");
 }
 
-TEST_F(TracingTest, AToolThatComesLaterGetsEarlierEvents) {
+TEST_F(TracingTest, ToolThatConnectsLaterGetsEarlierEvents) {
   introduce();
-  stream::Sender(place(0)).start(7);
+  stream::Sender(mapped(0)).start(7);
   tracing_.add(tool_, true);
   EXPECT_EQ(events_of(tool_),
             "server 1 peer 20 earlier\nserver 5 peer 20 earlier\nclient 1 peer 10 earlier\n"
             "client 5 peer 10 earlier\nserver 6 peer 20 earlier\n");
   Session& second = add("", 31, 0);
   tracing_.add(second, true);
-  look();
+  sample();
   EXPECT_EQ(events_of(tool_), "");
   EXPECT_NE(events_of(second), "");
 }
 
-TEST_F(TracingTest, AnEndpointWithoutPeerIsReportedOnce) {
+TEST_F(TracingTest, EndpointWithoutPeerIsReportedOnce) {
   tracing_.add(tool_, true);
   report(server_, kServerCookie);
-  look();
+  sample();
   EXPECT_EQ(events_of(tool_), "server 1\n");
-  tracing_.look(os::now() + Tracing::kAloneAfter);
-  tracing_.look(os::now() + 2 * Tracing::kAloneAfter);
+  tracing_.sample(os::now() + Tracing::kAloneAfter);
+  tracing_.sample(os::now() + 2 * Tracing::kAloneAfter);
   EXPECT_EQ(events_of(tool_), "server 2\n");
 }
 
-TEST_F(TracingTest, AnEndpointWithoutPeerBeforeTheTraceIsReportedAsWell) {
+TEST_F(TracingTest, EndpointWithoutPeerBeforeTheTraceIsReported) {
   report(server_, kServerCookie);
   tracing_.add(tool_, true);
-  tracing_.look(os::now() + Tracing::kAloneAfter);
+  tracing_.sample(os::now() + Tracing::kAloneAfter);
   EXPECT_EQ(events_of(tool_), "server 1 earlier\nserver 2\n");
 }
 
-TEST_F(TracingTest, TheReasonWhyAProgramStaysOnTcpIsReported) {
+TEST_F(TracingTest, ReasonWhyAProgramStaysOnTcpIsReported) {
   tracing_.add(tool_, true);
   report(server_, kServerCookie);
   tracing_.on_forget(server_, {.reason = 3, .cookie = kServerCookie});
@@ -172,18 +175,18 @@ TEST_F(TracingTest, TheReasonWhyAProgramStaysOnTcpIsReported) {
   EXPECT_EQ(events_of(tool_), "server 1\nserver 10 reason 3\nclient 3\n");
 }
 
-TEST_F(TracingTest, AToolOfAnotherUserSeesNothing) {
-  Session& stranger = add("", 31, 1001);
-  Session& colleague = add("", 32, 1000);
-  tracing_.add(stranger, false);
-  tracing_.add(colleague, false);
+TEST_F(TracingTest, ToolOfAnotherUserGetsNoEvents) {
+  Session& tool_of_other_user = add("", 31, 1001);
+  Session& tool_of_same_user = add("", 32, 1000);
+  tracing_.add(tool_of_other_user, false);
+  tracing_.add(tool_of_same_user, false);
   report(server_, kServerCookie);
   tracing_.on_refusal(client_, report_of(kClientCookie));
-  EXPECT_EQ(events_of(stranger), "");
-  EXPECT_EQ(events_of(colleague), "server 1\nclient 3\n");
+  EXPECT_EQ(events_of(tool_of_other_user), "");
+  EXPECT_EQ(events_of(tool_of_same_user), "server 1\nclient 3\n");
 }
 
-TEST_F(TracingTest, NothingIsKeptAfterTheLastToolHasGone) {
+TEST_F(TracingTest, RemovingTheLastToolEndsTheTrace) {
   tracing_.add(tool_, true);
   EXPECT_NE(tracing_.deadline(), kNever);
   tracing_.remove(tool_.id());

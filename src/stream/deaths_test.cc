@@ -1,5 +1,5 @@
-// Makes a process die at each of its accesses to the memory.  Checks that another process of the
-// same end continues without an error, or finds that the stream is lost.
+// Simulates the death of a process at each of its accesses to the memory.  Checks that another
+// process of the same end continues without an error, or that its recover() reports a lost offset.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -12,15 +12,16 @@
 namespace verbena::stream {
 namespace {
 
-constexpr std::size_t kRing = 16;
+constexpr std::size_t kRingBytes = 16;
 
-struct Death {};
-int accesses_left = 0;
+struct SimulatedDeath {};
+int accesses_until_death = 0;
 
-// Ends the "process" at one of its accesses.
-struct MortalMemory {
+// Accesses memory as SharedMemory does, and ends the simulated process by an exception at one
+// access.
+struct CrashingMemory {
   static void access() {
-    if (--accesses_left == 0) throw Death();
+    if (--accesses_until_death == 0) throw SimulatedDeath();
   }
   template <class Word>
   static Word load_relaxed(const Word& word) {
@@ -65,17 +66,17 @@ struct MortalMemory {
   static void fence() { access(); }
 };
 
-// Plays the programs of both sides, over one memory and a TCP that delivers at once.
-struct Scene {
-  alignas(64) std::array<std::byte, memory_bytes(kRing)> memory{};
-  Place place = *place_of(memory, 0);
+// Simulates the programs of both sides, with one memory and a TCP that delivers bytes at once.
+struct SimulatedConnection {
+  alignas(64) std::array<std::byte, memory_bytes(kRingBytes)> memory{};
+  DirectionMemory mapped = *direction_memory(memory, 0);
   std::string tcp;
   std::string read;
-  bool lost = false;
+  bool is_lost = false;
 
   template <class Memory>
   void write(BasicSender<Memory>& sender, std::string_view text) {
-    while (!text.empty() && !lost) {
+    while (!text.empty() && !is_lost) {
       Result<WriteStep> step = sender.write(std::as_bytes(std::span(text)));
       if (step.has_value() && step->kind == WriteStep::Kind::kFull) {
         step = sender.write_by_tcp(text.size());
@@ -99,8 +100,8 @@ struct Scene {
         for (std::size_t i = 0; i < n; ++i) read += std::to_integer<char>(buffer[i]);
         continue;
       }
-      if (step->kind == ReadStep::Kind::kOpen) {
-        n = std::min(*receiver.queued_bound(tcp.size()), buffer.size());
+      if (step->kind == ReadStep::Kind::kRingEmpty) {
+        n = std::min(*receiver.begin_queued_read(tcp.size()), buffer.size());
         if (n == 0) return;
       }
       const std::string piece = tcp.substr(0, n);
@@ -111,68 +112,68 @@ struct Scene {
   }
   // Writes by the ring, then by TCP because the receiver may sleep, then by the ring again.
   template <class Memory>
-  void write_by_both_ways(BasicSender<Memory>& sender) {
-    Receiver receiver(place);
+  void write_by_ring_and_tcp(BasicSender<Memory>& sender) {
+    Receiver receiver(mapped);
     write(sender, "abcdefgh");
-    ASSERT_TRUE(*receiver.withdraw(receiver.look().tail));
+    ASSERT_TRUE(*receiver.withdraw(receiver.ring_status().tail));
     write(sender, "ijk");
     receiver.promise();
     write(sender, "lmnop");
   }
 };
 
-TEST(StreamDeaths, AnotherProcessContinuesWhereADeadSenderStopped) {
+TEST(StreamDeaths, NewSenderContinuesAfterADeadSender) {
   int continued = 0;
   int lost = 0;
   for (int death = 1; death < 1000; ++death) {
-    Scene scene;
-    Sender(scene.place).start(0);
-    Receiver reader(scene.place);
+    SimulatedConnection connection;
+    Sender(connection.mapped).start(0);
+    Receiver reader(connection.mapped);
     reader.start(0, 0);
-    accesses_left = death;
+    accesses_until_death = death;
     bool died = false;
     try {
-      BasicSender<MortalMemory> mortal(scene.place);
-      scene.write_by_both_ways(mortal);
-    } catch (const Death&) {
+      BasicSender<CrashingMemory> crashing(connection.mapped);
+      connection.write_by_ring_and_tcp(crashing);
+    } catch (const SimulatedDeath&) {
       died = true;
     }
     if (!died) break;
-    // The receiver may have been asleep at the death; it wakes now.
+    // If the receiver was asleep when the sender died, it wakes now.
     reader.promise();
-    Sender successor(scene.place);
+    Sender successor(connection.mapped);
     if (const auto recovered = successor.recover(); !recovered.has_value()) {
       EXPECT_EQ(recovered.error().detail, static_cast<std::uint16_t>(Fault::kOwnerDied));
       ++lost;
       continue;
     }
-    const Counters before = counters_of(*scene.place.direction);
+    const Counters before = counters_of(*connection.mapped.direction);
     const std::size_t written = before.by_ring + before.by_tcp;
-    scene.write(successor, "more");
-    scene.receive(reader);
-    EXPECT_EQ(scene.read, std::string("abcdefghijklmnop").substr(0, written) + "more");
+    connection.write(successor, "more");
+    connection.receive(reader);
+    EXPECT_EQ(connection.read, std::string("abcdefghijklmnop").substr(0, written) + "more");
     ++continued;
   }
   EXPECT_GT(continued, 10);
   EXPECT_GT(lost, 0);
 }
 
-TEST(StreamDeaths, AnotherProcessReadsWhatADeadReceiverDidNotCommit) {
+TEST(StreamDeaths, NewReceiverReadsAllBytesThatADeadReceiverDidNotRead) {
   int continued = 0;
   int lost = 0;
   for (int death = 1; death < 1000; ++death) {
-    Scene scene;
-    Sender sender(scene.place);
+    SimulatedConnection connection;
+    Sender sender(connection.mapped);
     sender.start(0);
-    Receiver successor(scene.place);
+    Receiver successor(connection.mapped);
     successor.start(0, 0);
-    scene.write_by_both_ways(sender);
-    accesses_left = death;
+    connection.write_by_ring_and_tcp(sender);
+    accesses_until_death = death;
     bool died = false;
     try {
-      BasicReceiver<MortalMemory> mortal(scene.place);
-      scene.receive(mortal);
-    } catch (const Death&) {
+      BasicReceiver<CrashingMemory> crashing(connection.mapped);
+      connection.receive(crashing);
+    } catch (const SimulatedDeath&) {
       died = true;
     }
     if (!died) break;
@@ -181,11 +182,11 @@ TEST(StreamDeaths, AnotherProcessReadsWhatADeadReceiverDidNotCommit) {
       continue;
     }
     const std::uint64_t read_bytes =
-        scene.place.direction->head + scene.place.direction->tcp_received;
+        connection.mapped.direction->head + connection.mapped.direction->tcp_received;
     const std::string before = std::string("abcdefghijklmnop").substr(0, read_bytes);
-    scene.read.clear();
-    scene.receive(successor);
-    EXPECT_EQ(before + scene.read, "abcdefghijklmnop");
+    connection.read.clear();
+    connection.receive(successor);
+    EXPECT_EQ(before + connection.read, "abcdefghijklmnop");
     ++continued;
   }
   EXPECT_GT(continued, 10);

@@ -2,19 +2,20 @@
 
 #include "stream/memory.h"
 
-// Keeps a direction's empty ring out of use, so that the caller can give its pages back to the
-// system (a hole in the file, which reads as zeroes).  Only the socket service gives pages back: it
-// has the descriptor of each memory, and both ends trust it.
+// Prevents the use of a direction's empty ring, so that the caller can give its pages back to the
+// system by a hole in the memory's file.  A hole reads as zeroes.  Only the socket service gives
+// pages back: it has the descriptor of each memory, and both ends trust it.
 //
 //   if (ring.begin()) { punch a hole; ring.end(); }
 //
 // The class acts as one more receiver that sleeps: begin() withdraws the promise, so no bytes enter
 // the ring, and end() promises again.  Bytes go by TCP meanwhile, as for any receiver that sleeps.
 //
-// A sender copies its bytes before it publishes them.  If the promise was withdrawn and given again
-// in between, the sender's compare and exchange would succeed, and publish a hole.  But a sender
-// holds its lock from before it reads the state.  So begin() looks at the lock after it has
-// withdrawn, and a sender reads the state after it has locked: one of the two sees the other.
+// A sender copies its bytes before it publishes them.  If another process called begin() and
+// end() after the sender has read the state, the sender would publish the zeroes of the hole.  To
+// prevent that, a sender takes its lock before it reads the state, and begin() withdraws the
+// promise before it reads the lock.  So either begin() sees the lock, or the sender sees no
+// promise.
 //
 // A process that dies between begin() and end() leaves the direction on TCP.
 namespace verbena::stream {
@@ -27,8 +28,8 @@ class BasicIdleRing {
   // Returns how many bytes have entered the ring so far, modulo 2^48.
   std::uint64_t position() const { return State(Memory::load_acquire(d_.state)).tail(); }
 
-  // Returns false if bytes lie in the ring, or if somebody sends at this moment.  After true, the
-  // caller must call end() soon.
+  // Returns false if the ring has unread bytes, or if a sender holds its lock at this moment.
+  // After true, the caller must call end() soon.
   bool begin() {
     std::uint64_t word = Memory::load_acquire(d_.state);
     const State state(word);

@@ -12,7 +12,7 @@
 namespace verbena::stream {
 namespace {
 
-constexpr std::size_t kRing = 64;
+constexpr std::size_t kRingBytes = 64;
 
 class IdleRingTest : public testing::Test {
  protected:
@@ -32,26 +32,26 @@ class IdleRingTest : public testing::Test {
     return text;
   }
 
-  alignas(64) std::array<std::byte, memory_bytes(kRing)> memory_{};
-  Place place_ = *place_of(memory_, 0);
-  Sender sender_{place_};
-  Receiver receiver_{place_};
-  IdleRing ring_{*place_.direction};
+  alignas(64) std::array<std::byte, memory_bytes(kRingBytes)> memory_{};
+  DirectionMemory mapped_ = *direction_memory(memory_, 0);
+  Sender sender_{mapped_};
+  Receiver receiver_{mapped_};
+  IdleRing ring_{*mapped_.direction};
 };
 
-TEST_F(IdleRingTest, BytesGoByTcpWhilePagesAreGivenBack) {
+TEST_F(IdleRingTest, BytesGoByTcpWhileTheRingsPagesAreGivenBack) {
   write("by the ring");
   read(100);
   ASSERT_TRUE(ring_.begin());
-  std::ranges::fill(place_.ring, std::byte{});
+  std::ranges::fill(mapped_.ring, std::byte{});
   EXPECT_EQ(write("by TCP"), WriteStep::Kind::kTcp);
   ring_.end();
-  receiver_.received(*receiver_.queued_bound(6));
+  receiver_.received(*receiver_.begin_queued_read(6));
   EXPECT_EQ(write("by the ring again"), WriteStep::Kind::kCopied);
   EXPECT_EQ(read(100), "by the ring again");
 }
 
-TEST_F(IdleRingTest, ARingWithUnreadBytesIsKept) {
+TEST_F(IdleRingTest, BeginRefusesARingWithUnreadBytes) {
   write("two words");
   read(3);
   EXPECT_FALSE(ring_.begin());
@@ -59,14 +59,14 @@ TEST_F(IdleRingTest, ARingWithUnreadBytesIsKept) {
   EXPECT_TRUE(ring_.begin());
 }
 
-TEST_F(IdleRingTest, ARingIsKeptWhileSomebodyHoldsTheSendersLock) {
-  place_.direction->send_lock[1] = std::byte{1};
+TEST_F(IdleRingTest, BeginRefusesARingWhileASenderHoldsItsLock) {
+  mapped_.direction->send_lock[1] = std::byte{1};
   EXPECT_FALSE(ring_.begin());
   EXPECT_EQ(write("by the ring"), WriteStep::Kind::kCopied);
 }
 
-TEST_F(IdleRingTest, PagesCanBeGivenBackWhileAReceiverSleeps) {
-  ASSERT_TRUE(*receiver_.withdraw(receiver_.look().tail));
+TEST_F(IdleRingTest, BeginAcceptsARingWhileAReceiverSleeps) {
+  ASSERT_TRUE(*receiver_.withdraw(receiver_.ring_status().tail));
   ASSERT_TRUE(ring_.begin());
   ring_.end();
   EXPECT_EQ(write("by TCP"), WriteStep::Kind::kTcp);
@@ -75,7 +75,7 @@ TEST_F(IdleRingTest, PagesCanBeGivenBackWhileAReceiverSleeps) {
 TEST_F(IdleRingTest, ADeathBetweenBeginAndEndLeavesTheDirectionOnTcp) {
   ASSERT_TRUE(ring_.begin());
   EXPECT_EQ(write("by TCP"), WriteStep::Kind::kTcp);
-  EXPECT_FALSE(sender_.writable());
+  EXPECT_FALSE(sender_.is_writable());
 }
 
 TEST_F(IdleRingTest, PositionCountsTheBytesOfTheRing) {

@@ -12,46 +12,46 @@
 #include "ring/shared_memory.h"
 
 // A stream moves the bytes of one TCP connection within a host through memory that both ends map,
-// while the TCP connection stays open.  Each direction is one sequence of bytes that travels by
-// two ways: by TCP and by a ring.  A table in the memory says which offsets went which way.  So TCP
+// while the TCP connection stays open.  Each direction is one sequence of bytes.  Each byte goes
+// either by TCP or by a ring.  A table in the memory says which offsets went which way.  So TCP
 // carries only bytes of the program, in order, and a reader can always continue with plain TCP
 // where the ring ends.
 //
 //   sender                                         receiver
-//   write(bytes): copied, or send them by TCP      read(buffer): copied, or read from TCP
-//   sent(n): TCP accepted n bytes                  received(n): TCP gave n bytes
-//                                                  withdraw(seen): may I sleep in the kernel?
-//                                                  promise(): I look at the ring again
+//   write(bytes): copies them, or chooses TCP      read(buffer): copies bytes, or chooses TCP
+//   sent(n): reports that TCP accepted n bytes     received(n): reports that TCP returned n bytes
+//                                                  withdraw(tail): true: it may sleep in the kernel
+//                                                  promise(): it checks the ring again
 //
-// The ring is used only while the receiver promises to look at it before it sleeps in the kernel.
-// The promise and the ring's tail share one word (State), which both sides change by compare and
-// exchange: a sender publishes bytes only while the promise stands, and a receiver withdraws the
-// promise only if the tail is still where it looked.  So nobody sleeps while bytes wait.  Without
-// the promise the sender writes to TCP, and the kernel wakes the receiver in every way that
-// programs can wait.
+// The ring is used only while the receiver promises to check the ring before it sleeps in the
+// kernel.  The promise and the ring's tail share one word (State), which both sides change by
+// compare and exchange: a sender publishes bytes only while the promise is valid, and a receiver
+// withdraws the promise only if the tail has not moved since the receiver read it.  So no receiver
+// sleeps while the ring has unread bytes.  Without the promise the sender writes to TCP, and the
+// kernel wakes the receiver, whether it waits in recv(), poll(), select() or epoll_wait().
 //
-// The memory holds the whole state of both directions, so several processes can be one end (after
-// fork, exec, or a passed descriptor): nothing has to be handed over between them.  One compare and
-// exchange, or one store, commits the bytes of a copy.  So a process can be killed between any two
-// accesses; see recover() for the time between a system call and its report.
+// The memory contains the whole state of both directions.  So several processes can share one end
+// (after fork, exec, or a passed descriptor) without further messages between them.  One compare
+// and exchange, or one store, commits the bytes of a copy.  So a process can be killed between any
+// two accesses; see recover() for the time between a system call and its report.
 //
 // Neither end trusts the other.  The other end can write anything anywhere in the memory at any
-// time, and so garble the bytes that it sends or that it gets, as it can do on any connection.
-// Each number from the memory is copied, checked and then used as an index within the ring or the
-// table.  An invalid number ends the stream: kMalformed, where Error::detail is a Fault.  The
-// caller then resets the connection (ECONNRESET).
+// time, and so corrupt the bytes that it sends or receives, as it can do on any connection.  Each
+// number from the memory is copied, checked and then used as an index within the ring or the table.
+// After an invalid number, functions return kMalformed, where Error::detail is a Fault.  The caller
+// then resets the connection (ECONNRESET).
 //
-// No function calls the operating system, waits, allocates or locks.  The memory only has space for
-// the caller's locks.
+// No function calls the operating system, waits, allocates or locks.  The memory has space for the
+// locks of the caller.
 namespace verbena::stream {
 
-// Tells what was wrong in the memory.
+// Describes an invalid value in the memory.
 enum class Fault : std::uint16_t {
-  kTail = 1,       // more bytes in the ring than it holds, or the tail moved by itself
-  kHead = 2,       // the receiver took bytes that were not in the ring
-  kTable = 3,      // the table of segments is longer than it can be, or contradicts the ring
-  kOverrun = 4,    // TCP carried bytes that the table assigns to the ring
-  kEarlyEnd = 5,   // TCP ended before it carried all bytes that the table assigns to TCP
+  kTail = 1,      // more unread bytes than the ring's size, or the tail moved while no sender wrote
+  kHead = 2,      // the receiver's position is outside of the bytes that the ring contains
+  kTable = 3,     // the table of segments has an impossible length, or contradicts the ring
+  kOverrun = 4,   // TCP carried bytes that the table assigns to the ring
+  kEarlyEnd = 5,  // TCP ended before it carried all bytes that the table assigns to TCP
   kOwnerDied = 6,  // a process died during a TCP call, so the offset is lost; see recover()
   kSleepers = 7,   // more sleepers than can be counted
 };
@@ -59,15 +59,15 @@ constexpr std::unexpected<Error> malformed(Fault fault, const char* text) {
   return fail(Errc::kMalformed, text, static_cast<std::uint16_t>(fault));
 }
 
-// Tells why a direction went back to TCP for ever.
+// Gives the reason why a direction went back to TCP permanently.
 enum class Reason : std::uint32_t {
   kNone = 0,        // the direction has not gone back
   kExec = 1,        // a program that does not know the ring inherits the descriptor
   kPassed = 2,      // the descriptor went to a process that does not know the ring
   kKernelCall = 3,  // the program uses a call that bypasses the library (splice, io_uring)
-  kUrgent = 4,      // urgent data, whose place only the kernel knows
+  kUrgent = 4,      // urgent data: only the kernel knows its position in the stream
   kOther = 5,       // for example stdio, SIGIO or a seccomp filter
-  kEnd = 6,         // the direction has ended: the program has called shutdown()
+  kEnd = 6,         // the direction has ended, because the program has called shutdown()
 };
 inline constexpr std::uint32_t kReasons = 7;
 
@@ -77,7 +77,7 @@ inline constexpr std::uint64_t kOffsetMask = (std::uint64_t{1} << kOffsetBits) -
 constexpr std::uint64_t offset_add(std::uint64_t offset, std::uint64_t bytes) {
   return (offset + bytes) & kOffsetMask;
 }
-// Returns how far `to` is after `from`; negative if it is before.
+// Returns how many bytes `to` is after `from`.  The result is negative if `to` is before `from`.
 constexpr std::int64_t offset_distance(std::uint64_t from, std::uint64_t to) {
   return static_cast<std::int64_t>((to - from) << (64 - kOffsetBits)) >> (64 - kOffsetBits);
 }
@@ -87,7 +87,7 @@ class State {
  public:
   static constexpr std::uint64_t kSleepersMask = 0x1fff;  // receivers that may sleep in the kernel
   static constexpr std::uint64_t kWaiting = 0x2000;       // a receiver waits for a change (futex)
-  static constexpr std::uint64_t kOpen = 0x4000;  // the receiver has started and has not left
+  static constexpr std::uint64_t kOpen = 0x4000;  // the receiver has called start(), not leave()
   static constexpr int kTailShift = 64 - kOffsetBits;
 
   explicit constexpr State(std::uint64_t word) : word_(word) {}
@@ -95,10 +95,10 @@ class State {
   constexpr std::uint64_t sleepers() const { return word_ & kSleepersMask; }
   constexpr bool has_waiter() const { return (word_ & kWaiting) != 0; }
   constexpr bool is_open() const { return (word_ & kOpen) != 0; }
-  // Returns true if each receiver looks at the ring before it sleeps in the kernel.
+  // Returns true if each receiver promises to check the ring before it sleeps in the kernel.
   constexpr bool is_promised() const { return is_open() && sleepers() == 0; }
-  // Returns the word after `bytes` more were published.  It has no kWaiting, because the publisher
-  // wakes the receivers that wait.
+  // Returns the word that publishes `bytes` more bytes.  The word has no kWaiting, because the
+  // publisher wakes the receivers that wait.
   constexpr std::uint64_t after_publishing(std::uint64_t bytes) const {
     return (word_ & ~kWaiting) + (bytes << kTailShift);
   }
@@ -107,8 +107,8 @@ class State {
   std::uint64_t word_;
 };
 
-// Holds the state of one direction, in shared memory.  The comment at each cache line tells who
-// writes it.  Zeroed memory is a new direction.
+// Holds the state of one direction, in shared memory.  The comment at each cache line names the
+// side that writes it.  Zeroed memory is a new direction.
 struct Direction {
   static constexpr std::size_t kSegments = 32;
   static constexpr std::size_t kLockBytes = 64;
@@ -119,11 +119,11 @@ struct Direction {
   std::uint32_t newest_segment;     // number of the newest segment; even: by TCP, odd: by the ring
   std::uint32_t is_sending;         // 1: a send() is not yet reported to sent()
   std::uint32_t sender_started;
-  std::uint32_t sender_left;  // a Reason
-  std::uint64_t tcp_sent;     // bytes that TCP has accepted since the connection began
-  std::uint64_t wakes;        // times that bytes went by TCP because there was no promise
-  std::uint64_t overflows;    // times that bytes went by TCP because the ring was full
-  std::uint64_t ready_at;     // when the ring got its first unread byte, by the callers' clock
+  std::uint32_t sender_leave_reason;  // a Reason
+  std::uint64_t tcp_sent;             // bytes that TCP has accepted since the connection began
+  std::uint64_t wakes;         // times that bytes went by TCP to wake a receiver without promise
+  std::uint64_t overflows;     // times that bytes went by TCP because the ring was full
+  std::uint64_t unread_since;  // when the ring's first unread byte was sent, by the callers' clock
 
   // The receiver writes this line.
   alignas(64) std::uint64_t head;  // the position up to which the ring's bytes were read
@@ -131,7 +131,7 @@ struct Direction {
   std::uint32_t read_segment;      // number of the segment of the next byte to read
   std::uint32_t is_receiving;      // 1: a recv() under the lock is not yet reported to received()
   std::uint32_t receiver_started;
-  std::uint32_t receiver_left;  // a Reason
+  std::uint32_t receiver_leave_reason;  // a Reason
 
   // The sender writes these lines.  Element i modulo kSegments is the offset at which segment i
   // begins.
@@ -139,15 +139,16 @@ struct Direction {
   std::uint64_t ring_start;  // the offset of the first byte that the ring has carried
 
   // The caller's locks, one for the processes and threads of each end.  The first 32 bits of
-  // send_lock are not zero while somebody holds it, and taking the lock is sequentially consistent.
+  // send_lock are not zero while a sender holds it, and the lock operation is sequentially
+  // consistent.
   alignas(64) std::array<std::byte, kLockBytes> send_lock;
   alignas(64) std::array<std::byte, kLockBytes> receive_lock;
 };
 static_assert(sizeof(Direction) == 576);
 static_assert(std::endian::native == std::endian::little, "futex_word() is the state's low half");
 
-// Counts the descriptors of one side that are on their way to another process (SCM_RIGHTS) with
-// unread bytes in the ring.
+// Counts the descriptors of one side that are in transit to another process (SCM_RIGHTS) while the
+// ring has unread bytes.
 struct Passing {
   std::uint32_t count;
   std::uint32_t user_timeout;  // the program's TCP_USER_TIMEOUT while `count` is not 0
@@ -157,22 +158,22 @@ struct Passing {
 // the ring of direction 1.  Side 0 sends by direction 0, side 1 by direction 1.
 struct Control {
   std::array<Direction, 2> directions;
-  // Counts the processes that hold each side's end, and the descriptors on their way to a process.
+  // Counts the processes that have each side's socket, and its descriptors in transit to a process.
   // This layer does not use this count, the members below, or the locks.
   alignas(64) std::array<std::uint32_t, 2> holders;
-  // Holds socket options of each side, which all processes of the side must see: the values that
-  // the program has set, while the kernel's socket has other values.
-  std::array<std::uint32_t, 2> shown_options;
-  // The receiver's lock of a side's incoming direction guards this member of the side.
+  // Holds the values of socket options that the program of each side has set, while the kernel's
+  // socket has other values.  All processes of a side see the same values.
+  std::array<std::uint32_t, 2> emulated_options;
+  // The receive_lock of a side's incoming direction guards the side's element.
   std::array<Passing, 2> passing;
 };
 inline constexpr std::size_t kControlBytes = 4096;
 static_assert(sizeof(Control) <= kControlBytes);
 
-// A ring smaller than 16 KiB gains nothing over TCP; the layer accepts smaller rings for tests.  A
-// ring costs memory only where it was written, and an empty ring is filled from its beginning
-// again.  So a ring can be as large as the socket's buffers.  The pages of a ring that is empty for
-// a while can be given back to the system (idle_ring.h).
+// A ring smaller than 16 KiB gains nothing over TCP; the layer accepts smaller rings for tests.
+// Only the pages of a ring that were written cost memory, and the sender fills an empty ring from
+// its first byte again.  So a ring can be as large as the socket's buffers.  The caller can give
+// the pages of a ring that is empty for some time back to the system (idle_ring.h).
 inline constexpr std::size_t kRingBytesMin = 16;
 inline constexpr std::size_t kRingBytesMax = std::size_t{1} << 30;
 
@@ -185,7 +186,7 @@ constexpr std::size_t memory_bytes(std::size_t ring_bytes) {
 }
 
 // Holds one direction's part of the mapped memory.
-struct Place {
+struct DirectionMemory {
   Direction* direction = nullptr;
   std::span<std::byte> ring;
 };
@@ -194,7 +195,8 @@ struct Place {
 // The file must be sealed against shrinking (F_SEAL_SHRINK): otherwise the peer could end this
 // process by SIGBUS.  kInvalidArgument: the memory is too small, not aligned, or has another length
 // than memory_bytes() of a power of two.
-inline Result<Place> place_of(std::span<std::byte> memory, std::size_t direction) {
+inline Result<DirectionMemory> direction_memory(std::span<std::byte> memory,
+                                                std::size_t direction) {
   VB_CHECK(direction < 2);
   if (memory.size() < memory_bytes(kRingBytesMin) || memory.size() > memory_bytes(kRingBytesMax) ||
       !std::has_single_bit(memory.size() - kControlBytes) ||
@@ -202,8 +204,8 @@ inline Result<Place> place_of(std::span<std::byte> memory, std::size_t direction
     return fail(Errc::kInvalidArgument, "stream: the size of the memory does not fit two rings");
   }
   const std::size_t ring_bytes = (memory.size() - kControlBytes) / 2;
-  return Place{&reinterpret_cast<Control*>(memory.data())->directions[direction],
-               memory.subspan(kControlBytes + direction * ring_bytes, ring_bytes)};
+  return DirectionMemory{&reinterpret_cast<Control*>(memory.data())->directions[direction],
+                         memory.subspan(kControlBytes + direction * ring_bytes, ring_bytes)};
 }
 
 // Describes a direction for listings.  Any process that maps the memory may call counters_of(),
@@ -212,14 +214,14 @@ struct Counters {
   std::uint64_t by_ring = 0;        // bytes that went by the ring, modulo 2^48
   std::uint64_t by_tcp = 0;         // bytes that went by TCP since the connection began
   std::uint64_t unread = 0;         // bytes that lie in the ring
-  std::uint64_t wakes = 0;          // times that bytes went by TCP because there was no promise
+  std::uint64_t wakes = 0;          // times that bytes went by TCP to wake a receiver
   std::uint64_t overflows = 0;      // times that bytes went by TCP because the ring was full
   std::uint32_t changes = 0;        // times that the bytes changed between TCP and ring
   std::uint64_t ring_start = 0;     // the offset of the first byte that the ring has carried
   std::uint64_t segment_start = 0;  // the offset at which the newest segment begins
   bool sender_started = false;
-  Reason sender_left = Reason::kNone;
-  Reason receiver_left = Reason::kNone;
+  Reason sender_leave_reason = Reason::kNone;
+  Reason receiver_leave_reason = Reason::kNone;
 };
 
 inline Reason reason_of(std::uint32_t number) {
@@ -231,20 +233,21 @@ inline Counters counters_of(const Direction& direction) {
   const State state(Memory::load_acquire(direction.state));
   const std::uint64_t head = Memory::load_relaxed(direction.head);
   const std::uint32_t last = Memory::load_acquire(direction.newest_segment);
-  return {.by_ring = state.tail(),
-          .by_tcp = Memory::load_relaxed(direction.tcp_sent),
-          .unread = (state.tail() - head) & kOffsetMask,
-          .wakes = Memory::load_relaxed(direction.wakes),
-          .overflows = Memory::load_relaxed(direction.overflows),
-          .changes = last,
-          .ring_start = Memory::load_relaxed(direction.ring_start) & kOffsetMask,
-          .segment_start = last == 0 ? 0
-                                     : Memory::load_relaxed(
-                                           direction.segment_starts[last % Direction::kSegments]) &
-                                           kOffsetMask,
-          .sender_started = Memory::load_relaxed(direction.sender_started) != 0,
-          .sender_left = reason_of(Memory::load_relaxed(direction.sender_left)),
-          .receiver_left = reason_of(Memory::load_relaxed(direction.receiver_left))};
+  return {
+      .by_ring = state.tail(),
+      .by_tcp = Memory::load_relaxed(direction.tcp_sent),
+      .unread = (state.tail() - head) & kOffsetMask,
+      .wakes = Memory::load_relaxed(direction.wakes),
+      .overflows = Memory::load_relaxed(direction.overflows),
+      .changes = last,
+      .ring_start = Memory::load_relaxed(direction.ring_start) & kOffsetMask,
+      .segment_start =
+          last == 0 ? 0
+                    : Memory::load_relaxed(direction.segment_starts[last % Direction::kSegments]) &
+                          kOffsetMask,
+      .sender_started = Memory::load_relaxed(direction.sender_started) != 0,
+      .sender_leave_reason = reason_of(Memory::load_relaxed(direction.sender_leave_reason)),
+      .receiver_leave_reason = reason_of(Memory::load_relaxed(direction.receiver_leave_reason))};
 }
 
 }  // namespace verbena::stream

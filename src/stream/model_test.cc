@@ -1,6 +1,7 @@
-// Checks both ends of a stream under every order of their accesses to the memory, with a TCP that
-// splits and delays bytes (ring/model_test.h).  VB_MODEL_BUDGET sets the depth.  AddressSanitizer
-// and ThreadSanitizer do not support manual context switches.
+// Checks both ends of a stream in all orders of their accesses to the memory within a budget
+// (ring/model_test.h), with a simulated TCP that splits and delays bytes.  VB_MODEL_BUDGET sets the
+// budget.  AddressSanitizer and ThreadSanitizer do not support the context switches of these tests,
+// so the tests do not run under them.
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 
 #include "ring/model_test.h"
@@ -22,39 +23,39 @@
 namespace verbena::stream {
 namespace {
 
-using ring::model::current;
+using ring::model::current_explorer;
 using ring::model::Explorer;
 using ring::model::ModelMemory;
 
-constexpr std::size_t kRing = 16;
+constexpr std::size_t kRingBytes = 16;
 constexpr std::size_t kTcpBuffer = 12;
 
-// Plays the kernel's TCP of one direction.  Each call is a point where the other side may run.
+// Simulates the kernel's TCP of one direction.  At each call the explorer may run the other side.
 class Tcp {
  public:
-  // Accepts fewer bytes than requested if the buffer is full, or if choose() says so.
+  // Accepts fewer bytes than requested if the buffer is full, or if choose() returns true.
   std::size_t send(std::span<const std::byte> bytes) {
-    current->fence();
+    current_explorer->fence();
     std::size_t n = std::min(bytes.size(), kTcpBuffer - queue_.size());
-    if (n > 1 && current->choose()) n = 1;
+    if (n > 1 && current_explorer->choose()) n = 1;
     queue_.insert(queue_.end(), bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(n));
     return n;
   }
-  // Returns all bytes, or one byte fewer if choose() says so, as if that byte came late.
+  // Returns all bytes, or one byte fewer if choose() returns true, as if that byte came late.
   std::size_t receive(std::span<std::byte> buffer) {
-    current->fence();
+    current_explorer->fence();
     std::size_t n = std::min(buffer.size(), queue_.size());
-    if (n > 0 && current->choose()) --n;
+    if (n > 0 && current_explorer->choose()) --n;
     std::copy_n(queue_.begin(), n, buffer.begin());
     queue_.erase(queue_.begin(), queue_.begin() + static_cast<std::ptrdiff_t>(n));
     return n;
   }
   void finish() {
-    current->fence();
+    current_explorer->fence();
     finished_ = true;
   }
   std::size_t queued() const {
-    current->fence();
+    current_explorer->fence();
     return queue_.size();
   }
   bool ended() const { return finished_ && queue_.empty(); }
@@ -72,12 +73,12 @@ enum class Wait : std::uint8_t { kRecv, kPoll, kFutex };
 struct Program {
   Wait wait = Wait::kRecv;
   std::vector<std::size_t> writes{3, 9, 16, 2};
-  // The sender leaves before the write with this number.
+  // The sender goes back to TCP before the write with this number.
   std::size_t sender_leaves_at = ~std::size_t{0};
-  // The receiver leaves as soon as it can after this many bytes.
+  // The receiver goes back to TCP as soon as it can after this many bytes.
   std::size_t receiver_leaves_at = ~std::size_t{0};
-  bool closes_at_once = false;    // if false, the sender waits until the reader has all bytes
-  bool gives_pages_back = false;  // gives the ring's pages back when the reader finds it empty
+  bool closes_at_once = false;    // false: the sender waits until the reader has all bytes
+  bool gives_pages_back = false;  // gives the pages of an empty ring back to the system
 };
 
 template <class Memory>
@@ -106,37 +107,37 @@ class Conversation {
   std::uint64_t pages_given_back() const { return pages_given_back_; }
 
  private:
-  struct alignas(64) Bytes : std::array<std::byte, memory_bytes(kRing)> {};
+  struct alignas(64) Bytes : std::array<std::byte, memory_bytes(kRingBytes)> {};
 
   std::size_t total() const {
     return std::accumulate(program_.writes.begin(), program_.writes.end(), std::size_t{0});
   }
-  static void wait(const std::function<bool()>& ready) { current->wait(ready); }
+  static void wait(const std::function<bool()>& ready) { current_explorer->wait(ready); }
 
-  // Plays a program that writes and closes.
+  // Simulates a program that writes and closes.
   void send() {
-    BasicSender<Memory> sender(*place_of(*memory_, 0));
+    BasicSender<Memory> sender(*direction_memory(*memory_, 0));
     sender.start(0);
     std::size_t offset = 0;
     for (std::size_t i = 0; i < program_.writes.size(); ++i) {
       if (i == program_.sender_leaves_at) {
-        const Result<bool> left = sender.leave(Reason::kExec);
-        has_error_ |= !left.has_value();
-        if (left.has_value() && *left) woken_ = true;
+        const Result<bool> must_wake = sender.leave(Reason::kExec);
+        has_error_ |= !must_wake.has_value();
+        if (must_wake.has_value() && *must_wake) woken_ = true;
       }
       std::vector<std::byte> bytes(program_.writes[i]);
       for (std::byte& byte : bytes) byte = static_cast<std::byte>(offset++);
       write(sender, bytes);
     }
-    // If the sender waits before it closes, a lost wake-up becomes visible: the end of file would
-    // wake the reader otherwise.
+    // The sender waits before it closes, so that the test detects a lost wake-up.  Without this
+    // wait, the end of file would wake the reader.
     if (!program_.closes_at_once) wait([&] { return read_.size() == total(); });
     tcp_.finish();
     if (sender.wake_needed()) woken_ = true;
   }
   void write(BasicSender<Memory>& sender, std::span<const std::byte> bytes) {
     while (!bytes.empty() && !has_error_) {
-      // Only one process sends, so it need not wait for the lock.
+      // Only this process sends, so it does not wait for the lock.
       if (program_.gives_pages_back) Memory::fetch_or(send_lock(), 1U);
       const std::size_t n = write_step(sender, bytes);
       if (program_.gives_pages_back) Memory::exchange(send_lock(), 0U);
@@ -145,7 +146,7 @@ class Conversation {
     }
   }
   std::uint32_t& send_lock() {
-    return const_cast<std::uint32_t&>(send_lock_of(*place_of(*memory_, 0)->direction));
+    return const_cast<std::uint32_t&>(send_lock_of(*direction_memory(*memory_, 0)->direction));
   }
   // Returns how many bytes were written; 0: TCP is full.
   std::size_t write_step(BasicSender<Memory>& sender, std::span<const std::byte> bytes) {
@@ -162,16 +163,16 @@ class Conversation {
       by_ring_ += step->bytes;
       return step->bytes;
     }
-    const bool plain = step->kind == WriteStep::Kind::kPlain;
-    const std::size_t n = tcp_.send(plain ? bytes : bytes.first(step->bytes));
-    if (!plain && sender.sent(n)) woken_ = true;
+    const bool is_plain = step->kind == WriteStep::Kind::kPlain;
+    const std::size_t n = tcp_.send(is_plain ? bytes : bytes.first(step->bytes));
+    if (!is_plain && sender.sent(n)) woken_ = true;
     by_tcp_ += n;
     return n;
   }
 
-  // Plays a program that reads up to the end.
+  // Simulates a program that reads up to the end.
   void receive() {
-    BasicReceiver<Memory> receiver(*place_of(*memory_, 0));
+    BasicReceiver<Memory> receiver(*direction_memory(*memory_, 0));
     receiver.start(0, 0);
     while (!ended_ && !has_error_) {
       if (read_.size() >= program_.receiver_leaves_at) {
@@ -193,7 +194,7 @@ class Conversation {
           ended_ = n == 0 && tcp_.ended();
           break;
         }
-        case ReadStep::Kind::kOpen: read_open(receiver, *step, buffer); break;
+        case ReadStep::Kind::kRingEmpty: read_with_empty_ring(receiver, *step, buffer); break;
       }
     }
   }
@@ -203,38 +204,38 @@ class Conversation {
     append_read(buffer.first(n));
     receiver.received(n);
     if (end) {
-      const Result<bool> ended = receiver.ended();
-      has_error_ |= !ended.has_value();
-      ended_ = ended.has_value() && *ended;
+      const Result<bool> is_end = receiver.check_end();
+      has_error_ |= !is_end.has_value();
+      ended_ = is_end.has_value() && *is_end;
     } else if (n == 0) {
       wait_for_tcp();
     }
   }
-  void read_open(BasicReceiver<Memory>& receiver, const ReadStep& step,
-                 std::span<std::byte> buffer) {
-    if (program_.gives_pages_back && current->choose()) return give_pages_back();
+  void read_with_empty_ring(BasicReceiver<Memory>& receiver, const ReadStep& step,
+                            std::span<std::byte> buffer) {
+    if (program_.gives_pages_back && current_explorer->choose()) return give_pages_back();
     if (program_.wait != Wait::kRecv) {
-      const Result<std::size_t> bound = receiver.queued_bound(tcp_.queued());
-      has_error_ |= !bound.has_value();
+      const Result<std::size_t> allowed = receiver.begin_queued_read(tcp_.queued());
+      has_error_ |= !allowed.has_value();
       if (has_error_) return;
-      if (*bound != 0) return read_tcp(receiver, buffer.first(std::min(*bound, buffer.size())));
+      if (*allowed != 0) return read_tcp(receiver, buffer.first(std::min(*allowed, buffer.size())));
     }
     if (program_.wait == Wait::kFutex && !tcp_.ended()) {
-      const std::optional<std::uint32_t> value = receiver.wait_value(step.tail);
-      current->fence();
+      const std::optional<std::uint32_t> value = receiver.prepare_futex_wait(step.tail);
+      current_explorer->fence();
       if (value && tcp_.readable()) return;
       if (value) return futex_wait(*receiver.futex_word(), *value);
-      // Bytes have come, or the sender has left and wakes nobody by the futex any more.
+      // New bytes are in the ring, or the sender has gone back to TCP and does not use the futex.
     }
     sleep_in_kernel(receiver, step, buffer);
   }
-  // Plays the service, which makes a hole in the ring.
+  // Simulates the service, which makes a hole in the ring.
   void give_pages_back() {
-    const Place place = *place_of(*memory_, 0);
-    BasicIdleRing<Memory> ring(*place.direction);
+    const DirectionMemory mapped = *direction_memory(*memory_, 0);
+    BasicIdleRing<Memory> ring(*mapped.direction);
     if (!ring.begin()) return;
-    current->fence();
-    std::ranges::fill(place.ring, std::byte{0xee});
+    current_explorer->fence();
+    std::ranges::fill(mapped.ring, std::byte{0xee});
     ++pages_given_back_;
     ring.end();
   }
@@ -248,7 +249,7 @@ class Conversation {
       const std::size_t n = tcp_.receive(buffer);
       ended_ = n == 0 && tcp_.ended();
       append_read(buffer.first(n));
-      receiver.received_open(n);
+      receiver.received_while_withdrawn(n);
     }
     receiver.promise();
   }
@@ -298,7 +299,7 @@ int budget() {
   return text != nullptr ? std::atoi(text) : 2;
 }
 
-void expect_right(const Program& program) {
+void expect_correct(const Program& program) {
   Conversation<ModelMemory<>> conversation(program);
   const std::uint64_t runs = conversation.explore(budget());
   EXPECT_FALSE(conversation.lost_wake());
@@ -311,34 +312,34 @@ void expect_right(const Program& program) {
 }
 
 TEST(StreamModel, AReaderThatBlocksInRecvGetsAllBytesInOrder) {
-  expect_right({.wait = Wait::kRecv});
+  expect_correct({.wait = Wait::kRecv});
 }
 
-TEST(StreamModel, AReaderThatPollsGetsAllBytesInOrder) { expect_right({.wait = Wait::kPoll}); }
+TEST(StreamModel, AReaderThatPollsGetsAllBytesInOrder) { expect_correct({.wait = Wait::kPoll}); }
 
 TEST(StreamModel, AReaderThatWaitsOnAFutexGetsAllBytesInOrder) {
-  expect_right({.wait = Wait::kFutex});
+  expect_correct({.wait = Wait::kFutex});
 }
 
 TEST(StreamModel, AReaderSeesNoEndBeforeTheLastByte) {
   for (const Wait wait : {Wait::kRecv, Wait::kPoll, Wait::kFutex}) {
-    expect_right({.wait = wait, .writes = {3, 9, 4}, .closes_at_once = true});
+    expect_correct({.wait = wait, .writes = {3, 9, 4}, .closes_at_once = true});
   }
 }
 
-TEST(StreamModel, TheSenderGoesBackToTcpAtAnyTime) {
+TEST(StreamModel, ReaderGetsAllBytesIfTheSenderGoesBackToTcp) {
   for (const Wait wait : {Wait::kRecv, Wait::kPoll, Wait::kFutex}) {
-    expect_right({.wait = wait, .writes = {9, 16, 5, 4}, .sender_leaves_at = 2});
+    expect_correct({.wait = wait, .writes = {9, 16, 5, 4}, .sender_leaves_at = 2});
   }
 }
 
-TEST(StreamModel, TheReceiverGoesBackToTcpWhenTheRingIsEmpty) {
+TEST(StreamModel, ReaderGetsAllBytesIfItGoesBackToTcp) {
   for (const Wait wait : {Wait::kRecv, Wait::kPoll, Wait::kFutex}) {
-    expect_right({.wait = wait, .receiver_leaves_at = 5});
+    expect_correct({.wait = wait, .receiver_leaves_at = 5});
   }
 }
 
-TEST(StreamModel, GivingTheRingsPagesBackLosesNoByteAndNoWake) {
+TEST(StreamModel, NoByteOrWakeIsLostWhileARingsPagesAreGivenBack) {
   for (const Wait wait : {Wait::kRecv, Wait::kPoll, Wait::kFutex}) {
     Conversation<ModelMemory<>> conversation(
         {.wait = wait, .writes = {3, 9, 5}, .gives_pages_back = true});
@@ -350,7 +351,7 @@ TEST(StreamModel, GivingTheRingsPagesBackLosesNoByteAndNoWake) {
   }
 }
 
-// Hides the sender's lock from BasicIdleRing::begin().
+// Makes the sender's lock look free to BasicIdleRing::begin().
 struct LocklessMemory : ModelMemory<> {
   static std::uint32_t load_seq_cst(const std::uint32_t& lock) { return 0 & load_relaxed(lock); }
   static std::uint64_t load_seq_cst(const std::uint64_t& word) { return load_relaxed(word); }
@@ -363,12 +364,12 @@ TEST(StreamModel, DetectsWrongBytesIfPagesAreGivenBackWhileSomebodySends) {
   EXPECT_TRUE(conversation.wrong_bytes());
 }
 
-// Changes the word's two parts as if they were two words: each side checks the other's part, and
-// then stores its own.
+// Changes the promise and the tail as if they were two words: each side first checks the word, and
+// then stores only its own part.
 struct SplitMemory : ModelMemory<> {
   static bool compare_exchange(std::uint64_t& word, std::uint64_t& expected,
                                std::uint64_t desired) {
-    current->fence();
+    current_explorer->fence();
     if (word != expected) {
       expected = word;
       return false;
@@ -376,7 +377,7 @@ struct SplitMemory : ModelMemory<> {
     const std::uint64_t changed = expected ^ desired;
     constexpr std::uint64_t kTail = ~std::uint64_t{0} << State::kTailShift;
     const std::uint64_t part = (changed & kTail) != 0 ? kTail : ~kTail;
-    current->before_access();
+    current_explorer->before_access();
     word = (word & ~part) | (desired & part);
     return true;
   }
@@ -388,7 +389,7 @@ TEST(StreamModel, DetectsALostWakeIfPromiseAndTailAreTwoWords) {
   EXPECT_TRUE(conversation.lost_wake());
 }
 
-TEST(StreamModel, DetectsWrongBytesIfStoresMayOvertakeEachOther) {
+TEST(StreamModel, DetectsWrongBytesWithoutReleaseOrder) {
   Conversation<ModelMemory<true, false>> conversation({.wait = Wait::kPoll});
   conversation.explore(3);
   EXPECT_TRUE(conversation.wrong_bytes() || conversation.has_error());

@@ -1,4 +1,4 @@
-// Runs random calls of several processes at each end of a stream, one call at a time.
+// Runs random calls of two processes at each end of a stream, one call at a time.
 // VB_SEED=17 runs only that seed; VB_SEEDS=10000 runs this number of seeds.
 #include "sim/seeds.h"
 
@@ -17,21 +17,21 @@
 namespace verbena::stream {
 namespace {
 
-constexpr std::size_t kRing = 64;
+constexpr std::size_t kRingBytes = 64;
 constexpr std::size_t kTcpBuffer = 100;
 constexpr std::size_t kBytesPerCall = 40;
 
-class World {
+class SimulatedStream {
  public:
-  explicit World(std::uint64_t seed) : random_(seed) {
+  explicit SimulatedStream(std::uint64_t seed) : random_(seed) {
     // Some streams begin just before positions and offsets wrap.
-    if (chance(2)) {
+    if (one_in(2)) {
       const std::uint64_t position = kOffsetMask - random_.below(200);
-      place_.direction->head = position;
-      place_.direction->state = position << State::kTailShift;
+      mapped_.direction->head = position;
+      mapped_.direction->state = position << State::kTailShift;
     }
     const std::uint64_t tcp_bytes =
-        chance(2) ? random_.below(100) : kOffsetMask - random_.below(99);
+        one_in(2) ? random_.below(100) : kOffsetMask - random_.below(99);
     senders_[0].start(tcp_bytes);
     // The first reader was in recv() when the receiver started to use the ring.
     readers_[0].state = Reader::kInRecv;
@@ -40,10 +40,10 @@ class World {
 
   void run() {
     const std::uint64_t calls = 200 + random_.below(400);
-    for (std::uint64_t i = 0; i < calls && !testing::Test::HasFailure(); ++i) step();
+    for (std::uint64_t i = 0; i < calls && !testing::Test::HasFailure(); ++i) run_step();
     finished_ = true;
     if (senders_[0].wake_needed()) woken_ = true;
-    // All readers get turns until they have seen the end.
+    // Lets the readers read until one of them has reached the end.
     for (int i = 0; i < 5000 && !ended_ && !testing::Test::HasFailure(); ++i) read_step();
     EXPECT_TRUE(ended_);
     EXPECT_EQ(read_, written_);
@@ -54,29 +54,31 @@ class World {
   struct Reader {
     enum State : std::uint8_t { kAwake, kInRecv, kAfterRecv, kInPoll, kInFutex };
     State state = kAwake;
-    std::size_t unreported = 0;  // bytes that recv() returned, without a report to the receiver yet
+    // Bytes that recv() has returned, and that the reader has not reported to its receiver yet.
+    std::size_t unreported = 0;
   };
 
-  bool chance(std::uint64_t n) { return random_.below(n) == 0; }
-  std::size_t size() { return 1 + static_cast<std::size_t>(random_.below(kBytesPerCall)); }
+  // Returns true in one of `n` calls on average.
+  bool one_in(std::uint64_t n) { return random_.below(n) == 0; }
+  std::size_t random_size() { return 1 + static_cast<std::size_t>(random_.below(kBytesPerCall)); }
 
-  void step() {
-    if (chance(2)) {
+  void run_step() {
+    if (one_in(2)) {
       write(senders_[random_.below(2)]);
     } else {
       read_step();
     }
-    if (chance(300)) leave();
+    if (one_in(300)) leave_at_one_end();
     check();
   }
 
   void write(Sender& sender) {
-    std::vector<std::byte> bytes(size());
+    std::vector<std::byte> bytes(random_size());
     for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = byte_at(written_ + i);
     Result<WriteStep> step = sender.write(bytes);
     ASSERT_TRUE(step.has_value()) << step.error().context;
     if (step->kind == WriteStep::Kind::kFull) {
-      if (chance(2)) return;
+      if (one_in(2)) return;
       step = sender.write_by_tcp(bytes.size());
       ASSERT_TRUE(step.has_value()) << step.error().context;
     }
@@ -87,7 +89,7 @@ class World {
       return;
     }
     std::size_t n = std::min(bytes.size(), kTcpBuffer - tcp_.size());
-    if (chance(3)) n = static_cast<std::size_t>(random_.below(n + 1));
+    if (one_in(3)) n = static_cast<std::size_t>(random_.below(n + 1));
     tcp_.insert(tcp_.end(), bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(n));
     written_ += n;
     if (step->kind == WriteStep::Kind::kTcp && sender.sent(n)) woken_ = true;
@@ -101,30 +103,30 @@ class World {
       case Reader::kAwake: read(reader, receiver); break;
       case Reader::kInRecv: {
         if (tcp_.empty() && !finished_) break;
-        reader.unreported = take_tcp(size());
+        reader.unreported = take_tcp(random_size());
         ended_ |= reader.unreported == 0 && tcp_.empty();
         reader.state = Reader::kAfterRecv;
         break;
       }
       case Reader::kAfterRecv:
-        receiver.received_open(reader.unreported);
+        receiver.received_while_withdrawn(reader.unreported);
         receiver.promise();
         reader.state = Reader::kAwake;
         break;
       case Reader::kInPoll:
-        if (tcp_.empty() && !finished_ && !chance(4)) break;  // a timeout may end the poll, too
+        if (tcp_.empty() && !finished_ && !one_in(4)) break;  // a timeout may end the poll
         receiver.promise();
         reader.state = Reader::kAwake;
         break;
       case Reader::kInFutex:
-        if (woken_ || chance(4)) reader.state = Reader::kAwake;
+        if (woken_ || one_in(4)) reader.state = Reader::kAwake;
         break;
     }
   }
   void read(Reader& reader, Receiver& receiver) {
-    if (chance(4)) return sleep_on_edge(reader, receiver);
-    std::vector<std::byte> buffer(size());
-    const bool peek = chance(5);
+    if (one_in(4)) return sleep_on_edge(reader, receiver);
+    std::vector<std::byte> buffer(random_size());
+    const bool peek = one_in(5);
     const Result<ReadStep> step = receiver.read(buffer, peek);
     ASSERT_TRUE(step.has_value()) << step.error().context;
     switch (step->kind) {
@@ -132,26 +134,26 @@ class World {
       case ReadStep::Kind::kTcp: {
         const std::size_t n = take_tcp(step->bytes);
         receiver.received(n);
-        if (n == 0 && finished_ && tcp_.empty()) end(receiver);
+        if (n == 0 && finished_ && tcp_.empty()) check_end(receiver);
         break;
       }
       case ReadStep::Kind::kPlain: ended_ |= take_tcp(buffer.size()) == 0 && at_end(); break;
-      case ReadStep::Kind::kOpen: wait(reader, receiver, *step); break;
+      case ReadStep::Kind::kRingEmpty: wait(reader, receiver, *step); break;
     }
   }
-  void end(Receiver& receiver) {
-    const Result<bool> ended = receiver.ended();
-    ASSERT_TRUE(ended.has_value()) << ended.error().context;
-    ended_ |= *ended;
+  void check_end(Receiver& receiver) {
+    const Result<bool> is_end = receiver.check_end();
+    ASSERT_TRUE(is_end.has_value()) << is_end.error().context;
+    ended_ |= *is_end;
   }
   bool at_end() const { return finished_ && tcp_.empty(); }
   void wait(Reader& reader, Receiver& receiver, const ReadStep& step) {
     const std::uint64_t how = random_.below(3);
     if (how == 0) {
-      const Result<std::size_t> bound = receiver.queued_bound(tcp_.size());
-      ASSERT_TRUE(bound.has_value()) << bound.error().context;
-      if (*bound != 0) receiver.received(take_tcp(*bound));
-    } else if (how == 1 && receiver.wait_value(step.tail).has_value()) {
+      const Result<std::size_t> allowed = receiver.begin_queued_read(tcp_.size());
+      ASSERT_TRUE(allowed.has_value()) << allowed.error().context;
+      if (*allowed != 0) receiver.received(take_tcp(*allowed));
+    } else if (how == 1 && receiver.prepare_futex_wait(step.tail).has_value()) {
       if (!tcp_.empty() || finished_) return;
       woken_ = false;
       reader.state = Reader::kInFutex;
@@ -159,29 +161,30 @@ class World {
       reader.state = Reader::kInRecv;
     }
   }
-  // Sleeps as an edge-triggered epoll does: the bytes that are there now were reported before.
+  // Sleeps as an edge-triggered epoll does, although the ring may have bytes: they were reported
+  // before.
   void sleep_on_edge(Reader& reader, Receiver& receiver) {
-    if (*receiver.withdraw(receiver.look().tail)) reader.state = Reader::kInPoll;
+    if (*receiver.withdraw(receiver.ring_status().tail)) reader.state = Reader::kInPoll;
   }
 
-  void leave() {
-    if (chance(2)) {
-      const Result<bool> left = senders_[random_.below(2)].leave(Reason::kExec);
-      ASSERT_TRUE(left.has_value());
-      if (*left) woken_ = true;
+  void leave_at_one_end() {
+    if (one_in(2)) {
+      const Result<bool> result = senders_[random_.below(2)].leave(Reason::kExec);
+      ASSERT_TRUE(result.has_value());
+      if (*result) woken_ = true;
     } else {
       const std::size_t unread = senders_[0].unread();
-      const Result<Receiver::LeaveResult> left =
+      const Result<Receiver::LeaveResult> result =
           receivers_[random_.below(2)].leave(Reason::kPassed);
-      ASSERT_TRUE(left.has_value());
-      EXPECT_EQ(*left == Receiver::LeaveResult::kUnread, unread != 0);
+      ASSERT_TRUE(result.has_value());
+      EXPECT_EQ(*result == Receiver::LeaveResult::kUnread, unread != 0);
     }
   }
 
-  // Takes up to `limit` bytes from TCP, and fewer at random.
+  // Takes at most `limit` bytes from TCP, sometimes fewer than TCP has.
   std::size_t take_tcp(std::size_t limit) {
     std::size_t n = std::min(limit, tcp_.size());
-    if (n > 1 && chance(3)) n = 1 + static_cast<std::size_t>(random_.below(n));
+    if (n > 1 && one_in(3)) n = 1 + static_cast<std::size_t>(random_.below(n));
     std::vector<std::byte> bytes(tcp_.begin(), tcp_.begin() + static_cast<std::ptrdiff_t>(n));
     tcp_.erase(tcp_.begin(), tcp_.begin() + static_cast<std::ptrdiff_t>(n));
     verify(bytes, false);
@@ -192,21 +195,21 @@ class World {
     if (!peek) read_ += bytes.size();
   }
 
-  // Checks that no reader sleeps while there are bytes that will not wake it.
+  // Checks that no reader sleeps while there are unread bytes that will not wake it.
   void check() {
-    const bool waiting = senders_[0].unread() != 0;
+    const bool ring_has_bytes = senders_[0].unread() != 0;
     for (const Reader& reader : readers_) {
-      EXPECT_FALSE(reader.state == Reader::kInRecv && waiting);
+      EXPECT_FALSE(reader.state == Reader::kInRecv && ring_has_bytes);
       const bool asleep = reader.state == Reader::kInFutex && !woken_;
-      EXPECT_FALSE(asleep && (waiting || !tcp_.empty()));
+      EXPECT_FALSE(asleep && (ring_has_bytes || !tcp_.empty()));
     }
   }
 
   Random random_;
-  alignas(64) std::array<std::byte, memory_bytes(kRing)> memory_{};
-  Place place_ = *place_of(memory_, 0);
-  std::array<Sender, 2> senders_{Sender(place_), Sender(place_)};
-  std::array<Receiver, 2> receivers_{Receiver(place_), Receiver(place_)};
+  alignas(64) std::array<std::byte, memory_bytes(kRingBytes)> memory_{};
+  DirectionMemory mapped_ = *direction_memory(memory_, 0);
+  std::array<Sender, 2> senders_{Sender(mapped_), Sender(mapped_)};
+  std::array<Receiver, 2> receivers_{Receiver(mapped_), Receiver(mapped_)};
   std::array<Reader, 2> readers_;
   std::deque<std::byte> tcp_;
   bool finished_ = false;
@@ -217,13 +220,13 @@ class World {
   std::uint64_t by_ring_ = 0;
 };
 
-TEST(StreamSeeds, ManyProcessesAtBothEndsLoseNoByteAndSleepOnlyWithoutUnreadBytes) {
+TEST(StreamSeeds, TwoProcessesAtEachEndLoseNoByteAndNoWake) {
   std::uint64_t by_ring = 0;
   for (const std::uint64_t seed : sim::seeds(1000)) {
     SCOPED_TRACE(testing::Message() << "VB_SEED=" << seed);
-    World world(seed);
-    world.run();
-    by_ring += world.by_ring();
+    SimulatedStream stream(seed);
+    stream.run();
+    by_ring += stream.by_ring();
     if (HasFailure()) return;
   }
   EXPECT_GT(by_ring, 0U);

@@ -1,6 +1,6 @@
-// The input contains writes of a hostile peer to the shared memory, and calls of both ends.  Checks
-// that no call touches memory outside of the ring, loops, or returns more bytes than were
-// requested.
+// Fuzzes both ends of a stream.  The input describes calls of both ends, and writes of a hostile
+// peer to the shared memory.  Checks that no call accesses memory outside of the ring, loops for
+// ever, or returns more bytes than were requested.
 #include <algorithm>
 #include <array>
 #include <cstddef>
@@ -16,7 +16,7 @@
 namespace verbena::stream {
 namespace {
 
-constexpr std::size_t kRing = 64;
+constexpr std::size_t kRingBytes = 64;
 
 // Puts guard bytes around the ring and the control structure.  The destructor checks that no guard
 // byte has changed.
@@ -36,7 +36,7 @@ struct Guarded {
   alignas(64) std::array<std::byte, 64> before{};
   Direction direction{};
   std::array<std::byte, 64> ring_before{};
-  std::array<std::byte, kRing> ring{};
+  std::array<std::byte, kRingBytes> ring{};
   std::array<std::byte, 64> after{};
 };
 
@@ -52,7 +52,7 @@ class Ends {
         case 3: receive(1 + input.take<std::uint8_t>() % 128U, call >= 128, input); break;
         case 4: receiver_call(input); break;
         case 5: sender_call(input); break;
-        default: scribble(input);
+        default: corrupt(input);
       }
     }
   }
@@ -74,23 +74,23 @@ class Ends {
     VB_CHECK(step->kind != ReadStep::Kind::kCopied || step->bytes > 0);
     if (step->kind == ReadStep::Kind::kTcp) {
       receiver_.received(input.take<std::uint8_t>() % (step->bytes + 1));
-      (void)receiver_.ended();
+      (void)receiver_.check_end();
     }
-    if (step->kind == ReadStep::Kind::kOpen) {
+    if (step->kind == ReadStep::Kind::kRingEmpty) {
       const std::size_t queued = input.take<std::uint8_t>();
-      const Result<std::size_t> bound = receiver_.queued_bound(queued);
-      VB_CHECK(!bound.has_value() || *bound <= queued);
-      if (bound.has_value() && *bound != 0) receiver_.received(*bound);
+      const Result<std::size_t> allowed = receiver_.begin_queued_read(queued);
+      VB_CHECK(!allowed.has_value() || *allowed <= queued);
+      if (allowed.has_value() && *allowed != 0) receiver_.received(*allowed);
       (void)receiver_.withdraw(step->tail);
     }
   }
   void receiver_call(sim::FuzzInput& input) {
     switch (input.take<std::uint8_t>() % 8) {
       case 0: receiver_.promise(); break;
-      case 1: receiver_.received_open(input.take<std::uint32_t>()); break;
-      case 2: (void)receiver_.wait_value(receiver_.look().tail); break;
-      case 3: VB_CHECK(receiver_.look().bytes <= kRing); break;
-      case 4: (void)receiver_.withdraw(receiver_.look().tail); break;
+      case 1: receiver_.received_while_withdrawn(input.take<std::uint32_t>()); break;
+      case 2: (void)receiver_.prepare_futex_wait(receiver_.ring_status().tail); break;
+      case 3: VB_CHECK(receiver_.ring_status().bytes <= kRingBytes); break;
+      case 4: (void)receiver_.withdraw(receiver_.ring_status().tail); break;
       case 5: (void)receiver_.recover(); break;
       case 6: (void)receiver_.leave(Reason::kExec); break;
       default: receiver_.start(input.take<std::uint64_t>(), input.take<std::uint8_t>());
@@ -99,20 +99,20 @@ class Ends {
   void sender_call(sim::FuzzInput& input) {
     switch (input.take<std::uint8_t>() % 8) {
       case 0: sender_.wake_needed(); break;
-      case 1: (void)sender_.writable(); break;
-      case 2: VB_CHECK(sender_.unread() <= kRing); break;
+      case 1: (void)sender_.is_writable(); break;
+      case 2: VB_CHECK(sender_.unread() <= kRingBytes); break;
       case 3: (void)sender_.recover(); break;
       case 4: (void)sender_.leave(Reason::kOther); break;
-      case 5: (void)counters_of(place_.direction); break;
+      case 5: (void)counters_of(guarded_.direction); break;
       case 6:
-        if (IdleRing ring(place_.direction); ring.begin()) ring.end();
+        if (IdleRing ring(guarded_.direction); ring.begin()) ring.end();
         break;
       default: sender_.start(input.take<std::uint64_t>());
     }
   }
-  // Overwrites a word, or changes it by a small number, which is valid more often.
-  void scribble(sim::FuzzInput& input) {
-    const std::span words(reinterpret_cast<std::uint32_t*>(&place_.direction),
+  // Overwrites a word.  Often only adds a small number, because the result is more often valid.
+  void corrupt(sim::FuzzInput& input) {
+    const std::span words(reinterpret_cast<std::uint32_t*>(&guarded_.direction),
                           sizeof(Direction) / sizeof(std::uint32_t));
     std::uint32_t& word = words[input.take<std::uint8_t>() % words.size()];
     const auto how = input.take<std::uint8_t>();
@@ -123,10 +123,10 @@ class Ends {
     }
   }
 
-  Guarded place_;
+  Guarded guarded_;
   std::array<std::byte, 128> buffer_{};
-  Sender sender_{Place{&place_.direction, place_.ring}};
-  Receiver receiver_{Place{&place_.direction, place_.ring}};
+  Sender sender_{DirectionMemory{&guarded_.direction, guarded_.ring}};
+  Receiver receiver_{DirectionMemory{&guarded_.direction, guarded_.ring}};
 };
 
 }  // namespace

@@ -11,16 +11,17 @@
 namespace verbena::stream {
 namespace {
 
-constexpr std::size_t kRing = 64;
+constexpr std::size_t kRingBytes = 64;
 
-// Holds one direction with its two ends, and a TCP that delivers at once.
+// Holds one direction with its two ends, and a simulated TCP that delivers bytes at once.
 class StreamTest : public testing::Test {
  protected:
   void start(std::uint64_t tcp_bytes = 0) {
     sender_.start(tcp_bytes);
     receiver_.start(tcp_bytes, 0);
   }
-  // Writes a text as a program's call would, and returns the way of its first bytes.
+  // Writes a text as a program's call does.  Returns whether its first bytes went by TCP or the
+  // ring.
   WriteStep::Kind write(std::string_view text) {
     const WriteStep step = *sender_.write(std::as_bytes(std::span(text)));
     if (step.kind == WriteStep::Kind::kTcp) {
@@ -29,14 +30,14 @@ class StreamTest : public testing::Test {
     }
     return step.kind;
   }
-  // Reads as a program's call that does not block, without withdrawing the promise.
+  // Reads as a program's call does that does not block.  The promise stays valid.
   std::string read(std::size_t bytes = 1000) {
     std::string text_read;
     while (text_read.size() < bytes) {
       std::string piece(bytes - text_read.size(), '\0');
       ReadStep step = *receiver_.read(std::as_writable_bytes(std::span(piece)));
-      if (step.kind == ReadStep::Kind::kOpen) {
-        step.bytes = *receiver_.queued_bound(tcp_.size());
+      if (step.kind == ReadStep::Kind::kRingEmpty) {
+        step.bytes = *receiver_.begin_queued_read(tcp_.size());
         if (step.bytes == 0) break;
         step.kind = ReadStep::Kind::kTcp;
       }
@@ -52,33 +53,33 @@ class StreamTest : public testing::Test {
     }
     return text_read;
   }
-  Direction& direction() { return *place_.direction; }
+  Direction& direction() { return *mapped_.direction; }
 
-  alignas(64) std::array<std::byte, memory_bytes(kRing)> memory_{};
-  Place place_ = *place_of(memory_, 1);
-  Sender sender_{place_};
-  Receiver receiver_{place_};
+  alignas(64) std::array<std::byte, memory_bytes(kRingBytes)> memory_{};
+  DirectionMemory mapped_ = *direction_memory(memory_, 1);
+  Sender sender_{mapped_};
+  Receiver receiver_{mapped_};
   std::string tcp_;
 };
 
-TEST_F(StreamTest, BytesGoThroughTheRingWhileTheReceiverPromises) {
+TEST_F(StreamTest, BytesGoByTheRingWhileThePromiseIsValid) {
   start();
   EXPECT_EQ(write("hello"), WriteStep::Kind::kCopied);
   EXPECT_EQ(read(), "hello");
   EXPECT_EQ(tcp_, "");
 }
 
-TEST_F(StreamTest, TheReceiverLearnsWhenTheFirstUnreadByteWasSent) {
+TEST_F(StreamTest, ReceiverReadsTheTimeOfTheFirstUnreadByte) {
   start();
-  sender_.set_ready_at(17);
+  sender_.set_unread_since(17);
   write("hello");
-  EXPECT_EQ(receiver_.ready_at(), 17U);
+  EXPECT_EQ(receiver_.unread_since(), 17U);
 }
 
-TEST_F(StreamTest, APeekSeesTheBytesOfAllSegmentsAndTakesNone) {
+TEST_F(StreamTest, PeekReturnsBytesOfAllSegmentsAndRemovesNone) {
   start();
   write("one");  // by the ring
-  const std::uint64_t tail = receiver_.look().tail;
+  const std::uint64_t tail = receiver_.ring_status().tail;
   ASSERT_TRUE(*receiver_.withdraw(tail));
   write("two");  // by TCP
   receiver_.promise();
@@ -91,16 +92,16 @@ TEST_F(StreamTest, APeekSeesTheBytesOfAllSegmentsAndTakesNone) {
   const auto rest = receiver_.peek_beyond(buffer, 3, 3);
   EXPECT_EQ(rest->kind, ReadStep::Kind::kCopied);
   EXPECT_EQ(std::string(reinterpret_cast<const char*>(buffer.data()), rest->bytes), "three");
-  EXPECT_EQ(receiver_.peek_beyond(buffer, 3, 8)->kind, ReadStep::Kind::kOpen);
+  EXPECT_EQ(receiver_.peek_beyond(buffer, 3, 8)->kind, ReadStep::Kind::kRingEmpty);
   EXPECT_EQ(read(), "onetwothree");
 }
 
-TEST_F(StreamTest, TheReceiverSeesWhyTheSenderHasLeft) {
+TEST_F(StreamTest, ReceiverReadsWhyTheSenderWentBackToTcp) {
   start();
-  EXPECT_EQ(receiver_.sender_left(), Reason::kNone);
+  EXPECT_EQ(receiver_.sender_leave_reason(), Reason::kNone);
   ASSERT_TRUE(sender_.leave(Reason::kEnd).has_value());
   EXPECT_TRUE(sender_.has_left());
-  EXPECT_EQ(receiver_.sender_left(), Reason::kEnd);
+  EXPECT_EQ(receiver_.sender_leave_reason(), Reason::kEnd);
   EXPECT_EQ(write("late"), WriteStep::Kind::kPlain);
 }
 
@@ -112,7 +113,7 @@ TEST_F(StreamTest, BytesGoByTcpBeforeTheReceiverHasStarted) {
 
 TEST_F(StreamTest, BytesGoByTcpWhileTheReceiverMaySleepAndByTheRingAfterwards) {
   start();
-  ASSERT_TRUE(*receiver_.withdraw(receiver_.look().tail));
+  ASSERT_TRUE(*receiver_.withdraw(receiver_.ring_status().tail));
   EXPECT_EQ(write("one"), WriteStep::Kind::kTcp);
   receiver_.promise();
   EXPECT_EQ(write("two"), WriteStep::Kind::kCopied);
@@ -122,30 +123,30 @@ TEST_F(StreamTest, BytesGoByTcpWhileTheReceiverMaySleepAndByTheRingAfterwards) {
 
 TEST_F(StreamTest, EachSleeperMustPromiseBeforeTheRingIsUsedAgain) {
   start();
-  ASSERT_TRUE(*receiver_.withdraw(receiver_.look().tail));
-  ASSERT_TRUE(*receiver_.withdraw(receiver_.look().tail));
+  ASSERT_TRUE(*receiver_.withdraw(receiver_.ring_status().tail));
+  ASSERT_TRUE(*receiver_.withdraw(receiver_.ring_status().tail));
   receiver_.promise();
   EXPECT_EQ(write("one"), WriteStep::Kind::kTcp);
   receiver_.promise();
   EXPECT_EQ(write("two"), WriteStep::Kind::kCopied);
 }
 
-TEST_F(StreamTest, AReceiverMayNotSleepIfBytesCameSinceItLooked) {
+TEST_F(StreamTest, ReceiverMayNotSleepIfNewBytesAreInTheRing) {
   start();
-  const std::uint64_t tail = receiver_.look().tail;
+  const std::uint64_t tail = receiver_.ring_status().tail;
   write("new");
   EXPECT_FALSE(*receiver_.withdraw(tail));
-  EXPECT_FALSE(receiver_.wait_value(tail).has_value());
-  EXPECT_EQ(receiver_.look().bytes, 3U);
+  EXPECT_FALSE(receiver_.prepare_futex_wait(tail).has_value());
+  EXPECT_EQ(receiver_.ring_status().bytes, 3U);
 }
 
-TEST_F(StreamTest, AReaderTakesNoTcpByteBehindTheRing) {
+TEST_F(StreamTest, ReaderTakesNoTcpBytesOfALaterSegment) {
   start();
-  ASSERT_TRUE(*receiver_.withdraw(receiver_.look().tail));
+  ASSERT_TRUE(*receiver_.withdraw(receiver_.ring_status().tail));
   write("a");
   receiver_.promise();
   write("b");
-  ASSERT_TRUE(*receiver_.withdraw(receiver_.look().tail));
+  ASSERT_TRUE(*receiver_.withdraw(receiver_.ring_status().tail));
   write("c");
   ASSERT_EQ(tcp_, "ac");
   std::array<std::byte, 10> buffer{};
@@ -164,10 +165,10 @@ TEST(StreamSender, FillsTheWholeRingOnlyWithDepthWhole) {
   void* at = memory->data();
   std::size_t space = memory->size();
   std::align(64, memory_bytes(kBytes), at, space);
-  const auto place =
-      place_of(std::span(static_cast<std::byte*>(at), memory_bytes(kBytes)), 0).value();
-  Sender sender(place);
-  Receiver receiver(place);
+  const auto mapped =
+      direction_memory(std::span(static_cast<std::byte*>(at), memory_bytes(kBytes)), 0).value();
+  Sender sender(mapped);
+  Receiver receiver(mapped);
   sender.start(0);
   receiver.start(0, 0);
   const std::array<std::byte, 1000> piece{};
@@ -177,16 +178,16 @@ TEST(StreamSender, FillsTheWholeRingOnlyWithDepthWhole) {
     return sender.unread();
   };
   EXPECT_EQ(fill(Sender::Depth::kCached), Sender::kCachedBytes);
-  EXPECT_TRUE(sender.writable());
+  EXPECT_TRUE(sender.is_writable());
   EXPECT_EQ(fill(Sender::Depth::kWhole), kBytes);
-  EXPECT_FALSE(sender.writable());
+  EXPECT_FALSE(sender.is_writable());
 }
 
 TEST_F(StreamTest, IfTheRingIsFullTheCallerMaySendTheRestByTcp) {
   start();
-  const std::string text(kRing, 'r');
+  const std::string text(kRingBytes, 'r');
   EXPECT_EQ(write(text), WriteStep::Kind::kCopied);
-  EXPECT_FALSE(sender_.writable());
+  EXPECT_FALSE(sender_.is_writable());
   EXPECT_EQ(write("t"), WriteStep::Kind::kFull);
   const WriteStep step = *sender_.write_by_tcp(1);
   EXPECT_EQ(step.kind, WriteStep::Kind::kTcp);
@@ -197,30 +198,30 @@ TEST_F(StreamTest, IfTheRingIsFullTheCallerMaySendTheRestByTcp) {
   EXPECT_EQ(counters_of(direction()).overflows, 1U);
 }
 
-TEST_F(StreamTest, AnEmptyRingIsFilledFromItsBeginningAgain) {
+TEST_F(StreamTest, SenderFillsAnEmptyRingFromItsFirstByte) {
   start();
   for (const std::string_view text : {"first", "other"}) {
     write(text);
-    EXPECT_EQ(std::to_integer<char>(place_.ring[0]), text[0]);
+    EXPECT_EQ(std::to_integer<char>(mapped_.ring[0]), text[0]);
     EXPECT_EQ(read(), text);
   }
 }
 
-TEST_F(StreamTest, AReceiverThatWaitsOnTheFutexIsWokenByBytesOfTheRingAndOfTcp) {
+TEST_F(StreamTest, RingBytesAndTcpBytesWakeAReceiverThatWaitsOnTheFutex) {
   start();
-  ASSERT_TRUE(receiver_.wait_value(receiver_.look().tail).has_value());
+  ASSERT_TRUE(receiver_.prepare_futex_wait(receiver_.ring_status().tail).has_value());
   WriteStep step = *sender_.write(std::as_bytes(std::span(std::string_view("x"))));
   EXPECT_TRUE(step.wake);
   read();
-  ASSERT_TRUE(receiver_.wait_value(receiver_.look().tail).has_value());
-  ASSERT_TRUE(*receiver_.withdraw(receiver_.look().tail));
+  ASSERT_TRUE(receiver_.prepare_futex_wait(receiver_.ring_status().tail).has_value());
+  ASSERT_TRUE(*receiver_.withdraw(receiver_.ring_status().tail));
   step = *sender_.write(std::as_bytes(std::span(std::string_view("x"))));
   ASSERT_EQ(step.kind, WriteStep::Kind::kTcp);
   EXPECT_TRUE(sender_.sent(1));
   EXPECT_FALSE(sender_.sent(0));
 }
 
-TEST_F(StreamTest, APeekLeavesTheBytesInTheRing) {
+TEST_F(StreamTest, PeekRemovesNoBytesFromTheRing) {
   start();
   write("hello");
   std::array<std::byte, 10> buffer{};
@@ -228,33 +229,33 @@ TEST_F(StreamTest, APeekLeavesTheBytesInTheRing) {
   EXPECT_EQ(read(), "hello");
 }
 
-TEST_F(StreamTest, BytesOfTheRingComeBeforeTheEndOfFile) {
+TEST_F(StreamTest, ReceiverReadsRingBytesBeforeTheEndOfFile) {
   start();
-  ASSERT_TRUE(*receiver_.withdraw(receiver_.look().tail));
+  ASSERT_TRUE(*receiver_.withdraw(receiver_.ring_status().tail));
   write("t");
   receiver_.promise();
   std::array<std::byte, 10> buffer{};
-  ASSERT_EQ(receiver_.read(buffer)->kind, ReadStep::Kind::kOpen);
+  ASSERT_EQ(receiver_.read(buffer)->kind, ReadStep::Kind::kRingEmpty);
   write("ring");
   EXPECT_EQ(read(1), "t");
-  EXPECT_FALSE(*receiver_.ended());
+  EXPECT_FALSE(*receiver_.check_end());
   EXPECT_EQ(read(), "ring");
-  EXPECT_TRUE(*receiver_.ended());
+  EXPECT_TRUE(*receiver_.check_end());
 }
 
-TEST_F(StreamTest, AnEndBeforeTheBytesThatTheTableNamesEndsTheStream) {
+TEST_F(StreamTest, EndOfTcpWithinASegmentIsAnError) {
   start();
-  ASSERT_TRUE(*receiver_.withdraw(receiver_.look().tail));
+  ASSERT_TRUE(*receiver_.withdraw(receiver_.ring_status().tail));
   write("tcp");
   receiver_.promise();
   write("ring");
   EXPECT_EQ(read(2), "tc");
-  const Result<bool> ended = receiver_.ended();
-  ASSERT_FALSE(ended.has_value());
-  EXPECT_EQ(ended.error().detail, static_cast<std::uint16_t>(Fault::kEarlyEnd));
+  const Result<bool> is_end = receiver_.check_end();
+  ASSERT_FALSE(is_end.has_value());
+  EXPECT_EQ(is_end.error().detail, static_cast<std::uint16_t>(Fault::kEarlyEnd));
 }
 
-TEST_F(StreamTest, AReceiverWithUnreadBytesInTheRingCannotLeave) {
+TEST_F(StreamTest, ReceiverWithUnreadRingBytesCannotGoBackToTcp) {
   start();
   write("unread");
   EXPECT_EQ(*receiver_.leave(Reason::kExec), Receiver::LeaveResult::kUnread);
@@ -264,15 +265,15 @@ TEST_F(StreamTest, AReceiverWithUnreadBytesInTheRingCannotLeave) {
   EXPECT_EQ(write("tcp"), WriteStep::Kind::kTcp);
   std::array<std::byte, 10> buffer{};
   EXPECT_EQ(receiver_.read(buffer)->kind, ReadStep::Kind::kPlain);
-  EXPECT_EQ(counters_of(direction()).receiver_left, Reason::kExec);
+  EXPECT_EQ(counters_of(direction()).receiver_leave_reason, Reason::kExec);
 }
 
-TEST_F(StreamTest, AProcessThatTakesOverReadsWhatLiesInTheRing) {
+TEST_F(StreamTest, NewProcessReadsTheUnreadBytesOfTheRing) {
   start();
   write("before exec");
   EXPECT_EQ(read(7), "before ");
-  receiver_ = Receiver(place_);
-  EXPECT_TRUE(receiver_.started());
+  receiver_ = Receiver(mapped_);
+  EXPECT_TRUE(receiver_.has_started());
   EXPECT_EQ(read(), "exec");
 }
 
@@ -281,22 +282,22 @@ TEST_F(StreamTest, BytesThatAnotherProgramWritesToTcpAreReadAfterBytesInTheRing)
   write("ring ");
   EXPECT_FALSE(*sender_.leave(Reason::kExec));
   EXPECT_EQ(write("x"), WriteStep::Kind::kPlain);
-  tcp_ += "stranger";
-  EXPECT_EQ(read(), "ring stranger");
+  tcp_ += "other program";
+  EXPECT_EQ(read(), "ring other program");
 }
 
-TEST_F(StreamTest, ASenderThatLeavesWakesAReceiverOnTheFutexAndNoOneWaitsThereAgain) {
+TEST_F(StreamTest, SenderThatGoesBackToTcpWakesTheFutexAndPreventsFurtherWaits) {
   start();
-  ASSERT_TRUE(receiver_.wait_value(receiver_.look().tail).has_value());
+  ASSERT_TRUE(receiver_.prepare_futex_wait(receiver_.ring_status().tail).has_value());
   EXPECT_TRUE(*sender_.leave(Reason::kPassed));
-  EXPECT_FALSE(receiver_.wait_value(receiver_.look().tail).has_value());
+  EXPECT_FALSE(receiver_.prepare_futex_wait(receiver_.ring_status().tail).has_value());
 }
 
-TEST_F(StreamTest, IfTheTableOfSegmentsIsFullBytesGoByTcpUntilItHasRoom) {
+TEST_F(StreamTest, BytesGoByTcpWhileTheTableOfSegmentsIsFull) {
   start();
   std::string all;
   for (int i = 0; i < 100; ++i) {
-    ASSERT_TRUE(*receiver_.withdraw(receiver_.look().tail));
+    ASSERT_TRUE(*receiver_.withdraw(receiver_.ring_status().tail));
     write("t");
     receiver_.promise();
     write("r");
@@ -307,7 +308,7 @@ TEST_F(StreamTest, IfTheTableOfSegmentsIsFullBytesGoByTcpUntilItHasRoom) {
   EXPECT_EQ(write("ring"), WriteStep::Kind::kCopied);
 }
 
-TEST_F(StreamTest, ADeathDuringATcpCallIsFoundByTheNextHolderOfTheLock) {
+TEST_F(StreamTest, RecoverDetectsADeathDuringATcpCall) {
   start();
   EXPECT_TRUE(sender_.recover().has_value());
   ASSERT_TRUE(sender_.write_by_tcp(1).has_value());
@@ -316,14 +317,14 @@ TEST_F(StreamTest, ADeathDuringATcpCallIsFoundByTheNextHolderOfTheLock) {
   EXPECT_TRUE(sender_.recover().has_value());
 }
 
-TEST_F(StreamTest, ImpossibleNumbersOfThePeerEndTheStreamWithAReason) {
+TEST_F(StreamTest, InvalidNumbersFromThePeerReturnTheirFault) {
   const auto fault = [](const auto& result) {
     return result.has_value() ? Fault{} : static_cast<Fault>(result.error().detail);
   };
   const std::string_view text = "x";
   std::array<std::byte, 10> buffer{};
   start();
-  direction().state += std::uint64_t{kRing + 1} << State::kTailShift;
+  direction().state += std::uint64_t{kRingBytes + 1} << State::kTailShift;
   EXPECT_EQ(fault(receiver_.read(buffer)), Fault::kTail);
   EXPECT_EQ(fault(sender_.write(std::as_bytes(std::span(text)))), Fault::kHead);
   direction().head = State(direction().state).tail();
@@ -331,15 +332,15 @@ TEST_F(StreamTest, ImpossibleNumbersOfThePeerEndTheStreamWithAReason) {
   EXPECT_EQ(fault(receiver_.read(buffer)), Fault::kTable);
   EXPECT_EQ(fault(sender_.write(std::as_bytes(std::span(text)))), Fault::kTable);
   direction().state |= State::kSleepersMask;
-  EXPECT_EQ(fault(receiver_.withdraw(receiver_.look().tail)), Fault::kSleepers);
+  EXPECT_EQ(fault(receiver_.withdraw(receiver_.ring_status().tail)), Fault::kSleepers);
 }
 
-TEST(StreamPlace, MemoryOfAnotherSizeIsRefused) {
+TEST(DirectionMemory, RefusesMemoryOfInvalidSizeOrAlignment) {
   alignas(64) std::array<std::byte, memory_bytes(32) + 64> memory{};
-  EXPECT_TRUE(place_of(std::span(memory).first(memory_bytes(32)), 0).has_value());
-  EXPECT_FALSE(place_of(std::span(memory).first(memory_bytes(32) - 1), 0).has_value());
-  EXPECT_FALSE(place_of(std::span(memory).first(kControlBytes), 0).has_value());
-  EXPECT_FALSE(place_of(std::span(memory).subspan(1, memory_bytes(32)), 0).has_value());
+  EXPECT_TRUE(direction_memory(std::span(memory).first(memory_bytes(32)), 0).has_value());
+  EXPECT_FALSE(direction_memory(std::span(memory).first(memory_bytes(32) - 1), 0).has_value());
+  EXPECT_FALSE(direction_memory(std::span(memory).first(kControlBytes), 0).has_value());
+  EXPECT_FALSE(direction_memory(std::span(memory).subspan(1, memory_bytes(32)), 0).has_value());
 }
 
 }  // namespace

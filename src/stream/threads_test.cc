@@ -1,4 +1,4 @@
-// Runs both ends of a stream in threads of their own; ThreadSanitizer checks the accesses.
+// Runs each end of a stream in its own thread, so that ThreadSanitizer can check the accesses.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -19,11 +19,11 @@
 namespace verbena::stream {
 namespace {
 
-constexpr std::size_t kRing = 4096;
+constexpr std::size_t kRingBytes = 4096;
 constexpr std::size_t kTcpBuffer = 8192;
 constexpr std::uint64_t kBytes = 4 << 20;
 
-// Plays the kernel's TCP of one direction.
+// Simulates the kernel's TCP of one direction.
 class Tcp {
  public:
   std::size_t send(std::span<const std::byte> bytes) {
@@ -57,18 +57,18 @@ class Tcp {
 };
 
 struct Shared {
-  alignas(64) std::array<std::byte, memory_bytes(kRing)> memory{};
+  alignas(64) std::array<std::byte, memory_bytes(kRingBytes)> memory{};
   Tcp tcp;
 };
 
 std::atomic_ref<std::uint32_t> send_lock(Shared& shared) {
   return std::atomic_ref(
-      const_cast<std::uint32_t&>(send_lock_of(*place_of(shared.memory, 0)->direction)));
+      const_cast<std::uint32_t&>(send_lock_of(*direction_memory(shared.memory, 0)->direction)));
 }
 
 void write_all(Shared& shared, std::uint64_t seed) {
   Random random(seed);
-  Sender sender(*place_of(shared.memory, 0));
+  Sender sender(*direction_memory(shared.memory, 0));
   sender.start(0);
   std::vector<std::byte> bytes;
   for (std::uint64_t sent = 0; sent < kBytes;) {
@@ -84,7 +84,7 @@ void write_all(Shared& shared, std::uint64_t seed) {
     send_lock(shared).store(0);
     if (step.bytes == 0) shared.tcp.wait_writable();
     sent += step.bytes;
-    // Let the reader find nothing now and then, so that it sleeps.
+    // Sometimes lets the reader read all bytes, so that it sleeps.
     if (random.below(50) == 0) std::this_thread::yield();
   }
 }
@@ -92,7 +92,7 @@ void write_all(Shared& shared, std::uint64_t seed) {
 // Returns false if a byte was wrong.
 bool read_all(Shared& shared, std::uint64_t seed) {
   Random random(seed);
-  Receiver receiver(*place_of(shared.memory, 0));
+  Receiver receiver(*direction_memory(shared.memory, 0));
   receiver.start(0, 0);
   std::vector<std::byte> buffer(5000);
   std::uint64_t received = 0;
@@ -104,10 +104,10 @@ bool read_all(Shared& shared, std::uint64_t seed) {
       n = shared.tcp.receive(requested.first(n));
       receiver.received(n);
       if (n == 0) shared.tcp.wait_readable();
-    } else if (step.kind == ReadStep::Kind::kOpen && *receiver.withdraw(step.tail)) {
+    } else if (step.kind == ReadStep::Kind::kRingEmpty && *receiver.withdraw(step.tail)) {
       shared.tcp.wait_readable();
       n = shared.tcp.receive(requested);
-      receiver.received_open(n);
+      receiver.received_while_withdrawn(n);
       receiver.promise();
     }
     for (std::size_t i = 0; i < n; ++i) {
@@ -123,21 +123,21 @@ TEST(StreamThreads, TwoThreadsExchangeAllBytesAndWakeEachOther) {
   std::thread writer([&] { write_all(*shared, 1); });
   EXPECT_TRUE(read_all(*shared, 2));
   writer.join();
-  const Counters counters = counters_of(*place_of(shared->memory, 0)->direction);
+  const Counters counters = counters_of(*direction_memory(shared->memory, 0)->direction);
   EXPECT_EQ(counters.by_ring + counters.by_tcp, kBytes);
   EXPECT_EQ(counters.unread, 0U);
 }
 
-TEST(StreamThreads, AThirdThreadGivesTheRingsPagesBackMeanwhile) {
+TEST(StreamThreads, NoByteIsLostWhileAThirdThreadGivesTheRingsPagesBack) {
   auto shared = std::make_unique<Shared>();
   std::atomic<bool> done = false;
   std::thread writer([&] { write_all(*shared, 3); });
   std::thread service([&] {
-    const Place place = *place_of(shared->memory, 0);
-    IdleRing ring(*place.direction);
+    const DirectionMemory mapped = *direction_memory(shared->memory, 0);
+    IdleRing ring(*mapped.direction);
     while (!done.load()) {
       if (!ring.begin()) continue;
-      std::ranges::fill(place.ring, std::byte{0xee});
+      std::ranges::fill(mapped.ring, std::byte{0xee});
       ring.end();
       std::this_thread::yield();
     }
@@ -146,7 +146,7 @@ TEST(StreamThreads, AThirdThreadGivesTheRingsPagesBackMeanwhile) {
   writer.join();
   done.store(true);
   service.join();
-  const Counters counters = counters_of(*place_of(shared->memory, 0)->direction);
+  const Counters counters = counters_of(*direction_memory(shared->memory, 0)->direction);
   EXPECT_EQ(counters.by_ring + counters.by_tcp, kBytes);
 }
 
