@@ -23,11 +23,12 @@ using plan::RailId;
 class LinkFaults {
  public:
   void set_link(RailId rail, bool up);
-  // Cuts a host off from all of its networks, or ends that.  The states of its links stay the same.
+  // Cuts a host off from all of its networks if `on` is false, and reconnects it if `on` is true.
+  // Does not change the states of its links.
   void set_host(HostIndex host, bool on);
-  // Makes a host hang, or ends that.  A host that hangs neither receives nor sends packets.
+  // Pauses a host, or ends its pause.  A paused host neither receives nor sends packets.
   void set_paused(HostIndex host, bool paused);
-  // Sets the loss of a link; a loss of 0 ends the fault.  The link counts its packets from 0 again.
+  // Sets the loss of a link; a loss of 0 ends the fault.  Resets the packet count of the link.
   void set_loss(RailId rail, const Loss& loss);
   // Delays each packet on the link by this time, in both directions.  A delay of 0 ends the fault.
   void set_delay(RailId rail, Duration delay);
@@ -40,13 +41,13 @@ class LinkFaults {
   bool is_off(HostIndex host) const { return hosts_off_.contains(host); }
   // Returns false if the cable of the link is pulled, or if the host is off.
   bool is_up(RailId rail) const { return !link_is_pulled(rail) && !is_off(rail.host); }
-  // Returns true if a fault can make packets late: a host is paused, or a link has a delay.
+  // Returns true if a fault can delay packets: a host is paused, or a link has a delay.
   bool makes_late() const { return !paused_hosts_.empty() || !delays_.empty(); }
   bool is_paused(HostIndex host) const { return paused_hosts_.contains(host); }
   Loss loss(RailId rail) const;
   Duration delay(RailId rail) const;
-  // mtu_bytes() and pkeys() return the value that a fault has set, and nothing or null if the value
-  // of the file applies.
+  // mtu_bytes() and pkeys() return the value that a fault has set.  Without such a fault they
+  // return nullopt and null, and the value of the fabric's file applies.
   std::optional<std::uint32_t> mtu_bytes(RailId rail) const;
   const std::vector<Pkey>* pkeys(RailId rail) const;
   // Counts a packet of the link.  Returns true if it is lost.

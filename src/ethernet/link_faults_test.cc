@@ -10,7 +10,7 @@ namespace {
 
 constexpr RailId kRail{.host = 1, .device = 0};
 
-TEST(LinkFaults, ANewLossCountsPacketsFromZero) {
+TEST(LinkFaults, SettingALossResetsThePacketCount) {
   const Loss half{.per_million = Loss::kAll / 2, .seed = 3};
   LinkFaults faults;
   for (int round = 0; round < 2; ++round) {

@@ -61,11 +61,11 @@ bool Network::on_same_link(RailId a, RailId b) const {
 bool Network::can_reach(RailId a, RailId b) const {
   if (a.host == b.host || on_same_link(a, b)) return true;
   if (rail(a).vlan != rail(b).vlan) return false;
-  const auto has = [](const plan::Router& router, const std::string& network) {
+  const auto joins = [](const plan::Router& router, const std::string& network) {
     return std::ranges::find(router.networks, network) != router.networks.end();
   };
   return std::ranges::any_of(fabric_.routers, [&](const plan::Router& router) {
-    return has(router, rail(a).network) && has(router, rail(b).network);
+    return joins(router, rail(a).network) && joins(router, rail(b).network);
   });
 }
 
@@ -76,7 +76,7 @@ std::expected<Network::Route, std::string> Network::route(HostIndex host, const 
     return std::unexpected("the host " + name + " has no address " + wire::address_text(*source));
   }
   const auto own_rail = rail_of(host, destination);
-  // As on Linux, a packet to its own host uses loopback.  Its default source is its destination.
+  // As on Linux, a packet to its own host uses loopback, and its default source is its destination.
   if (own_rail) {
     return Route{.source = source.value_or(destination),
                  .interface = is_loopback(source.value_or(destination))
@@ -91,36 +91,36 @@ std::expected<Network::Route, std::string> Network::route(HostIndex host, const 
     return std::unexpected("no host of the fabric has the address " +
                            wire::address_text(destination));
   }
-  std::string why;
+  std::string reasons;
   const auto devices = static_cast<std::uint8_t>(fabric_.hosts[host].rails.size());
   for (std::uint8_t device = 0; device < devices; ++device) {
     const RailId from{host, device};
     const RailId to = to_group ? from : peer->second;
     if (source && rail_of(host, *source) != from) continue;
     if (!can_reach(from, to)) {
-      why += (why.empty() ? "" : "; ") + reach_text(from, to);
+      reasons += (reasons.empty() ? "" : "; ") + unreachable_text(from, to);
       continue;
     }
     if (!faults_.is_up(from) || !faults_.is_up(to)) {
-      why += (why.empty() ? "" : "; ") + down_text(faults_.is_up(from) ? to : from);
+      reasons += (reasons.empty() ? "" : "; ") + down_text(faults_.is_up(from) ? to : from);
       continue;
     }
-    const auto fits = [&](const Gid& address) {
+    const auto has_same_ip_version = [&](const Gid& address) {
       return wire::is_ipv4(address) == wire::is_ipv4(destination);
     };
     const auto& addresses = rail(from).addresses;
-    const auto first =
-        source ? std::ranges::find(addresses, *source) : std::ranges::find_if(addresses, fits);
-    if (first == addresses.end() || !fits(*first)) {
-      why += (why.empty() ? "" : "; ") + rail_text(from) + " has no " +
-             (wire::is_ipv4(destination) ? "IPv4" : "IPv6") + " address";
+    const auto first = source ? std::ranges::find(addresses, *source)
+                              : std::ranges::find_if(addresses, has_same_ip_version);
+    if (first == addresses.end() || !has_same_ip_version(*first)) {
+      reasons += (reasons.empty() ? "" : "; ") + rail_text(from) + " has no " +
+                 (wire::is_ipv4(destination) ? "IPv4" : "IPv6") + " address";
       continue;
     }
     return Route{.source = *first,
                  .interface = interface_of(device),
                  .mtu_bytes = std::min(mtu_bytes(from), mtu_bytes(to))};
   }
-  return std::unexpected("no route to " + wire::address_text(destination) + ": " + why);
+  return std::unexpected("no route to " + wire::address_text(destination) + ": " + reasons);
 }
 
 std::expected<RailId, Network::Drop> Network::forward(HostIndex host, const Gid& source,
@@ -153,7 +153,7 @@ std::string Network::rail_text(RailId id) const {
   return text + ", MTU " + std::to_string(mtu_bytes(id)) + ")";
 }
 
-std::string Network::reach_text(RailId from, RailId to) const {
+std::string Network::unreachable_text(RailId from, RailId to) const {
   return rail_text(from) + " does not reach " + rail_text(to);
 }
 
@@ -174,7 +174,7 @@ std::string Network::reason(Drop drop, HostIndex host, const Gid& source, const 
   if (drop == Drop::kNoRoute) {
     return is_loopback(source) ? "loopback of host " + fabric_.hosts[host].name +
                                      " does not reach " + rail_text(peer->second)
-                               : reach_text(*from, peer->second);
+                               : unreachable_text(*from, peer->second);
   }
   if (drop == Drop::kLinkDown) return down_text(faults_.is_up(*from) ? peer->second : *from);
   if (drop == Drop::kLost) {
@@ -203,15 +203,15 @@ bool Network::set_members(HostIndex host, std::uint16_t range, const Gid& group,
   std::erase_if(members, [&](const Member& member) {
     return member.rail.host == host && member.range == range;
   });
-  bool room = true;
+  bool has_space = true;
   for (const std::uint32_t interface : interfaces) {
     const std::uint32_t device = interface - interface_of(0);
     if (interface < interface_of(0) || device >= fabric_.hosts[host].rails.size()) continue;
-    room = room && members.size() < kMembersMax;
-    if (room) members.insert({{host, static_cast<std::uint8_t>(device)}, range});
+    has_space = has_space && members.size() < kMembersMax;
+    if (has_space) members.insert({{host, static_cast<std::uint8_t>(device)}, range});
   }
   if (members.empty()) groups_.erase(group);
-  return room;
+  return has_space;
 }
 
 std::size_t Network::members() const {
@@ -225,13 +225,14 @@ std::vector<Network::Member> Network::receivers(HostIndex host, const Gid& sourc
   const auto from = rail_of(host, source);
   const auto found = groups_.find(group);
   if (!from || found == groups_.end() || ip_bytes > mtu_bytes(*from)) return {};
-  // Packets of a host to itself pass no link, so no fault affects them.
-  const bool leaves = !is_loopback(source) && faults_.is_up(*from) && !faults_.loses_next(*from);
+  // Packets of a host to itself use no link, so link faults do not affect them.
+  const bool leaves_host =
+      !is_loopback(source) && faults_.is_up(*from) && !faults_.loses_next(*from);
   std::vector<Member> all;
   for (const Member& member : found->second) {
     if (!on_same_link(*from, member.rail) || ip_bytes > mtu_bytes(member.rail)) continue;
-    const bool arrives = member.rail == *from ||
-                         (leaves && faults_.is_up(member.rail) && !faults_.loses_next(member.rail));
+    const bool arrives = member.rail == *from || (leaves_host && faults_.is_up(member.rail) &&
+                                                  !faults_.loses_next(member.rail));
     if (arrives) all.push_back(member);
   }
   return all;

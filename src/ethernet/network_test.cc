@@ -16,9 +16,10 @@ using Drop = Network::Drop;
 
 Gid ip(const char* text) { return wire::parse_address(text).value(); }
 
-// Hosts a and b have a rail in network "red" each, and c has a rail of MTU 1500 in "blue".  Host a
-// has a second rail in "green", which no router joins.  Host d is in "red" with VLAN 7.
-Network network(bool router = true) {
+// Returns a network with four hosts.  Hosts a and b have one rail each in network "red".  Host c
+// has a rail with MTU 1500 in "blue".  Host a has a second rail in "green", which no router
+// connects.  Host d has a rail in "red" with VLAN 7.
+Network network(bool has_router = true) {
   std::string text = R"(
     [[hosts]]
     name = "a"
@@ -34,7 +35,7 @@ Network network(bool router = true) {
     name = "d"
     rails = [ { network = "red", addresses = ["10.0.0.4"], vlan = 7 } ]
   )";
-  if (router) text += "[[routers]]\nnetworks = [\"red\", \"blue\"]\n";
+  if (has_router) text += "[[routers]]\nnetworks = [\"red\", \"blue\"]\n";
   return Network(plan::parse(text).value());
 }
 
@@ -88,18 +89,18 @@ TEST(Network, ForwardsPacketsToTheRailOfTheirAddress) {
   EXPECT_EQ(n.forward(kB, ip("10.0.0.2"), ip("10.0.1.3"), 1500), (RailId{kC, 0}));
 }
 
-TEST(Network, DropsPacketsThatNoNetworkWouldDeliver) {
+TEST(Network, DropsPacketsThatCannotReachTheirDestination) {
   Network n = network();
-  const auto why = [&](HostIndex host, const char* from, const char* to, std::size_t bytes) {
+  const auto drop_of = [&](HostIndex host, const char* from, const char* to, std::size_t bytes) {
     return n.forward(host, ip(from), ip(to), bytes).error();
   };
-  EXPECT_EQ(why(kA, "10.0.0.2", "10.0.0.2", 100), Drop::kForeignSource);
-  EXPECT_EQ(why(kA, "10.0.0.1", "10.0.0.9", 100), Drop::kNoSuchAddress);
-  EXPECT_EQ(why(kA, "10.0.9.1", "10.0.0.2", 100), Drop::kNoRoute);
-  EXPECT_EQ(why(kA, "10.0.0.1", "10.0.0.4", 100), Drop::kNoRoute);  // another VLAN
-  EXPECT_EQ(why(kA, "127.0.0.1", "10.0.0.2", 100), Drop::kNoRoute);
-  EXPECT_EQ(why(kA, "10.0.0.1", "10.0.0.2", 9001), Drop::kTooLong);
-  EXPECT_EQ(why(kA, "10.0.0.1", "10.0.1.3", 1501), Drop::kTooLong);
+  EXPECT_EQ(drop_of(kA, "10.0.0.2", "10.0.0.2", 100), Drop::kForeignSource);
+  EXPECT_EQ(drop_of(kA, "10.0.0.1", "10.0.0.9", 100), Drop::kNoSuchAddress);
+  EXPECT_EQ(drop_of(kA, "10.0.9.1", "10.0.0.2", 100), Drop::kNoRoute);
+  EXPECT_EQ(drop_of(kA, "10.0.0.1", "10.0.0.4", 100), Drop::kNoRoute);  // another VLAN
+  EXPECT_EQ(drop_of(kA, "127.0.0.1", "10.0.0.2", 100), Drop::kNoRoute);
+  EXPECT_EQ(drop_of(kA, "10.0.0.1", "10.0.0.2", 9001), Drop::kTooLong);
+  EXPECT_EQ(drop_of(kA, "10.0.0.1", "10.0.1.3", 1501), Drop::kTooLong);
   EXPECT_EQ(
       n.reason(Drop::kTooLong, kA, ip("10.0.0.1"), ip("10.0.1.3"), 1501),
       "packets of 1501 bytes are too long for the route from rail verbena0 of host a (network "
@@ -156,7 +157,7 @@ TEST(Network, LimitsTheMembersOfAGroup) {
 
 constexpr RailId kARed{kA, 0}, kBRed{kB, 0};
 
-TEST(Network, NothingPassesALinkThatIsDown) {
+TEST(Network, ALinkThatIsDownDropsPackets) {
   for (const RailId rail : {kARed, kBRed}) {
     Network n = network();
     n.faults().set_link(rail, false);

@@ -21,51 +21,52 @@ void Client::start() {
   const auto id = sim_process_.process().create_id(rdmacm::kPortSpaceTcp,
                                                    std::to_underlying(hca::QpType::kRc), kEndpoint);
   if (!id) {
-    sim_process_.add_refusal("create_id", id.error());
+    sim_process_.add_failed_call("create_id", id.error());
     return finish();
   }
   id_ = *id;
   state_ = State::kResolvingAddress;
-  sim_process_.expect("resolve_address", sim_process_.process().resolve_address(
-                                             id_, config_.source, config_.server, kTimeout,
-                                             sim_process_.completion_for("resolve_address")));
+  sim_process_.track("resolve_address", sim_process_.process().resolve_address(
+                                            id_, config_.source, config_.server, kTimeout,
+                                            sim_process_.completion_for("resolve_address")));
 }
 
 void Client::on_notice(const process::Notice& notice) {
   if (const auto* cm = std::get_if<process::CmNotice>(&notice)) {
-    on_cm(cm->event);
+    on_cm_event(cm->event);
   } else if (const auto* async = std::get_if<process::AsyncNotice>(&notice)) {
     if (async->type == kDeviceFatal) {
-      ++device_fatal_;
+      ++device_fatal_count_;
     } else {
       port_events_.push_back(*async);
     }
   } else if (std::holds_alternative<process::CqNotice>(notice) && verbs_.is_open()) {
     verbs_.poll([this](const hca::WorkCompletion& completion) { on_completion(completion); });
   }
-  if (state_ == State::kDisconnecting && outcome_.over() && (!endpoint_ || endpoint_->drained()))
+  if (state_ == State::kDisconnecting && outcome_.has_ended() &&
+      (!endpoint_ || endpoint_->is_drained()))
     finish();
 }
 
-void Client::on_cm(const rdmacm::Event& event) {
+void Client::on_cm_event(const rdmacm::Event& event) {
   using rdmacm::EventKind;
-  const bool was_over = outcome_.over();
+  const bool had_ended = outcome_.has_ended();
   outcome_.count(event);
   sim_process_.note(event);
   if (outcome_.established > 1) sim_process_.report_violation("ESTABLISHED twice");
   if (outcome_.disconnected > 1) sim_process_.report_violation("DISCONNECTED twice");
-  if (outcome_.over() && !was_over) ended_ = sim_process_.now();
+  if (outcome_.has_ended() && !had_ended) ended_at_ = sim_process_.now();
   switch (event.kind) {
     case EventKind::kAddrResolved:
-      return sim_process_.expect(
+      return sim_process_.track(
           "resolve_route", sim_process_.process().resolve_route(id_, std::chrono::seconds(1), {}));
-    case EventKind::kRouteResolved: return make_qp();
+    case EventKind::kRouteResolved: return create_qp();
     case EventKind::kEstablished:
       if (state_ != State::kConnecting)
-        return sim_process_.report_violation("ESTABLISHED out of turn");
+        return sim_process_.report_violation("ESTABLISHED in a wrong state");
       server_memory_ = read_memory(event.param);
       state_ = State::kWorking;
-      return advance();
+      return start_operations();
     case EventKind::kDisconnected:
     case EventKind::kRejected:
     case EventKind::kUnreachable:
@@ -76,14 +77,14 @@ void Client::on_cm(const rdmacm::Event& event) {
   }
 }
 
-void Client::make_qp() {
-  state_ = State::kMakingQp;
+void Client::create_qp() {
+  state_ = State::kCreatingQp;
   port_ = sim_process_.process().connection(id_).value()->path.address.port;
   verbs_.open();
   endpoint_.emplace(sim_process_, verbs_.pd, kEndpoint);
   auto on_created = [this](Result<hca::QpHandle> qp) {
     if (qp) return connect(*qp);
-    sim_process_.add_refusal("create_qp", qp.error());
+    sim_process_.add_failed_call("create_qp", qp.error());
     disconnect();
   };
   auto started = sim_process_.process().create_qp(
@@ -91,7 +92,7 @@ void Client::make_qp() {
   if (auto* result = std::get_if<Result<hca::QpHandle>>(&started)) {
     on_created(*result);
   } else {
-    sim_process_.expect("create_qp", std::move(started));
+    sim_process_.track("create_qp", std::move(started));
   }
 }
 
@@ -106,26 +107,27 @@ void Client::connect(hca::QpHandle qp) {
   write_plan(param, {.sends = static_cast<std::uint32_t>(sends),
                      .server_disconnects = config_.server_disconnects});
   state_ = State::kConnecting;
-  connect_called_ = sim_process_.now();
-  sim_process_.expect("connect", sim_process_.process().connect(
-                                     id_, param, sim_process_.completion_for("connect")));
+  connect_called_at_ = sim_process_.now();
+  sim_process_.track("connect", sim_process_.process().connect(
+                                    id_, param, sim_process_.completion_for("connect")));
 }
 
 // ---- operations ---------------------------------------------------------------------------------
 
-void Client::advance() {
+void Client::start_operations() {
   const auto count = static_cast<std::uint32_t>(config_.operations.size());
   while (state_ == State::kWorking && next_ < count && pending_.size() < config_.window) {
-    // The server disconnects after the last operation, so no other may be pending then.
+    // The server disconnects after the last operation.  So the client starts the last operation
+    // only when no other operation is pending.
     if (config_.server_disconnects && next_ + 1 == count && !pending_.empty()) return;
-    begin(next_++);
+    start_operation(next_++);
   }
   if (state_ == State::kWorking && completed_ == count && !config_.server_disconnects) disconnect();
 }
 
-void Client::begin(std::uint32_t operation) {
+void Client::start_operation(std::uint32_t operation) {
   const auto [kind, bytes] = config_.operations[operation];
-  // A SEND has two parts: it is done when it has completed and its echo has come.
+  // A SEND has two parts: its own completion, and the arrival of its echo.
   pending_[operation] = kind == Operation::Kind::kSend ? 2 : 1;
   if (kind == Operation::Kind::kRead) {
     // Read the slot of the last WRITE.
@@ -150,28 +152,28 @@ void Client::on_completion(const hca::WorkCompletion& completion) {
   const auto request = endpoint_->find_completed(completion);
   if (!request) return;
   if (!request->succeeded) {
-    // Flushed requests and exceeded retries are allowed: the network may have broken the
+    // A request may fail by a flush or by too many retries, because network faults may break the
     // connection.
-    const bool allowed = completion.status == hca::WcStatus::kFlushed ||
-                         completion.status == hca::WcStatus::kRetryExceeded;
-    if (!allowed)
+    const bool is_allowed = completion.status == hca::WcStatus::kFlushed ||
+                            completion.status == hca::WcStatus::kRetryExceeded;
+    if (!is_allowed)
       sim_process_.report_violation(std::string("completion: ") +
                                     hca::to_string(completion.status));
-    // The peer received a SEND whose echo arrived, even if it failed here: the ACK was lost, and
-    // the server disconnected before it could repeat the ACK.
-    const bool sent = !request->is_receive && request->opcode == hca::WrOpcode::kSend;
-    if (sent && std::ranges::find(echoes_, request->index) == echoes_.end())
-      part_done(request->index);
+    // If the echo of a SEND has arrived, the peer has received the SEND, even if the SEND failed
+    // here.  Its ACK was lost, and the server disconnected before it could repeat the ACK.
+    const bool is_send = !request->is_receive && request->opcode == hca::WrOpcode::kSend;
+    if (is_send && std::ranges::find(echoes_, request->index) == echoes_.end())
+      complete_part(request->index);
     if (state_ == State::kWorking) disconnect();
     return;
   }
   if (request->is_receive) return on_echo(*request);
   if (request->opcode == hca::WrOpcode::kRead) check_read(request->index);
-  part_done(request->index);
+  complete_part(request->index);
 }
 
 void Client::on_echo(const RcEndpoint::CompletedRequest& request) {
-  if (echoes_.empty()) return sim_process_.report_violation("a message that nobody sent");
+  if (echoes_.empty()) return sim_process_.report_violation("an echo without a SEND");
   const std::uint32_t operation = echoes_.front();
   echoes_.pop_front();
   const auto bytes = config_.operations[operation].bytes;
@@ -180,7 +182,7 @@ void Client::on_echo(const RcEndpoint::CompletedRequest& request) {
     sim_process_.report_violation("an echo with wrong data");
   }
   endpoint_->post_receive(request.index);
-  part_done(operation);
+  complete_part(operation);
 }
 
 void Client::check_read(std::uint32_t operation) {
@@ -195,27 +197,27 @@ void Client::check_read(std::uint32_t operation) {
   }
 }
 
-void Client::part_done(std::uint32_t operation) {
+void Client::complete_part(std::uint32_t operation) {
   const auto found = pending_.find(operation);
-  if (found == pending_.end()) return sim_process_.report_violation("an operation is done twice");
+  if (found == pending_.end()) return sim_process_.report_violation("an operation completed twice");
   if (--found->second > 0) return;
   pending_.erase(found);
   ++completed_;
-  advance();
+  start_operations();
 }
 
-// ---- the end ------------------------------------------------------------------------------------
+// ---- disconnecting ------------------------------------------------------------------------------
 
 void Client::disconnect() {
   if (state_ == State::kDisconnecting || state_ == State::kDone) return;
-  const bool connected = state_ == State::kWorking;
+  const bool was_connected = state_ == State::kWorking;
   state_ = State::kDisconnecting;
-  if (connected) {
-    sim_process_.expect(
+  if (was_connected) {
+    sim_process_.track(
         "disconnect", sim_process_.process().disconnect(id_, sim_process_.now(),
                                                         sim_process_.completion_for("disconnect")));
-  } else if (!outcome_.over()) {
-    finish();  // the connection was never requested
+  } else if (!outcome_.has_ended()) {
+    finish();  // the client has not requested the connection, so no event will follow
   }
 }
 

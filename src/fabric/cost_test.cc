@@ -6,43 +6,43 @@
 
 #include "fabric/test_scene.h"
 
-// Counts the messages between program and agent that control calls cost.
+// Counts the messages that each control call sends between program and agent.
 namespace verbena::fabric {
 namespace {
 
 using namespace testing;
 
-// Implements a program that does nothing by itself, and stores the last event.
-class Bystander final : public Program {
+// Implements a program that starts no operations, and stores the last CM event.
+class EventRecorder final : public Program {
  public:
-  explicit Bystander(SimProcess& owner) : sim_process(owner) {}
+  explicit EventRecorder(SimProcess& owner) : sim_process(owner) {}
   void start() override {}
   void on_notice(const process::Notice& notice) override {
-    if (const auto* cm = std::get_if<process::CmNotice>(&notice)) last = *cm;
+    if (const auto* cm = std::get_if<process::CmNotice>(&notice)) last_notice = *cm;
   }
   process::Process& process() { return sim_process.process(); }
 
   SimProcess& sim_process;
-  process::CmNotice last{};
+  process::CmNotice last_notice{};
 };
 
 class Cost : public ::testing::Test {
  protected:
-  // Makes a call of the program `by` and counts all messages that follow: "1 to the agent, 1 back,
-  // 2 events".
-  std::string cost(Bystander& by, const std::function<void()>& call) {
-    const SimProcess::Traffic before = by.sim_process.traffic;
+  // Makes the program `caller` call call(), and counts all messages that follow: "1 to the agent, 1
+  // back, 2 events".
+  std::string cost(EventRecorder& caller, const std::function<void()>& call) {
+    const SimProcess::Traffic before = caller.sim_process.traffic;
     call();
-    by.sim_process.host().pump(by.sim_process);
+    caller.sim_process.host().pump(caller.sim_process);
     network_.run(200us);
-    const SimProcess::Traffic& after = by.sim_process.traffic;
+    const SimProcess::Traffic& after = caller.sim_process.traffic;
     return std::to_string(after.requests - before.requests) + " to the agent, " +
            std::to_string(after.replies - before.replies) + " back, " +
            std::to_string(after.events - before.events) + " events";
   }
-  void add_row(const char* what, Bystander& by, const std::function<void()>& call) {
+  void add_row(const char* what, EventRecorder& caller, const std::function<void()>& call) {
     table_ += '\n';
-    table_ += std::string(what) + ": " + cost(by, call);
+    table_ += std::string(what) + ": " + cost(caller, call);
   }
   template <class T>
   Completion<T> store_in(T& value) {
@@ -51,74 +51,75 @@ class Cost : public ::testing::Test {
       value = *result;
     };
   }
-  void create_id(Bystander& by, process::ConnectionHandle& id) {
-    id = by.process().create_id(rdmacm::kPortSpaceTcp, 2, 0).value();
+  void create_id(EventRecorder& caller, process::ConnectionHandle& id) {
+    id = caller.process().create_id(rdmacm::kPortSpaceTcp, 2, 0).value();
   }
-  void create_qp(Bystander& by, hca::QpHandle& qp) {
-    auto started = by.process().create_qp(init_, by.sim_process.now(), store_in(qp));
+  void create_qp(EventRecorder& caller, hca::QpHandle& qp) {
+    auto started = caller.process().create_qp(init_, caller.sim_process.now(), store_in(qp));
     if (auto* result = std::get_if<Result<hca::QpHandle>>(&started)) qp = result->value();
-    by.sim_process.expect("", std::move(started));
+    caller.sim_process.track("", std::move(started));
   }
 
   Network network_{Network::Config{}};
-  Bystander& a_ = network_.add_host("a").run<Bystander>("active");
-  Bystander& b_ = network_.add_host("b").run<Bystander>("passive");
+  EventRecorder& a_ = network_.add_host("a").run<EventRecorder>("active");
+  EventRecorder& b_ = network_.add_host("b").run<EventRecorder>("passive");
   std::string table_;
   hca::QpInit init_{.caps = {.max_send_wr = 1, .max_recv_wr = 1}};
   process::ConnectionHandle listener_{}, active_{}, passive_{};
   hca::QpHandle first_{}, second_{};
 };
 
-// Calls for a listener wait for a reply.  Calls that make a connection wait only for its events.
-// The first message about an id creates it in the agent.
-TEST_F(Cost, ConnectingWaitsForNoReplies) {
+// Calls for a listener wait for a reply of the agent.  Calls for a connection wait only for events.
+// The agent creates an id when it receives the first message about the id.
+TEST_F(Cost, ConnectingNeedsNoReplies) {
   network_.run(1ms);
   const auto ok = [](const char* what) {
     return [what](Result<ipc::Done> r) { EXPECT_TRUE(r.has_value()) << what; };
   };
-  const auto verbs = [&](Bystander& by) {
-    init_.pd = by.process().engine().create_pd().value();
-    init_.send_cq = init_.recv_cq = by.process().engine().create_cq(16, 0).value();
+  const auto create_pd_and_cq = [&](EventRecorder& caller) {
+    init_.pd = caller.process().engine().create_pd().value();
+    init_.send_cq = init_.recv_cq = caller.process().engine().create_cq(16, 0).value();
   };
   const rdmacm::ConnParam param{};
   auto& pa = a_.process();
   auto& pb = b_.process();
   add_row("create_id", b_, [&] { create_id(b_, listener_); });
   add_row("bind", b_, [&] {
-    b_.sim_process.expect("",
-                          pb.bind(listener_, any(), [](auto r) { EXPECT_TRUE(r.has_value()); }));
+    b_.sim_process.track(
+        "", pb.bind(listener_, any_address(), [](auto r) { EXPECT_TRUE(r.has_value()); }));
   });
   add_row("set_option", b_,
-          [&] { b_.sim_process.expect("", pb.set_option(listener_, 0, 0, 16, ok("set_option"))); });
-  add_row("listen", b_, [&] { b_.sim_process.expect("", pb.listen(listener_, 1, ok("listen"))); });
+          [&] { b_.sim_process.track("", pb.set_option(listener_, 0, 0, 16, ok("set_option"))); });
+  add_row("listen", b_, [&] { b_.sim_process.track("", pb.listen(listener_, 1, ok("listen"))); });
   add_row("create_id", a_, [&] { create_id(a_, active_); });
   add_row("resolve_address", a_, [&] {
-    a_.sim_process.expect("", pa.resolve_address(active_, {}, at(2), 1s, ok("resolve_address")));
+    a_.sim_process.track(
+        "", pa.resolve_address(active_, {}, server_address(2), 1s, ok("resolve_address")));
   });
   add_row("resolve_route", a_, [&] {
-    a_.sim_process.expect("", pa.resolve_route(active_, std::chrono::seconds(1), {}));
+    a_.sim_process.track("", pa.resolve_route(active_, std::chrono::seconds(1), {}));
   });
-  add_row("create_qp, the first", a_, [&] { verbs(a_), create_qp(a_, first_); });
+  add_row("create_qp, the first", a_, [&] { create_pd_and_cq(a_), create_qp(a_, first_); });
   add_row("set_qp", a_,
           [&] { EXPECT_TRUE(pa.set_qp(active_, first_, network_.now()).has_value()); });
   add_row("connect", a_,
-          [&] { a_.sim_process.expect("", pa.connect(active_, param, ok("connect"))); });
-  passive_ = b_.last.new_id;
-  add_row("create_qp, the first", b_, [&] { verbs(b_), create_qp(b_, second_); });
+          [&] { a_.sim_process.track("", pa.connect(active_, param, ok("connect"))); });
+  passive_ = b_.last_notice.new_id;
+  add_row("create_qp, the first", b_, [&] { create_pd_and_cq(b_), create_qp(b_, second_); });
   add_row("set_qp", b_,
           [&] { EXPECT_TRUE(pb.set_qp(passive_, second_, network_.now()).has_value()); });
   const SimProcess::Traffic before = a_.sim_process.traffic;
   add_row("accept", b_, [&] {
-    b_.sim_process.expect("", pb.accept(passive_, param, network_.now(), ok("accept")));
+    b_.sim_process.track("", pb.accept(passive_, param, network_.now(), ok("accept")));
   });
-  EXPECT_EQ(a_.last.event.kind, rdmacm::EventKind::kEstablished);
+  EXPECT_EQ(a_.last_notice.event.kind, rdmacm::EventKind::kEstablished);
   EXPECT_EQ(a_.sim_process.traffic.requests - before.requests, 1u);  // Establish
   EXPECT_EQ(a_.sim_process.traffic.replies - before.replies, 0u);
   add_row("disconnect", a_, [&] {
-    a_.sim_process.expect("", pa.disconnect(active_, network_.now(), ok("disconnect")));
+    a_.sim_process.track("", pa.disconnect(active_, network_.now(), ok("disconnect")));
   });
   add_row("disconnect, second", b_, [&] {
-    b_.sim_process.expect("", pb.disconnect(passive_, network_.now(), ok("disconnect")));
+    b_.sim_process.track("", pb.disconnect(passive_, network_.now(), ok("disconnect")));
   });
   add_row("destroy_id", a_, [&] { EXPECT_TRUE(pa.destroy_id(active_).has_value()); });
   EXPECT_EQ(table_, R"(
@@ -162,7 +163,7 @@ TEST_F(Cost, QueuePairsQueuesAndMemoryNeedNoMessages) {
     datagrams =
         std::get<Result<hca::QpHandle>>(a_.process().create_qp(init, a_.sim_process.now(), {}))
             .value();
-    a_.sim_process.expect(
+    a_.sim_process.track(
         "", a_.process().attach_multicast(datagrams, group, 0,
                                           [](const auto& done) { EXPECT_TRUE(done.has_value()); }));
   });
@@ -174,7 +175,7 @@ TEST_F(Cost, QueuePairsQueuesAndMemoryNeedNoMessages) {
     EXPECT_TRUE(a_.process().destroy_qp(first_, a_.sim_process.now()).has_value());
     EXPECT_TRUE(a_.process().destroy_qp(second_, a_.sim_process.now()).has_value());
   });
-  add_row("1,000 times create_qp, register_mr, create_cq and back", a_, [&] {
+  add_row("create and destroy 1,000 QPs, MRs and CQs", a_, [&] {
     std::vector<std::byte> memory(4096);
     for (int i = 0; i < 1000; ++i) {
       create_qp(a_, first_);
@@ -193,7 +194,7 @@ modify_qp: 0 to the agent, 0 back, 0 events
 attach_multicast: 1 to the agent, 1 back, 0 events
 detach_multicast: 1 to the agent, 0 back, 0 events
 destroy_qp: 0 to the agent, 0 back, 0 events
-1,000 times create_qp, register_mr, create_cq and back: 0 to the agent, 0 back, 0 events)");
+create and destroy 1,000 QPs, MRs and CQs: 0 to the agent, 0 back, 0 events)");
 }
 
 }  // namespace

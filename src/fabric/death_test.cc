@@ -6,15 +6,15 @@
 
 #include "fabric/test_scene.h"
 
-// Lets programs and agents die at every moment of a connection's life.
+// Kills programs and agents at every moment during the life of a connection.
 namespace verbena::fabric {
 namespace {
 
 using namespace testing;
 
 constexpr Duration kStep = 3us;
-constexpr Duration kExchange = 240us;  // longer than an exchange without faults
-constexpr Duration kTimeout = 45s;     // longer than the 30 s for which a client tries to connect
+constexpr Duration kExchangeDuration = 240us;  // longer than an exchange without faults
+constexpr Duration kTimeout = 45s;  // longer than the 30 s for which a client tries to connect
 
 Client::Config config(bool server_disconnects) {
   Client::Config client_config{
@@ -30,7 +30,7 @@ INSTANTIATE_TEST_SUITE_P(WhoDisconnects, Death, ::testing::Bool(),
 
 TEST_P(Death, ServerNoticesTheClientsDeathInEachState) {
   std::set<Client::State> states;
-  for (Duration moment{}; moment < kExchange; moment += kStep) {
+  for (Duration moment{}; moment < kExchangeDuration; moment += kStep) {
     SCOPED_TRACE(moment.count());
     Scene scene;
     scene.listen();
@@ -40,27 +40,27 @@ TEST_P(Death, ServerNoticesTheClientsDeathInEachState) {
     states.insert(scene.client->state());
     scene.a.kill(scene.client_id);
     scene.network.run(kTimeout);
-    // The server has seen the end of each connection whose beginning it has seen.
+    // The server received an event for the end of each connection.
     EXPECT_THAT(scene.server->peers(), ::testing::IsEmpty());
     for (const Outcome& outcome : scene.server->outcomes()) {
       EXPECT_EQ(outcome.disconnected + outcome.rejected + outcome.unreachable, 1u);
       EXPECT_LE(outcome.disconnected, outcome.established);
     }
     EXPECT_EQ(scene.b.node().ids(), scene.server->finished() ? 0u : 1u);
-    scene.end();
+    scene.kill_all_and_check();
     if (::testing::Test::HasFailure()) {
       std::puts(scene.network.diagram.text().c_str());
       return;
     }
   }
-  // The side that disconnects second skips kDisconnecting.
+  // The side that is not the first to disconnect skips kDisconnecting.
   EXPECT_EQ(states.size(), GetParam() ? 6u : 7u);
 }
 
 TEST_P(Death, ClientNoticesTheServersDeathInEachState) {
   std::set<Server::State> states;
   std::set<Server::PeerState> peer_states;
-  for (Duration moment{}; moment < kExchange; moment += kStep) {
+  for (Duration moment{}; moment < kExchangeDuration; moment += kStep) {
     SCOPED_TRACE(moment.count());
     Scene scene;
     scene.listen();
@@ -73,19 +73,19 @@ TEST_P(Death, ClientNoticesTheServersDeathInEachState) {
     const Outcome& outcome = scene.client->outcome();
     EXPECT_EQ(outcome.disconnected + outcome.rejected + outcome.unreachable, 1u);
     EXPECT_LE(outcome.disconnected, outcome.established);
-    scene.end();
+    scene.kill_all_and_check();
     if (::testing::Test::HasFailure()) {
       std::puts(scene.network.diagram.text().c_str());
       return;
     }
   }
   EXPECT_EQ(states.size(), 4u);
-  // The side that disconnects second skips kDisconnecting.
+  // The side that is not the first to disconnect skips kDisconnecting.
   EXPECT_EQ(peer_states.size(), GetParam() ? 4u : 3u);
 }
 
 TEST_P(Death, ClientEndsWhenItsAgentDies) {
-  for (Duration moment{}; moment < kExchange; moment += kStep) {
+  for (Duration moment{}; moment < kExchangeDuration; moment += kStep) {
     SCOPED_TRACE(moment.count());
     Scene scene;
     scene.listen();
@@ -93,21 +93,21 @@ TEST_P(Death, ClientEndsWhenItsAgentDies) {
     scene.connect(config(GetParam()));
     scene.network.run(moment);
     const bool was_finished = scene.client->finished();
-    const bool welcomed = moment >= 5us;  // before that, the Welcome may still be on its way
+    const bool had_welcome = moment >= 5us;  // before 5 us the Welcome may not have arrived yet
     scene.a.kill_agent();
     scene.network.run(1ms);
     Client& client = *scene.client;
-    if (!was_finished && welcomed) {
+    if (!was_finished && had_welcome) {
       EXPECT_TRUE(client.finished());
       EXPECT_LE(client.outcome().device_removed, 1u);
     }
-    EXPECT_EQ(client.device_fatal(), welcomed ? 1u : 0u);
-    for (const SimProcess::Refusal& refusal : client.sim_process().refusals) {
-      EXPECT_EQ(refusal.code, Errc::kDeviceFatal) << refusal.what;
+    EXPECT_EQ(client.device_fatal_count(), had_welcome ? 1u : 0u);
+    for (const SimProcess::FailedCall& failed_call : client.sim_process().failed_calls) {
+      EXPECT_EQ(failed_call.code, Errc::kDeviceFatal) << failed_call.call;
     }
     EXPECT_EQ(client.sim_process().engine().qp_count(), 0u);
     scene.b.kill(scene.server_id);
-    scene.end();
+    scene.kill_all_and_check();
     if (::testing::Test::HasFailure()) {
       std::puts(scene.network.diagram.text().c_str());
       return;
@@ -115,9 +115,9 @@ TEST_P(Death, ClientEndsWhenItsAgentDies) {
   }
 }
 
-// The client notices the death because its operations fail or its DREQ gets no reply.
+// The client detects the death of the agent, because its operations fail or its DREQ gets no reply.
 TEST(AgentDeath, ClientNoticesTheDeathOfTheServersAgent) {
-  for (Duration moment{}; moment < kExchange; moment += kStep) {
+  for (Duration moment{}; moment < kExchangeDuration; moment += kStep) {
     SCOPED_TRACE(moment.count());
     Scene scene;
     scene.listen();
@@ -128,7 +128,7 @@ TEST(AgentDeath, ClientNoticesTheDeathOfTheServersAgent) {
     EXPECT_TRUE(scene.network.run_until([&] { return scene.client->finished(); }, kTimeout));
     EXPECT_TRUE(scene.server->finished());
     EXPECT_EQ(scene.server->sim_process().engine().qp_count(), 0u);
-    scene.end();
+    scene.kill_all_and_check();
     if (::testing::Test::HasFailure()) {
       std::puts(scene.network.diagram.text().c_str());
       return;
@@ -136,11 +136,11 @@ TEST(AgentDeath, ClientNoticesTheDeathOfTheServersAgent) {
   }
 }
 
-// The program goes on with the next agent, in the same process.  That agent disconnects the first
-// connection from the server, even if its first DREQs are lost.
-TEST_P(Death, ClientGoesOnWithTheNextAgent) {
-  constexpr Duration kNoticesWithin = 2s;
-  for (Duration moment = 6us; moment < kExchange; moment += kStep) {
+// The program continues with a new agent, in the same process.  The new agent sends DREQs for the
+// old connection to the server, and repeats them if they are lost.
+TEST_P(Death, ClientContinuesWithTheNextAgent) {
+  constexpr Duration kNoticeLimit = 2s;
+  for (Duration moment = 6us; moment < kExchangeDuration; moment += kStep) {
     SCOPED_TRACE(moment.count());
     Scene scene;
     scene.listen("server", 100);
@@ -152,14 +152,16 @@ TEST_P(Death, ClientGoesOnWithTheNextAgent) {
     EXPECT_TRUE(scene.client->finished());
     scene.network.lose("DREQ", 2);
     scene.connect_again();
-    const auto over = [&] { return scene.client->finished() && scene.server->peers().empty(); };
-    EXPECT_TRUE(scene.network.run_until(over, kNoticesWithin));
+    const auto all_have_ended = [&] {
+      return scene.client->finished() && scene.server->peers().empty();
+    };
+    EXPECT_TRUE(scene.network.run_until(all_have_ended, kNoticeLimit));
     EXPECT_TRUE(scene.client->succeeded());
     for (const Outcome& outcome : scene.server->outcomes()) {
       EXPECT_EQ(outcome.disconnected + outcome.rejected + outcome.unreachable, 1u);
       EXPECT_LE(outcome.disconnected, outcome.established);
     }
-    scene.end();
+    scene.kill_all_and_check();
     if (::testing::Test::HasFailure()) {
       std::puts(scene.network.diagram.text().c_str());
       return;
@@ -167,9 +169,9 @@ TEST_P(Death, ClientGoesOnWithTheNextAgent) {
   }
 }
 
-TEST(AgentDeath, ServerGoesOnWithTheNextAgent) {
-  constexpr Duration kNoticesWithin = 2s;
-  for (Duration moment{}; moment < kExchange; moment += kStep) {
+TEST(AgentDeath, ServerContinuesWithTheNextAgent) {
+  constexpr Duration kNoticeLimit = 2s;
+  for (Duration moment{}; moment < kExchangeDuration; moment += kStep) {
     SCOPED_TRACE(moment.count());
     Scene scene;
     scene.listen();
@@ -179,8 +181,8 @@ TEST(AgentDeath, ServerGoesOnWithTheNextAgent) {
     scene.b.kill_agent();
     scene.network.run(1ms);
     scene.listen_again();
-    EXPECT_TRUE(scene.network.run_until([&] { return scene.client->finished(); }, kNoticesWithin));
-    scene.end();
+    EXPECT_TRUE(scene.network.run_until([&] { return scene.client->finished(); }, kNoticeLimit));
+    scene.kill_all_and_check();
     if (::testing::Test::HasFailure()) {
       std::puts(scene.network.diagram.text().c_str());
       return;
@@ -188,9 +190,9 @@ TEST(AgentDeath, ServerGoesOnWithTheNextAgent) {
   }
 }
 
-// Both programs lose their agents at the same time.
-TEST(AgentDeath, BothProgramsGoOnWithNewAgents) {
-  for (Duration moment = 6us; moment < kExchange; moment += kStep) {
+// Both programs lose their agents at the same time, and both continue with new agents.
+TEST(AgentDeath, BothProgramsContinueWithNewAgents) {
+  for (Duration moment = 6us; moment < kExchangeDuration; moment += kStep) {
     SCOPED_TRACE(moment.count());
     Scene scene;
     scene.listen();
@@ -205,7 +207,7 @@ TEST(AgentDeath, BothProgramsGoOnWithNewAgents) {
     scene.connect_again();
     EXPECT_TRUE(scene.finish());
     EXPECT_TRUE(scene.client->succeeded());
-    scene.end();
+    scene.kill_all_and_check();
     if (::testing::Test::HasFailure()) {
       std::puts(scene.network.diagram.text().c_str());
       return;
@@ -213,7 +215,7 @@ TEST(AgentDeath, BothProgramsGoOnWithNewAgents) {
   }
 }
 
-TEST(Ranges, QuiesceBeforeTheyAreLeasedAgain) {
+TEST(QpnRanges, QuiesceBeforeTheyAreLeasedAgain) {
   Scene scene;
   scene.listen();
   scene.network.run(100us);
@@ -225,7 +227,7 @@ TEST(Ranges, QuiesceBeforeTheyAreLeasedAgain) {
   EXPECT_EQ(scene.a.used_range_count(), 1u);
   scene.network.run(2ms);
   EXPECT_EQ(scene.a.used_range_count(), 0u);
-  scene.end();
+  scene.kill_all_and_check();
 }
 
 }  // namespace

@@ -23,7 +23,7 @@ constexpr Pkey kPrivatePartition{0x8123};
 Gid address(std::uint32_t host, PortId port) {
   return Network::address((port.device * 2u + port.number) << 8 | host);
 }
-rdmacm::SocketAddress server_at(PortId port) {
+rdmacm::SocketAddress server_address_at(PortId port) {
   return {.ip = address(2, port), .port = kPort, .family = 4};
 }
 
@@ -51,8 +51,9 @@ struct DevicesTest : ::testing::TestWithParam<bool> {
   }
   Client& connect(PortId to, const rdmacm::SocketAddress& from = {}, Host* host = nullptr) {
     return (host != nullptr ? *host : a)
-        .run<Client>("client",
-                     Client::Config{.server = server_at(to), .operations = kRping, .source = from});
+        .run<Client>(
+            "client",
+            Client::Config{.server = server_address_at(to), .operations = kRping, .source = from});
   }
   void finish(const Client& client) {
     EXPECT_TRUE(network.run_until([&] { return client.finished(); }, 60s));
@@ -64,8 +65,8 @@ struct DevicesTest : ::testing::TestWithParam<bool> {
   Server* server = nullptr;
 };
 
-TEST_P(DevicesTest, ConnectionUsesThePortThatRoutesToItsPeer) {
-  listen(any(), 3);
+TEST_P(DevicesTest, ConnectionUsesThePortWithARouteToItsPeer) {
+  listen(any_address(), 3);
   for (const PortId port : {kFirst, kSecond, kThird}) {
     Client& client = connect(port);
     finish(client);
@@ -77,7 +78,7 @@ TEST_P(DevicesTest, ConnectionUsesThePortThatRoutesToItsPeer) {
 }
 
 TEST_P(DevicesTest, ConnectionWithinAHostEndsAtThePortOfItsAddress) {
-  listen(any(), 3);
+  listen(any_address(), 3);
   for (const PortId port : {kFirst, kSecond, kThird}) {
     Client& client = connect(port, {}, &b);
     finish(client);
@@ -87,8 +88,8 @@ TEST_P(DevicesTest, ConnectionWithinAHostEndsAtThePortOfItsAddress) {
   EXPECT_THAT(network.violations(), IsEmpty());
 }
 
-TEST_P(DevicesTest, ListenerAtAnAddressGetsNoRequestsOfOtherPorts) {
-  listen(server_at(kThird));
+TEST_P(DevicesTest, ListenerAtAnAddressGetsNoRequestsFromOtherPorts) {
+  listen(server_address_at(kThird));
   Client& rejected_client = connect(kSecond);
   finish(rejected_client);
   EXPECT_EQ(rejected_client.outcome().rejected, 1u);
@@ -99,7 +100,7 @@ TEST_P(DevicesTest, ListenerAtAnAddressGetsNoRequestsOfOtherPorts) {
 }
 
 TEST_P(DevicesTest, EachPortHasItsOwnGids) {
-  listen(any());
+  listen(any_address());
   const process::Process& process = server->sim_process().process();
   ASSERT_EQ(process.devices().size(), 2u);
   EXPECT_EQ(process.devices()[1].name, "verbena1");
@@ -120,7 +121,7 @@ TEST_P(DevicesTest, EachPortHasItsOwnGids) {
 }
 
 TEST_P(DevicesTest, EventsNameThePort) {
-  listen(any());
+  listen(any_address());
   Client& client = connect(kSecond);
   finish(client);
   EXPECT_THAT(client.port_events(), IsEmpty());
@@ -141,7 +142,7 @@ TEST_P(DevicesTest, EventsNameThePort) {
 
 TEST_P(DevicesTest, ConnectionUsesThePartitionOfItsPort) {
   for (Host* host : {&a, &b}) host->set_port_state(kThird, {.pkeys = {{}, kPrivatePartition}});
-  listen(any(), 2);
+  listen(any_address(), 2);
   for (const PortId port : {kThird, kSecond}) {
     Client& client = connect(port);
     finish(client);
@@ -150,11 +151,11 @@ TEST_P(DevicesTest, ConnectionUsesThePartitionOfItsPort) {
   EXPECT_THAT(network.violations(), IsEmpty());
 }
 
-// Only the P_Key table of the port counts, not the table of another port of the device.
+// A port checks packets by its own P_Key table, not by the table of another port of the device.
 TEST_P(DevicesTest, RequestFromAnotherPartitionIsIgnored) {
   a.set_port_state(kThird, {.pkeys = {wire::kDefaultPkey}});
   b.set_port_state(kThird, {.pkeys = {kPrivatePartition}});
-  listen(any(), 2);
+  listen(any_address(), 2);
   Client& client = connect(kThird);
   finish(client);
   EXPECT_FALSE(client.succeeded());

@@ -6,8 +6,8 @@
 
 #include "fabric/test_scene.h"
 
-// Plays small scenes with whole hosts.  Each test compares the complete exchange, with names and
-// times of all packets.
+// Tests connections between whole hosts.  Tests compare the complete exchange, with names and times
+// of all packets.
 namespace verbena::fabric {
 namespace {
 
@@ -28,11 +28,11 @@ std::string exchange_diagram(const std::string& lost = {}) {
   EXPECT_EQ(scene.server->outcomes().at(0).established, 1u) << lost;
   EXPECT_EQ(scene.server->outcomes().at(0).disconnected, 1u) << lost;
   std::string text = scene.network.diagram.text();
-  scene.end();
+  scene.kill_all_and_check();
   return text;
 }
 
-TEST(Fabric, ConnectsMovesDataAndDisconnects) {
+TEST(Fabric, ConnectsTransfersDataAndDisconnects) {
   EXPECT_EQ(exchange_diagram(), R"(
     1025 us  client: ADDR_RESOLVED
     1025 us  client: ROUTE_RESOLVED
@@ -147,26 +147,27 @@ TEST(Fabric, ConnectWithoutAListenerIsRejectedWithinOneRoundTrip) {
   EXPECT_EQ(scene.client->outcome().status, 8);  // invalid service id
   // The exchange takes two messages within the host and two packets.
   EXPECT_EQ(scene.client->ended_at() - scene.client->connect_called_at(), 2 * 5us + 2 * 10us);
-  scene.end();
+  scene.kill_all_and_check();
 }
 
-// There is a route to the address, but no host has it.
+// A route to the address exists, but no host has the address.
 TEST(Fabric, ConnectToAMissingHostIsUnreachable) {
   Scene scene;
-  Client& client = scene.a.run<Client>("client", Client::Config{.server = at(9)});
+  Client& client = scene.a.run<Client>("client", Client::Config{.server = server_address(9)});
   EXPECT_TRUE(scene.network.run_until([&] { return client.finished(); }, 40s));
   EXPECT_EQ(client.outcome().unreachable, 1u);
   EXPECT_EQ(client.outcome().status, -110);  // -ETIMEDOUT
   scene.a.kill(client.sim_process().id());
-  scene.end();
+  scene.kill_all_and_check();
 }
 
 TEST(Fabric, WithinOneHostPacketsDoNotReachTheWire) {
   Network network({.wire = {.loss = {1, 1}}});
   Host& a = network.add_host("a");
-  Server& server = a.run<Server>("server", Server::Config{.address = any()});
+  Server& server = a.run<Server>("server", Server::Config{.address = any_address()});
   network.run(1ms);
-  Client& client = a.run<Client>("client", Client::Config{.server = at(1), .operations = kRping});
+  Client& client =
+      a.run<Client>("client", Client::Config{.server = server_address(1), .operations = kRping});
   EXPECT_TRUE(network.run_until([&] { return server.finished() && client.finished(); }, 1s));
   EXPECT_TRUE(client.succeeded());
   EXPECT_THAT(network.violations(), ::testing::IsEmpty());
@@ -177,10 +178,10 @@ TEST(Fabric, DetectsAndCountsCorruptPackets) {
   Network network({.seed = 5, .wire = {.corrupt = {1, 3}}});
   Host& a = network.add_host("a", true);
   Host& b = network.add_host("b", true);
-  Server& server = b.run<Server>("server", Server::Config{.address = any(true)});
+  Server& server = b.run<Server>("server", Server::Config{.address = any_address(true)});
   network.run(1ms);
-  Client& client =
-      a.run<Client>("client", Client::Config{.server = at(2, true), .operations = kRping});
+  Client& client = a.run<Client>(
+      "client", Client::Config{.server = server_address(2, true), .operations = kRping});
   EXPECT_TRUE(network.run_until([&] { return server.finished() && client.finished(); }, 60s));
   EXPECT_TRUE(client.succeeded());
   EXPECT_THAT(network.violations(), ::testing::IsEmpty());

@@ -5,13 +5,13 @@
 #include "fabric/rc_endpoint.h"
 #include "rdmacm/types.h"
 
-// Encodes the private data of REQ and REP between client and server of the simulation.
+// Encodes the private data of the REQs and REPs between the client and the server of this layer.
 namespace verbena::fabric {
 
-// Holds the client's plan, which the REQ carries.
+// Tells the server what the client is going to do.  The REQ carries it as private data.
 struct ClientPlan {
   std::uint32_t sends = 0;               // the number of SENDs that the client will make
-  std::uint32_t server_disconnects = 0;  // 1: the server disconnects after the last SEND
+  std::uint32_t server_disconnects = 0;  // 1 if the server has to disconnect after the last SEND
 };
 
 inline void write_plan(rdmacm::ConnParam& param, const ClientPlan& plan) {

@@ -15,7 +15,7 @@ namespace {
 
 constexpr const char* kBuild = "simulated";
 constexpr std::uint64_t kGuidBase = 0x0200'0000'0000'0000;
-constexpr std::uint16_t kRangeLast = 0xffe;  // 0 and 0xfff are not leased
+constexpr std::uint16_t kRangeLast = 0xffe;  // ranges 0 and 0xfff are never leased
 
 std::uint16_t range_of(Qpn qpn) { return static_cast<std::uint16_t>(qpn.value >> 12); }
 
@@ -44,7 +44,7 @@ void SimProcess::note(const rdmacm::Event& event) {
 
 Completion<ipc::Done> SimProcess::completion_for(const char* what) {
   return [this, what](Result<ipc::Done> result) {
-    if (!result) add_refusal(what, result.error());
+    if (!result) add_failed_call(what, result.error());
   };
 }
 
@@ -95,17 +95,17 @@ SimProcess& Host::add_process(const std::string& name) {
   return *sim_process;
 }
 
-void Host::say_hello(SimProcess& sim_process) {
-  sim_process.expect("hello", sim_process.process().hello([this, id = sim_process.id()](
-                                                              const Result<ipc::Welcome>& welcome) {
+void Host::send_hello(SimProcess& sim_process) {
+  sim_process.track("hello", sim_process.process().hello([this, id = sim_process.id()](
+                                                             const Result<ipc::Welcome>& welcome) {
     if (welcome) sim_processes_.at(id)->program()->start();
   }));
   pump(sim_process);
 }
 
-void Host::join(SimProcess& sim_process) {
+void Host::connect_to_agent(SimProcess& sim_process) {
   sessions_[sim_process.id()];
-  say_hello(sim_process);
+  send_hello(sim_process);
 }
 
 void Host::close_sockets(SimProcess::Id id) {
@@ -116,7 +116,7 @@ void Host::kill(SimProcess::Id id) {
   if (sim_processes_.erase(id) == 0) return;
   close_sockets(id);
   if (!sessions_.contains(id)) return;
-  // The agent reads messages that the program has sent before it reads the end of file.
+  // Before the agent reads the end of file, it reads all messages that the program has sent.
   Session& session = sessions_.at(id);
   session.last_arrival_at_agent =
       std::max(session.last_arrival_at_agent, network_.now() + ipc_delay());
@@ -132,23 +132,23 @@ void Host::kill(SimProcess::Id id) {
 void Host::pump(SimProcess& sim_process) {
   process::Process& process = sim_process.process();
   const Time now = network_.now();
-  bool again = true;
-  while (again) {
-    again = false;
-    bool more = true;
-    while (more) {
-      more = process.transmit(network_.burst(), now);
+  bool has_work = true;
+  while (has_work) {
+    has_work = false;
+    bool has_packets = true;
+    while (has_packets) {
+      has_packets = process.transmit(network_.burst(), now);
       network_.send(*this, sim_process.name(), network_.burst());
     }
     while (auto out = process.poll_message()) {
       ++sim_process.traffic.requests;
-      to_agent(sim_process.id(), std::move(out->message));
+      send_to_agent(sim_process.id(), std::move(out->message));
     }
     while (const auto notice = process.poll_notice()) {
       sim_process.program()->on_notice(*notice);
-      again = true;
+      has_work = true;
     }
-    again = again || process.engine().has_work();
+    has_work = has_work || process.engine().has_work();
   }
   pump_lanes(sim_process);
   const Time deadline = process.deadline();
@@ -164,7 +164,8 @@ void Host::pump(SimProcess& sim_process) {
   });
 }
 
-// Wakes the programs at the other ends of lanes, and this one if a lane has packets.
+// Wakes the programs at the other ends of lanes.  Wakes this program too if a lane has packets for
+// it.
 void Host::pump_lanes(SimProcess& sim_process) {
   process::LaneManager& lanes = sim_process.process().lanes();
   while (const auto lane = lanes.poll_wake()) {
@@ -176,7 +177,7 @@ void Host::pump_lanes(SimProcess& sim_process) {
   if (!lanes.park()) schedule_lane_receive(sim_process.id());
 }
 
-// Makes a program receive the packets in its lanes, after a short delay.
+// Lets a program receive the packets in its lanes after a short delay.
 void Host::schedule_lane_receive(SimProcess::Id id) {
   SimProcess& sim_process = *sim_processes_.at(id);
   if (std::exchange(sim_process.lane_receive_is_scheduled, true)) return;
@@ -199,26 +200,26 @@ Duration Host::ipc_delay() {
                                        random_.below(static_cast<std::uint64_t>(spread) + 1)));
 }
 
-void Host::to_agent(SimProcess::Id id, ipc::Bytes message) {
+void Host::send_to_agent(SimProcess::Id id, ipc::Bytes message) {
   const auto session = sessions_.find(id);
   if (session == sessions_.end()) return;  // the agent is dead
   Time& last = session->second.last_arrival_at_agent;
   last = std::max(last, network_.now() + ipc_delay());
-  network_.world.at(last, [this, id, bytes = std::move(message)] { agent_receives(id, bytes); });
+  network_.world.at(last, [this, id, bytes = std::move(message)] { receive_at_agent(id, bytes); });
 }
 
-void Host::to_program(SimProcess::Id id, ipc::Bytes message, LaneMemory lane) {
+void Host::send_to_program(SimProcess::Id id, ipc::Bytes message, LaneMemory lane) {
   const auto session = sessions_.find(id);
   if (session == sessions_.end()) return;
   Time& last = session->second.last_arrival_at_program;
   last = std::max(last, network_.now() + ipc_delay());
   network_.world.at(last, [this, id, bytes = std::move(message), memory = std::move(lane)] {
-    program_receives(id, bytes, memory);
+    receive_at_program(id, bytes, memory);
   });
 }
 
-// Does what agent::Agent does: answers Hello itself and passes other requests to the node.
-void Host::agent_receives(SimProcess::Id id, const ipc::Bytes& message) {
+// Simulates agent::Agent, which answers a Hello itself and passes other requests to the node.
+void Host::receive_at_agent(SimProcess::Id id, const ipc::Bytes& message) {
   const auto session = sessions_.find(id);
   if (!node_ || session == sessions_.end()) return;
   const auto envelope = ipc::open(message);
@@ -226,23 +227,25 @@ void Host::agent_receives(SimProcess::Id id, const ipc::Bytes& message) {
   if (envelope->type == ipc::Type::kHello) {
     session->second.client = node_->connected(network_.now(), {.lanes = network_.config.lanes});
     process_of_client_[*session->second.client] = id;
-    to_program(id, ipc::encode(envelope->request, node_->welcome()));
+    send_to_program(id, ipc::encode(envelope->request, node_->welcome()));
   } else if (session->second.client && ipc::is_for_node(envelope->type)) {
     node_->on_message(*session->second.client, message, network_.now());
     pump_node();
   } else {
-    to_program(id, ipc::encode(envelope->request, ipc::Done{}));
+    send_to_program(id, ipc::encode(envelope->request, ipc::Done{}));
   }
 }
 
-void Host::program_receives(SimProcess::Id id, const ipc::Bytes& message, const LaneMemory& lane) {
+void Host::receive_at_program(SimProcess::Id id, const ipc::Bytes& message,
+                              const LaneMemory& lane) {
   const auto found = sim_processes_.find(id);
   if (found == sim_processes_.end()) return;
   SimProcess& sim_process = *found->second;
   const auto envelope = ipc::open(message);
   if (envelope && envelope->request == 0) ++sim_process.traffic.events;
   if (envelope && envelope->request != 0) ++sim_process.traffic.replies;
-  // The sockets of the range come with this message.
+  // A real agent passes the sockets of the range with this message.  From now on the program
+  // receives the packets of the range.
   if (envelope && envelope->type == ipc::Type::kLeased) {
     if (const auto leased = ipc::decode<ipc::Leased>(*envelope))
       process_of_range_[leased->range] = id;
@@ -254,7 +257,8 @@ void Host::program_receives(SimProcess::Id id, const ipc::Bytes& message, const 
     }
   }
   if (const auto result = sim_process.process().on_message(message, network_.now()); !result) {
-    sim_process.report_violation(std::string("cannot read the agent: ") + result.error().context);
+    sim_process.report_violation(std::string("malformed message from the agent: ") +
+                                 result.error().context);
   }
   pump(sim_process);
 }
@@ -264,7 +268,7 @@ void Host::program_receives(SimProcess::Id id, const ipc::Bytes& message, const 
 void Host::kill_agent() {
   node_.reset();
   node_timer_deadline_ = kNever;
-  used_ranges_.clear();  // the port closes, too, and its ranges are free
+  used_ranges_.clear();  // the agent's port closes with it, which frees all ranges
   members_.clear();
   process_of_client_.clear();
   for (auto& [id, session] : std::exchange(sessions_, {})) {
@@ -281,13 +285,13 @@ void Host::kill_agent() {
 }
 
 void Host::pump_node() {
-  bool more = true;
-  while (more) {
-    more = node_->transmit(network_.burst(), network_.now());
+  bool has_packets = true;
+  while (has_packets) {
+    has_packets = node_->transmit(network_.burst(), network_.now());
     network_.send(*this, name(), network_.burst());
   }
   while (auto output = node_->poll()) {
-    std::visit([this](const auto& out) { act(out); }, *output);
+    std::visit([this](const auto& out) { carry_out(out); }, *output);
   }
   const Time deadline = node_->deadline();
   if (deadline >= node_timer_deadline_) return;
@@ -300,19 +304,19 @@ void Host::pump_node() {
   });
 }
 
-void Host::act(const node::Node::ToClient& out) {
+void Host::carry_out(const node::Node::ToClient& out) {
   const auto sim_process = process_of_client_.find(out.client);
   if (sim_process == process_of_client_.end()) return;
-  to_program(sim_process->second, out.message,
-             out.lane ? lane_memory_.at(*out.lane) : LaneMemory());
+  send_to_program(sim_process->second, out.message,
+                  out.lane ? lane_memory_.at(*out.lane) : LaneMemory());
 }
 
-void Host::act(const node::Node::LaneWanted& out) {
+void Host::carry_out(const node::Node::LaneWanted& out) {
   lane_memory_[out.lane] = std::make_shared<LanePages>();
   node_->lane_made(out.lane, {});
 }
 
-void Host::act(const node::Node::LeaseWanted& out) {
+void Host::carry_out(const node::Node::LeaseWanted& out) {
   network_.world.after(ipc_delay(), [this, out] {
     if (node_) lease_range(out);
   });
@@ -329,7 +333,7 @@ void Host::lease_range(const node::Node::LeaseWanted& request) {
   pump_node();
 }
 
-void Host::act(const node::Node::Membership& out) {
+void Host::carry_out(const node::Node::Membership& out) {
   if (out.interfaces.empty()) {
     members_[out.group].erase(out.range);
     if (members_[out.group].empty()) members_.erase(out.group);
@@ -339,12 +343,12 @@ void Host::act(const node::Node::Membership& out) {
   node_->joined(out.token, {});
 }
 
-void Host::act(const node::Node::RangeFree& out) {
+void Host::carry_out(const node::Node::RangeFree& out) {
   if (used_ranges_.erase(out.range) == 0)
-    network_.report_violation(name(), "a range is free that was not leased");
+    network_.report_violation(name(), "the node has freed a range that was not leased");
 }
 
-void Host::act(const node::Node::RouteWanted& out) {
+void Host::carry_out(const node::Node::RouteWanted& out) {
   network_.world.after(ipc_delay(), [this, out] {
     if (!node_) return;
     node_->routed(out.token, route(out), network_.now());
@@ -352,8 +356,8 @@ void Host::act(const node::Node::RouteWanted& out) {
   });
 }
 
-// Acts as the kernel's routing table: packets to an own address use loopback; all others use the
-// interface that has an address of the same IP version.
+// Simulates the kernel's routing table.  Packets to an own address use loopback.  Other packets use
+// an interface that has an address of the same IP version.
 Result<node::HostRoute> Host::route(const node::Node::RouteWanted& request) const {
   const auto* const own_addresses = &config_.addresses;
   const auto self = std::ranges::find(*own_addresses, request.destination, &node::HostAddress::gid);
@@ -363,17 +367,18 @@ Result<node::HostRoute> Host::route(const node::Node::RouteWanted& request) cons
                            .mtu_bytes = self->mtu_bytes,
                            .loopback = true};
   }
-  // The address that has the most leading bytes in common with the destination is on its network.
+  // Of several addresses, the one that shares the most leading bytes with the destination is on the
+  // destination's network.
   const auto common_bytes = [&](const node::HostAddress& candidate) {
     return std::ranges::mismatch(candidate.gid.bytes, request.destination.bytes).in1 -
            candidate.gid.bytes.begin();
   };
   const node::HostAddress* best = nullptr;
   for (const node::HostAddress& candidate : *own_addresses) {
-    const bool fits = !candidate.loopback &&
-                      (!request.source || *request.source == candidate.gid) &&
-                      wire::is_ipv4(candidate.gid) == wire::is_ipv4(request.destination);
-    if (fits && (best == nullptr || common_bytes(candidate) > common_bytes(*best)))
+    const bool is_usable = !candidate.loopback &&
+                           (!request.source || *request.source == candidate.gid) &&
+                           wire::is_ipv4(candidate.gid) == wire::is_ipv4(request.destination);
+    if (is_usable && (best == nullptr || common_bytes(candidate) > common_bytes(*best)))
       best = &candidate;
   }
   if (best == nullptr) return fail(Errc::kAddressNotFound, "no route");
@@ -393,7 +398,7 @@ std::string Host::receiver_name(Qpn qpn) const {
   if (qpn == wire::kMulticastQpn) return name() + " (members)";
   if (range_of(qpn) == 0) return name();
   const auto owner = process_of_range_.find(range_of(qpn));
-  return owner == process_of_range_.end() ? name() + " (nobody)"
+  return owner == process_of_range_.end() ? name() + " (no receiver)"
                                           : sim_processes_.at(owner->second)->name();
 }
 
@@ -408,7 +413,7 @@ void Host::receive(const link::Address& address, std::span<const std::byte> data
   }
   std::erase(sim_processes, nullptr);
   if (!for_node && sim_processes.empty()) {
-    ++counters_.to_nobody;
+    ++counters_.without_receiver;
     return;
   }
   const auto arrival = link::open(address, datagram);

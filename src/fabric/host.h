@@ -22,30 +22,30 @@ namespace verbena::fabric {
 class Network;
 
 // Simulates a whole host in virtual time: the node of an agent, the processes of programs, the
-// messages between them, a port with its QPN ranges, and a table of addresses.
+// messages between them, a port with its QPN ranges, and its addresses.
 //
 //      program   program            The host drives node and processes as agent and client do:
 //         |         |               after each input it drains the outputs, sends bursts until
 //      Process   Process            there are no more, and sets a timer for the deadline.
 //         | ipc     | ipc
-//      +--+---------+--+            Packets are steered by the upper 12 bits of their QPN, even if
-//      |     Node      |            corrupt, as by the kernel's filter: range 0 to the node, a
-//      +-------+-------+            leased range to its process, any other to nobody.  Multicast
+//      +--+---------+--+            The range of a packet is the upper 12 bits of its QPN.  Range 0
+//      |     Node      |            goes to the node, a leased range to its process.  As in the
+//      +-------+-------+            kernel's filter, this holds for corrupt packets too.  Multicast
 //              | port, faulty wire  packets go to each process that is a member of the group.
 //
-// The agent may die (kill_agent).  Another one may then start (start_agent), and programs connect
-// to it (join).  Programs may die (kill).  A host lives as long as its network.
+// The agent may die (kill_agent).  A new agent may then start (start_agent), and programs connect
+// to it (connect_to_agent).  Programs may die (kill).  A host lives as long as its network.
 class Host {
  public:
   struct Config {
     std::string name{};
     std::vector<node::HostAddress> addresses{};
-    std::vector<node::DeviceConfig> devices{};  // empty: one device with one port
+    std::vector<node::DeviceConfig> devices{};  // if empty, the host has one device with one port
   };
   struct Counters {
     std::uint64_t to_node = 0;
     std::uint64_t to_programs = 0;
-    std::uint64_t to_nobody = 0;
+    std::uint64_t without_receiver = 0;
     std::uint64_t wrong_icrc = 0;
   };
 
@@ -63,26 +63,27 @@ class Host {
   P& run(const std::string& name, Arguments&&... arguments) {
     SimProcess& sim_process = add_process(name);
     P& running = sim_process.install<P>(std::forward<Arguments>(arguments)...);
-    say_hello(sim_process);
+    send_hello(sim_process);
     return running;
   }
-  // Kills the process at once.  The agent notices it a little later.
+  // Kills the process at once.  The agent detects this a little later.
   void kill(SimProcess::Id id);
-  bool alive(SimProcess::Id id) const { return sim_processes_.contains(id); }
-  // Carries out the outputs of the process after calls to it.
+  bool is_alive(SimProcess::Id id) const { return sim_processes_.contains(id); }
+  // Sends the packets and messages of the process, delivers its notices and sets its timer.  The
+  // caller calls pump() after each call of the process.
   void pump(SimProcess& sim_process);
 
   // ---- the agent
   void kill_agent();
-  // Starts another agent.  REQUIRES: there is none.
+  // Starts an agent.  REQUIRES: no agent is running.
   void start_agent();
-  // Says Hello to the agent again, as the next call of a program would.  Calls Program::start()
-  // when the agent has welcomed the process.
-  void join(SimProcess& sim_process);
+  // Connects a process to the new agent by a Hello, as a real program does with its next call.
+  // Calls Program::start() when the agent's Welcome arrives.
+  void connect_to_agent(SimProcess& sim_process);
   bool has_agent() const { return node_.has_value(); }
   node::Node& node() { return *node_; }
   const node::Node& node() const { return *node_; }
-  // Returns the counter of node::Node::counters() with this name.
+  // Returns the value of the counter of node::Node::counters() with this name.
   std::uint64_t node_counter(std::string_view counter) const;
 
   // ---- the port
@@ -94,7 +95,7 @@ class Host {
   std::size_t used_range_count() const { return used_ranges_.size(); }
   void receive(const link::Address& address, std::span<const std::byte> datagram);
   bool is_member(const Gid& group) const { return members_.contains(group); }
-  // Returns the name of the receiver of packets for this QP.
+  // Returns the name of the program or host that receives packets for this QP.
   std::string receiver_name(Qpn qpn) const;
   sim::FaultyWire& loopback() { return loopback_; }
 
@@ -107,24 +108,24 @@ class Host {
   };
 
   SimProcess& add_process(const std::string& name);
-  void say_hello(SimProcess& sim_process);
+  void send_hello(SimProcess& sim_process);
   Duration ipc_delay();
-  void to_agent(SimProcess::Id id, ipc::Bytes message);
-  void to_program(SimProcess::Id id, ipc::Bytes message, LaneMemory lane = {});
-  void agent_receives(SimProcess::Id id, const ipc::Bytes& message);
-  void program_receives(SimProcess::Id id, const ipc::Bytes& message, const LaneMemory& lane);
+  void send_to_agent(SimProcess::Id id, ipc::Bytes message);
+  void send_to_program(SimProcess::Id id, ipc::Bytes message, LaneMemory lane = {});
+  void receive_at_agent(SimProcess::Id id, const ipc::Bytes& message);
+  void receive_at_program(SimProcess::Id id, const ipc::Bytes& message, const LaneMemory& lane);
   void pump_lanes(SimProcess& sim_process);
   void schedule_lane_receive(SimProcess::Id id);
 
   void pump_node();
-  void act(const node::Node::ToClient& out);
-  void act(const node::Node::LeaseWanted& out);
-  void act(const node::Node::LaneWanted& out);
-  void act(const node::Node::LaneHandedOver& out) { lane_memory_.erase(out.lane); }
-  void act(const node::Node::RouteWanted& out);
-  void act(const node::Node::Membership& out);
-  void act(const node::Node::RangeFree& out);
-  void act(const node::Node::StateChanged&) {}  // only a real agent logs it
+  void carry_out(const node::Node::ToClient& out);
+  void carry_out(const node::Node::LeaseWanted& out);
+  void carry_out(const node::Node::LaneWanted& out);
+  void carry_out(const node::Node::LaneHandedOver& out) { lane_memory_.erase(out.lane); }
+  void carry_out(const node::Node::RouteWanted& out);
+  void carry_out(const node::Node::Membership& out);
+  void carry_out(const node::Node::RangeFree& out);
+  void carry_out(const node::Node::StateChanged&) {}  // only a real agent logs the change
   Result<node::HostRoute> route(const node::Node::RouteWanted& request) const;
   void lease_range(const node::Node::LeaseWanted& request);
   void close_sockets(SimProcess::Id id);
@@ -146,10 +147,10 @@ class Host {
   std::map<SimProcess::Id, std::unique_ptr<SimProcess>> sim_processes_{};
   SimProcess::Id next_process_ = 1;
   std::set<std::uint16_t> used_ranges_{};  // leased or quiescing ranges
-  // process_of_range_ names the process that gets the packets of a range.
+  // process_of_range_ maps each range to the process that receives its packets.
   std::map<std::uint16_t, SimProcess::Id> process_of_range_{};
-  std::map<Gid, std::set<std::uint16_t>> members_{};  // ranges in multicast groups
-  // lane_memory_ holds the memory of lanes that were not handed over yet.
+  std::map<Gid, std::set<std::uint16_t>> members_{};  // the ranges that are members of each group
+  // lane_memory_ holds the memory of lanes that the node has not handed over to programs yet.
   std::map<node::LaneId, LaneMemory> lane_memory_{};
 };
 

@@ -36,9 +36,9 @@ void InfinibandLine::send(link::Burst& burst) {
 
 void InfinibandLine::arrive(std::span<const std::byte> packet) {
   const auto arrival = link::open_infiniband(packet);
-  if (!arrival) return void(++counters_.damaged);
+  if (!arrival) return void(++counters_.malformed);
   const Port* port = port_with(arrival->address.destination_lid);
-  if (port == nullptr) return void(++counters_.nowhere);
+  if (port == nullptr) return void(++counters_.unknown_lid);
   ++counters_.delivered;
   port->receiver(*arrival);
 }

@@ -18,7 +18,7 @@
 #include "wire/ip.h"
 #include "wire/mad.h"
 
-// Tests traffic between two hosts whose packets travel by LIDs, with and without a GRH.
+// Tests traffic between two hosts with packets that have LIDs, with and without a GRH.
 namespace verbena::fabric {
 namespace {
 
@@ -63,7 +63,7 @@ class IbHost {
   std::span<std::byte> memory() { return memory_; }
   hca::Engine& engine() { return engine_; }
 
-  // Returns the address of the other host, from path bits 1 to path bits 0.
+  // Returns the path to the peer, from the second LID of this port to the first LID of the peer.
   link::Address address_to(const IbHost& peer, bool has_grh) const {
     return {.link_layer = LinkLayer::kInfiniband,
             .source = gid_of(number_),
@@ -137,7 +137,7 @@ class IbHost {
     pump();
   }
 
-  // Sends what the engines and the CM have to send, and sets a timer for the next deadline.
+  // Sends all packets of QP1, the engine and the CM, and sets a timer for the next deadline.
   void pump() {
     while (auto output = cm_.poll()) {
       if (const auto* mad = std::get_if<mad::SendMad>(&*output)) {
@@ -155,24 +155,24 @@ class IbHost {
       line_.send(burst_);
     }
     const Time next = std::min(engine_.deadline(), cm_.deadline());
-    if (next >= armed_) return;
-    armed_ = next;
+    if (next >= timer_deadline_) return;
+    timer_deadline_ = next;
     world_.at(next, [this] {
-      armed_ = kNever;
+      timer_deadline_ = kNever;
       engine_.on_timer(world_.now());
       cm_.on_timer(world_.now());
       pump();
     });
   }
 
-  std::vector<link::Address> arrived;  // the addresses of all packets
+  std::vector<link::Address> arrived_addresses;  // the addresses of all received packets
   std::optional<cm::ReqReceived> request;
-  bool accepted = false;     // the active side has got the REP
-  bool established = false;  // the passive side has got the RTU
+  bool accepted = false;     // this host has received a REP
+  bool established = false;  // this host has received an RTU
 
  private:
   void receive(const link::Arrival& arrival) {
-    arrived.push_back(arrival.address);
+    arrived_addresses.push_back(arrival.address);
     if (const auto mad = qp1_.receive(arrival, world_.now())) {
       const auto received = mads_.receive({.path = arrival.address.reversed()}, *mad);
       if (const auto* delivered = std::get_if<mad::Delivered>(&received)) {
@@ -207,21 +207,21 @@ class IbHost {
   std::uint32_t lkey_ = 0;
   std::vector<std::byte> memory_ = std::vector<std::byte>(8192);
   link::Burst burst_;
-  Time armed_ = kNever;
+  Time timer_deadline_ = kNever;
 };
 
-// The parameter tells whether packets have a GRH.
+// Runs each test with packets that have a GRH (the parameter is true) and without a GRH.
 struct InfinibandTest : ::testing::TestWithParam<bool> {
-  // Returns the address as a packet carries it, which is without the GRH's fields if there is no
-  // GRH.
-  static link::Address on_the_wire(link::Address address) {
+  // Returns the address that a receiver reads from a packet.  The GRH's fields are missing in a
+  // packet without a GRH.
+  static link::Address as_received(link::Address address) {
     if (address.has_grh) return address;
     return {.link_layer = LinkLayer::kInfiniband,
             .source_lid = address.source_lid,
             .destination_lid = address.destination_lid,
             .service_level = address.service_level};
   }
-  link::Address to_b() const { return a.address_to(b, GetParam()); }
+  link::Address path_to_b() const { return a.address_to(b, GetParam()); }
   void run() {
     a.pump();
     b.pump();
@@ -233,15 +233,16 @@ struct InfinibandTest : ::testing::TestWithParam<bool> {
   IbHost a{world, line, 1, Lid{0x10}}, b{world, line, 2, Lid{0x20}};
 
  private:
-  // Packets are not corrupted: only a variant CRC would protect the LIDs of a packet with a GRH.
+  // The line does not corrupt packets, because only a variant CRC would protect the LIDs of a
+  // packet with a GRH.
   static sim::Faults faults() { return {.loss = {1, 20}, .duplicate = {1, 20}}; }
 };
 
 TEST_P(InfinibandTest, RcMessageArrivesOnItsPath) {
   const auto from = a.create_qp(hca::QpType::kRc, Qpn{0x11});
   const auto to = b.create_qp(hca::QpType::kRc, Qpn{0x22});
-  a.connect(from, to_b(), Qpn{0x22});
-  b.connect(to, to_b().reversed(), Qpn{0x11});
+  a.connect(from, path_to_b(), Qpn{0x22});
+  b.connect(to, path_to_b().reversed(), Qpn{0x11});
   std::ranges::fill(a.memory(), std::byte{0x5a});
   b.post_receive(to, 5000);
   const hca::Sge data = a.sge(0, 5000);
@@ -250,20 +251,21 @@ TEST_P(InfinibandTest, RcMessageArrivesOnItsPath) {
   ASSERT_EQ(b.poll().size(), 1u);
   ASSERT_EQ(a.poll().size(), 1u);
   EXPECT_TRUE(std::ranges::equal(a.memory().first(5000), b.memory().first(5000)));
-  for (const link::Address& address : b.arrived) EXPECT_EQ(address, on_the_wire(to_b()));
-  ASSERT_FALSE(a.arrived.empty());
-  for (const link::Address& address : a.arrived) {
-    EXPECT_EQ(address, on_the_wire(to_b().reversed()));
+  for (const link::Address& address : b.arrived_addresses)
+    EXPECT_EQ(address, as_received(path_to_b()));
+  ASSERT_FALSE(a.arrived_addresses.empty());
+  for (const link::Address& address : a.arrived_addresses) {
+    EXPECT_EQ(address, as_received(path_to_b().reversed()));
   }
 }
 
-// A port may have many LIDs, but a QP accepts packets from only one LID of its peer.
+// The peer's port may have several LIDs, but a QP accepts packets from only one of them.
 TEST_P(InfinibandTest, RcPacketFromAnotherLidIsDropped) {
   const auto from = a.create_qp(hca::QpType::kRc, Qpn{0x11});
   const auto to = b.create_qp(hca::QpType::kRc, Qpn{0x22});
-  link::Address expected = to_b().reversed();
+  link::Address expected = path_to_b().reversed();
   expected.destination_lid = a.lid();  // packets come from the second LID
-  a.connect(from, to_b(), Qpn{0x22});
+  a.connect(from, path_to_b(), Qpn{0x22});
   b.connect(to, expected, Qpn{0x11});
   const hca::Sge data = a.sge(0, 10);
   ASSERT_TRUE(a.engine().post_send(from, {.sges = {&data, 1}}));
@@ -274,7 +276,7 @@ TEST_P(InfinibandTest, RcPacketFromAnotherLidIsDropped) {
 TEST_P(InfinibandTest, UdReceiverLearnsTheSendersAddress) {
   const auto from = a.create_ud(Qpn{0x11});
   const auto to = b.create_ud(Qpn{0x22});
-  const hca::AhHandle ah = a.create_ah(to_b());
+  const hca::AhHandle ah = a.create_ah(path_to_b());
   std::ranges::fill(a.memory(), std::byte{0x5a});
   const hca::Sge data = a.sge(0, 100);
   std::vector<hca::WorkCompletion> received;
@@ -288,48 +290,48 @@ TEST_P(InfinibandTest, UdReceiverLearnsTheSendersAddress) {
   ASSERT_FALSE(received.empty());
   const hca::WorkCompletion& wc = received.front();
   EXPECT_EQ(wc.source_qpn, Qpn{0x11});
-  EXPECT_EQ(wc.source_lid, to_b().source_lid);
-  EXPECT_EQ(wc.service_level, to_b().service_level);
+  EXPECT_EQ(wc.source_lid, path_to_b().source_lid);
+  EXPECT_EQ(wc.service_level, path_to_b().service_level);
   EXPECT_EQ((wc.flags & hca::wc_flag::kGrh) != 0, GetParam());
   EXPECT_EQ(b.memory()[kGrhBytes], std::byte{0x5a});
   const auto grh = wire::decode_exact<wire::Ipv6Header>(b.memory().first<kGrhBytes>());
-  EXPECT_EQ(grh.source, GetParam() ? to_b().source : Gid{});
-  EXPECT_EQ(grh.destination, GetParam() ? to_b().destination : Gid{});
-  EXPECT_EQ(grh.flow_label, to_b().flow_label);
-  EXPECT_EQ(grh.traffic_class, to_b().traffic_class);
-  EXPECT_EQ(b.arrived.front(), on_the_wire(to_b()));
+  EXPECT_EQ(grh.source, GetParam() ? path_to_b().source : Gid{});
+  EXPECT_EQ(grh.destination, GetParam() ? path_to_b().destination : Gid{});
+  EXPECT_EQ(grh.flow_label, path_to_b().flow_label);
+  EXPECT_EQ(grh.traffic_class, path_to_b().traffic_class);
+  EXPECT_EQ(b.arrived_addresses.front(), as_received(path_to_b()));
 }
 
 TEST_P(InfinibandTest, CmConnectsByLids) {
-  a.connect_by_cm(to_b());
+  a.connect_by_cm(path_to_b());
   run();
   EXPECT_TRUE(a.accepted);
   EXPECT_TRUE(b.established);
   ASSERT_TRUE(b.request.has_value());
-  // The REQ names the path.  If the packet has no GRH, only the REQ names the GIDs.
+  // The REQ contains the path.  If the packet has no GRH, only the REQ contains the GIDs.
   const wire::cm::Path& path = b.request->req.primary_path;
-  EXPECT_EQ(path.local_lid, to_b().source_lid);
-  EXPECT_EQ(path.remote_lid, to_b().destination_lid);
-  EXPECT_EQ(path.sl, to_b().service_level);
+  EXPECT_EQ(path.local_lid, path_to_b().source_lid);
+  EXPECT_EQ(path.remote_lid, path_to_b().destination_lid);
+  EXPECT_EQ(path.sl, path_to_b().service_level);
   EXPECT_EQ(path.subnet_local, !GetParam());
   const link::Address& from = b.request->address.path;
-  EXPECT_EQ(from.source, to_b().destination);
-  EXPECT_EQ(from.destination, to_b().source);
-  EXPECT_EQ(from.source_lid, to_b().destination_lid);
-  EXPECT_EQ(from.destination_lid, to_b().source_lid);
-  ASSERT_FALSE(a.arrived.empty());
-  for (const link::Address& address : a.arrived) {
-    EXPECT_EQ(address, on_the_wire(to_b().reversed()));
+  EXPECT_EQ(from.source, path_to_b().destination);
+  EXPECT_EQ(from.destination, path_to_b().source);
+  EXPECT_EQ(from.source_lid, path_to_b().destination_lid);
+  EXPECT_EQ(from.destination_lid, path_to_b().source_lid);
+  ASSERT_FALSE(a.arrived_addresses.empty());
+  for (const link::Address& address : a.arrived_addresses) {
+    EXPECT_EQ(address, as_received(path_to_b().reversed()));
   }
 }
 
-TEST_P(InfinibandTest, PacketsToAnUnusedLidArriveNowhere) {
-  link::Address nowhere = to_b();
-  nowhere.destination_lid = {0x30};
-  a.connect_by_cm(nowhere);
+TEST_P(InfinibandTest, PacketsToAnUnusedLidAreDropped) {
+  link::Address unused = path_to_b();
+  unused.destination_lid = {0x30};
+  a.connect_by_cm(unused);
   run();
-  EXPECT_GT(line.counters().nowhere, 0u);
-  EXPECT_TRUE(b.arrived.empty());
+  EXPECT_GT(line.counters().unknown_lid, 0u);
+  EXPECT_TRUE(b.arrived_addresses.empty());
   EXPECT_FALSE(a.accepted);
 }
 

@@ -8,7 +8,7 @@
 
 #include "fabric/test_scene.h"
 
-// Tests multicast between whole hosts: checks which programs get the datagrams of a group.
+// Tests multicast between whole hosts: checks which programs receive the datagrams of a group.
 namespace verbena::fabric {
 namespace {
 
@@ -18,7 +18,7 @@ using ::testing::IsEmpty;
 
 const Gid kGroup = wire::ipv4_gid(0xef4d0105);
 
-// Attaches to the group and stores the messages that it receives.
+// Implements a program that attaches a QP to the group, and stores the messages that it receives.
 class Member final : public Program {
  public:
   explicit Member(SimProcess& owner) : sim_process(owner), verbs_(owner) {}
@@ -36,11 +36,11 @@ class Member final : public Program {
         .send_cq = verbs_.cq,
         .recv_cq = verbs_.cq,
         .caps = {.max_send_wr = 8, .max_recv_wr = kReceives, .max_send_sge = 1, .max_recv_sge = 1}};
-    sim_process.expect("create_qp",
-                       sim_process.process().create_qp(
-                           init, sim_process.now(), [this](Result<hca::QpHandle> created) {
-                             ready(sim_process.require("create_qp", created));
-                           }));
+    sim_process.track("create_qp",
+                      sim_process.process().create_qp(
+                          init, sim_process.now(), [this](Result<hca::QpHandle> created) {
+                            on_qp_created(sim_process.require("create_qp", created));
+                          }));
   }
   void on_notice(const process::Notice& notice) override {
     if (!std::holds_alternative<process::CqNotice>(notice)) return;
@@ -48,7 +48,7 @@ class Member final : public Program {
       if (wc.status != hca::WcStatus::kSuccess || wc.opcode != hca::WcOpcode::kReceive) return;
       messages.emplace_back(reinterpret_cast<const char*>(slot(wc.wr_id) + kGrhBytes),
                             wc.byte_len - kGrhBytes);
-      receive(wc.wr_id);
+      post_receive(wc.wr_id);
     });
   }
   void send_text(const std::string& text) {
@@ -66,7 +66,7 @@ class Member final : public Program {
             qp, {.sges = {&sge, 1}, .remote_qpn = Qpn{0xffffff}, .remote_qkey = kQkey, .ah = ah}));
     sim_process.host().pump(sim_process);
   }
-  void leave() {
+  void leave_group() {
     sim_process.require("detach", sim_process.process().detach_multicast(qp, kGroup));
     sim_process.host().pump(sim_process);
   }
@@ -80,28 +80,28 @@ class Member final : public Program {
   static constexpr std::size_t kSlotBytes = 128;
 
   std::byte* slot(std::uint64_t number) { return memory_.data() + number * kSlotBytes; }
-  void receive(std::uint64_t number) {
+  void post_receive(std::uint64_t number) {
     const hca::Sge sge{reinterpret_cast<std::uintptr_t>(slot(number)), kSlotBytes, region_.lkey};
     sim_process.require("post_recv",
                         sim_process.engine().post_recv(qp, {.wr_id = number, .sges = {&sge, 1}}));
   }
-  void ready(hca::QpHandle created) {
+  void on_qp_created(hca::QpHandle created) {
     using namespace hca::attribute;
     qp = created;
-    hca::QpAttributes a;
-    a.qkey = kQkey;
+    hca::QpAttributes attributes;
+    attributes.qkey = kQkey;
     for (const auto& [to, mask] :
          {std::pair(hca::QpState::kInit,
                     kPkeyIndex | hca::attribute::kPort | hca::attribute::kQkey),
           std::pair(hca::QpState::kRtr, 0u), std::pair(hca::QpState::kRts, kSqPsn)}) {
-      a.state = to;
-      sim_process.require("modify_qp",
-                          sim_process.process().modify_qp(qp, a, kState | mask, sim_process.now()));
+      attributes.state = to;
+      sim_process.require("modify_qp", sim_process.process().modify_qp(
+                                           qp, attributes, kState | mask, sim_process.now()));
     }
-    for (std::uint32_t i = 0; i < kReceives; ++i) receive(i);
+    for (std::uint32_t i = 0; i < kReceives; ++i) post_receive(i);
     sim_process.require("arm_cq", sim_process.engine().arm_cq(verbs_.cq, false));
-    sim_process.expect("attach", sim_process.process().attach_multicast(
-                                     qp, kGroup, 0, sim_process.completion_for("attach")));
+    sim_process.track("attach", sim_process.process().attach_multicast(
+                                    qp, kGroup, 0, sim_process.completion_for("attach")));
   }
 
   Verbs verbs_;
@@ -135,12 +135,12 @@ TEST_F(Multicast, ReachesEveryMemberIncludingTheSender) {
 }
 
 TEST_F(Multicast, DoesNotReachAMemberThatHasLeft) {
-  b1_.leave();
+  b1_.leave_group();
   network_.run(1ms);
   send_text(a_, "hello");
   EXPECT_THAT(b1_.messages, IsEmpty());
   EXPECT_THAT(b2_.messages, ElementsAre("hello"));
-  // A sender need not be a member.
+  // The sender of a datagram does not have to be a member.
   send_text(b1_, "farewell");
   EXPECT_THAT(a_.messages, ElementsAre("hello", "farewell"));
 }

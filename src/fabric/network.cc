@@ -59,9 +59,9 @@ void Network::stop_faults() {
   packets_to_lose_.clear();
 }
 
-void Network::report_violation(const std::string& who, const std::string& what) {
-  diagram.note(now(), who + ": " + what);
-  violations_.push_back(who + ": " + what);
+void Network::report_violation(const std::string& reporter, const std::string& what) {
+  diagram.note(now(), reporter + ": " + what);
+  violations_.push_back(reporter + ": " + what);
 }
 
 Host* Network::host_with(const Gid& gid) {
@@ -70,32 +70,32 @@ Host* Network::host_with(const Gid& gid) {
   return found == hosts_.end() ? nullptr : found->get();
 }
 
-bool Network::must_lose(const std::string& name) {
+bool Network::should_lose(const std::string& name) {
   const auto found = packets_to_lose_.find(name);
   if (found == packets_to_lose_.end() || found->second == 0) return false;
   --found->second;
   return true;
 }
 
-void Network::send(Host& from, const std::string& who, link::Burst& burst) {
+void Network::send(Host& from, const std::string& sender, link::Burst& burst) {
   for (const link::Burst::Packet& packet : burst.packets()) {
-    send(from, who, packet.address, burst.datagram(packet));
+    send(from, sender, packet.address, burst.datagram(packet));
   }
   burst.clear();
 }
 
-void Network::send(Host& from, const std::string& who, const link::Address& address,
+void Network::send(Host& from, const std::string& sender, const link::Address& address,
                    std::span<std::byte> datagram) {
-  ++packets;
-  // A packet leaves by the port that has its source address.
+  ++packet_count;
+  // The port of a packet must be the port that has its source address.
   if (from.port_of(address.source) != address.port) {
-    report_violation(who, "a packet leaves by another port than its source address has");
+    report_violation(sender, "a packet has the source address of another port");
   }
   link::seal(address, datagram, 0);
   const auto transport = datagram.first(datagram.size() - link::Burst::kIcrcBytes);
-  const PacketInFlight packet{.who = who,
+  const PacketInFlight packet{.sender = sender,
                               .name = packet_name(transport),
-                              .lost = must_lose(packet_name(transport)),
+                              .lost = should_lose(packet_name(transport)),
                               .address = address,
                               .datagram = datagram};
   if (wire::is_multicast(address.destination)) {
@@ -104,7 +104,7 @@ void Network::send(Host& from, const std::string& who, const link::Address& addr
     }
     return;
   }
-  // Every host has the loopback address, so look for the address on the sender first.
+  // Every host has the loopback address, so the sender is searched first.
   deliver(packet, from,
           from.has_address(address.destination) ? &from : host_with(address.destination));
 }
@@ -117,7 +117,7 @@ void Network::deliver(const PacketInFlight& packet, Host& from, Host* to) {
                        : fate.corrupt              ? "corrupt"
                        : fate.arrivals.size() == 2 ? "twice"
                                                    : "";
-  diagram.arrow(now(), packet.who, packet.name,
+  diagram.arrow(now(), packet.sender, packet.name,
                 to == nullptr ? "nowhere" : to->receiver_name(bth.destination_qpn), remark);
 
   std::vector<std::byte> bytes(packet.datagram.begin(), packet.datagram.end());

@@ -17,9 +17,9 @@
 namespace verbena::fabric {
 
 // Owns everything that the hosts of a run share: virtual time, the wire between them, and the
-// diagram of all events.  One seed decides the whole run.
+// diagram of all events.  One seed determines the whole run.
 //
-// Packets are real: their ICRC is written when they are sent, and checked when they arrive.
+// Packets are real: the sender writes the ICRC, and the receiver checks it.
 class Network {
  public:
   struct Config {
@@ -27,11 +27,11 @@ class Network {
     sim::Faults wire{};
     sim::Faults loopback{.delay_min = std::chrono::microseconds(2),
                          .delay_max = std::chrono::microseconds(2)};
-    // These are the shortest and the longest time for a message between program and agent, a lease
-    // or a route query.
+    // ipc_min and ipc_max are the shortest and the longest time that a message between program and
+    // agent, a lease or a route query takes.
     Duration ipc_min = std::chrono::microseconds(5);
     Duration ipc_max = std::chrono::microseconds(5);
-    bool lanes = false;  // programs use lanes to programs of their host
+    bool lanes = false;  // true: programs use lanes to programs of the same host
   };
 
   explicit Network(const Config& config);
@@ -39,7 +39,7 @@ class Network {
   Network& operator=(const Network&) = delete;
 
   // Adds a host with loopback and one other interface.  That interface has one address: 10.0.0.n or
-  // fd00::n, where n counts the hosts from 1.
+  // fd00::n, where n is 1 for the first host.
   Host& add_host(const std::string& name, bool ipv6 = false);
   // Adds a host with other devices or addresses.
   Host& add_host(const Host::Config& config);
@@ -48,8 +48,8 @@ class Network {
 
   Time now() const { return world.now(); }
   void run(Duration time) { world.run_until(world.now() + time); }
-  // Runs until done() returns true; calls it after each step.  Returns false if that takes longer
-  // than `limit`.
+  // Runs until done() returns true, but at most for the time `limit`.  Calls done() after each
+  // step, and returns its last result.
   bool run_until(auto&& done, Duration limit) {
     const Time end = world.now() + limit;
     while (!done()) {
@@ -58,30 +58,30 @@ class Network {
     return true;
   }
 
-  // Loses the next `count` packets with this name (packet_name.h), whoever sends them.
+  // Drops the next `count` packets with this name (packet_name.h) from any sender.
   void lose(const std::string& name, int count = 1) { packets_to_lose_[name] += count; }
   // Stops all faults, on the wire and within hosts.
   void stop_faults();
   sim::FaultyWire& wire() { return wire_; }
 
-  // Sends the packets of the burst and empties it.  The diagram names `who` as the sender.
-  void send(Host& from, const std::string& who, link::Burst& burst);
+  // Sends the packets of the burst and empties it.  The diagram shows `sender` as their sender.
+  void send(Host& from, const std::string& sender, link::Burst& burst);
   link::Burst& burst() { return burst_; }
 
-  // Reports a violation of a guarantee of the stack: the run has failed.
-  void report_violation(const std::string& who, const std::string& what);
+  // Reports that the stack has violated a guarantee, which means that the run has failed.
+  void report_violation(const std::string& reporter, const std::string& what);
   const std::vector<std::string>& violations() const { return violations_; }
 
   const Config config;
   sim::World world{};
   sim::Diagram diagram{};
-  std::uint64_t packets = 0;
+  std::uint64_t packet_count = 0;
 
  private:
-  void send(Host& from, const std::string& who, const link::Address& address,
+  void send(Host& from, const std::string& sender, const link::Address& address,
             std::span<std::byte> datagram);
   struct PacketInFlight {
-    const std::string& who;
+    const std::string& sender;
     std::string name;
     bool lost;
     const link::Address& address;
@@ -89,7 +89,7 @@ class Network {
   };
   void deliver(const PacketInFlight& packet, Host& from, Host* to);
   Host* host_with(const Gid& gid);
-  bool must_lose(const std::string& name);
+  bool should_lose(const std::string& name);
 
   Random random_;
   sim::FaultyWire wire_;

@@ -7,7 +7,7 @@
 namespace verbena::fabric {
 namespace {
 
-// These are the full names of vol1 12.6.
+// Returns the full name of a CM message in vol1 12.6.
 const char* cm_name(wire::cm::AttributeId id) {
   using enum wire::cm::AttributeId;
   switch (id) {

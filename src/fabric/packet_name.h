@@ -4,10 +4,10 @@
 #include <span>
 #include <string>
 
-// Names packets for a diagram: "ConnectRequest", "SEND first", "READ request", "ACK".
+// Gives names to packets for a diagram: "ConnectRequest", "SEND first", "READ request", "ACK".
 namespace verbena::fabric {
 
-// Names the packet.  `transport` is BTH to pad.
+// Returns the name of a packet.  `transport` is the packet from BTH to pad.
 std::string packet_name(std::span<const std::byte> transport);
 
 }  // namespace verbena::fabric

@@ -11,7 +11,7 @@ void Verbs::open() {
   sim_process_.require("arm_cq", sim_process_.engine().arm_cq(cq, false));
 }
 
-// Nothing uses these objects any more; otherwise the calls would fail with kBusy.
+// The calls fail with kBusy if an object still uses the CQ or the PD.
 void Verbs::close() {
   if (!is_open()) return;
   sim_process_.require("destroy_cq", sim_process_.engine().destroy_cq(cq));

@@ -13,8 +13,9 @@
 #include "process/process.h"
 #include "rdmacm/types.h"
 
-// Implements two programs that do what rping does, as state machines over a Process.  They react to
-// notices and completions, check every byte, and report violations of the stack's guarantees.
+// Implements two programs that do the same as rping.  They are state machines that react to the
+// notices and completions of a Process.  They check every byte, and report violations of the
+// stack's guarantees.
 namespace verbena::fabric {
 
 // Owns the objects that both programs need: a protection domain and one CQ for all endpoints.
@@ -24,18 +25,18 @@ class Verbs {
   void open();
   void close();
   bool is_open() const { return static_cast<bool>(pd); }
-  // Calls on_completion() for every completion, and arms the CQ again.
+  // Calls on_completion() for every completion, and arms the CQ for the next ones.
   void poll(auto&& on_completion) {
-    bool armed = false;
+    bool is_armed = false;
     for (;;) {
       std::array<hca::WorkCompletion, 16> completions{};
       const unsigned count =
           sim_process_.require("poll_cq", sim_process_.engine().poll_cq(cq, completions));
       for (unsigned i = 0; i < count; ++i) on_completion(completions[i]);
       if (count != 0) continue;
-      if (armed) return;
+      if (is_armed) return;
       sim_process_.require("arm_cq", sim_process_.engine().arm_cq(cq, false));
-      armed = true;
+      is_armed = true;
     }
   }
 
@@ -46,7 +47,7 @@ class Verbs {
   SimProcess& sim_process_;
 };
 
-// Counts the events of one connection, as one side received them.
+// Counts the events that one side has received for one connection.
 struct Outcome {
   std::uint32_t established = 0;
   std::uint32_t disconnected = 0;
@@ -55,12 +56,12 @@ struct Outcome {
   std::uint32_t device_removed = 0;
   std::int32_t status = 0;  // the status of the last event
   void count(const rdmacm::Event& event);
-  bool over() const { return disconnected + rejected + unreachable + device_removed > 0; }
+  bool has_ended() const { return disconnected + rejected + unreachable + device_removed > 0; }
 };
 
 // Describes an operation of a client on its connection.
 struct Operation {
-  enum class Kind : std::uint8_t { kSend, kWrite, kRead } kind{};  // the server echoes a SEND
+  enum class Kind : std::uint8_t { kSend, kWrite, kRead } kind{};  // the server echoes each SEND
   std::uint32_t bytes = 0;
 };
 
@@ -70,7 +71,7 @@ class Client final : public Program {
   enum class State : std::uint8_t {
     kStarting,
     kResolvingAddress,
-    kMakingQp,
+    kCreatingQp,
     kConnecting,
     kWorking,
     kDisconnecting,
@@ -79,10 +80,10 @@ class Client final : public Program {
   struct Config {
     rdmacm::SocketAddress server{};
     std::vector<Operation> operations{};  // a READ reads the data of the last WRITE before it
-    std::uint32_t window = 1;             // the most operations pending at a time
-    bool server_disconnects = false;      // after the last SEND, which must be the last operation
+    std::uint32_t window = 1;             // the maximum number of pending operations
+    bool server_disconnects = false;      // after the last operation, which must be a SEND
     std::uint64_t salt = 0;
-    rdmacm::SocketAddress source{};  // family 0: any
+    rdmacm::SocketAddress source{};  // with family 0, the stack chooses the source
   };
 
   Client(SimProcess& sim_process, Config config);
@@ -92,30 +93,30 @@ class Client final : public Program {
   State state() const { return state_; }
   const Outcome& outcome() const { return outcome_; }
   bool finished() const { return state_ == State::kDone; }
-  // Returns true if all operations were carried out.
+  // Returns true if all operations have completed.
   bool succeeded() const { return completed_ == config_.operations.size(); }
   SimProcess& sim_process() { return sim_process_; }
-  // Returns the number of device-fatal notices.
-  std::uint32_t device_fatal() const { return device_fatal_; }
+  // Returns the number of IBV_EVENT_DEVICE_FATAL notices.
+  std::uint32_t device_fatal_count() const { return device_fatal_count_; }
   // Returns the time of the event that ended the connection.
-  Time ended_at() const { return ended_; }
+  Time ended_at() const { return ended_at_; }
   // Returns the time of the connect() call.
-  Time connect_called_at() const { return connect_called_; }
-  // Returns the port from which it connects, once it has resolved the server's address.
+  Time connect_called_at() const { return connect_called_at_; }
+  // Returns the port of the connection.  It is known after the server's address is resolved.
   PortId port() const { return port_; }
-  // Returns the events of ports, in order.
+  // Returns all events of ports, in the order of their arrival.
   const std::vector<process::AsyncNotice>& port_events() const { return port_events_; }
 
  private:
-  void on_cm(const rdmacm::Event& event);
-  void make_qp();
+  void on_cm_event(const rdmacm::Event& event);
+  void create_qp();
   void connect(hca::QpHandle qp);
-  void advance();
-  void begin(std::uint32_t operation);
+  void start_operations();
+  void start_operation(std::uint32_t operation);
   void on_completion(const hca::WorkCompletion& completion);
   void on_echo(const RcEndpoint::CompletedRequest& request);
   void check_read(std::uint32_t operation);
-  void part_done(std::uint32_t operation);
+  void complete_part(std::uint32_t operation);
   void disconnect();
   void finish();
   std::uint64_t salt_of(std::uint32_t operation) const {
@@ -130,15 +131,15 @@ class Client final : public Program {
   std::optional<RcEndpoint> endpoint_{};
   RemoteMemory server_memory_{};
   Outcome outcome_{};
-  Time connect_called_{};
-  Time ended_{};
-  std::uint32_t device_fatal_ = 0;
+  Time connect_called_at_{};
+  Time ended_at_{};
+  std::uint32_t device_fatal_count_ = 0;
   PortId port_{};
   std::vector<process::AsyncNotice> port_events_{};
 
-  std::uint32_t next_ = 0;                            // the next operation
-  std::map<std::uint32_t, std::uint32_t> pending_{};  // parts that are not done, by operation
-  std::deque<std::uint32_t> echoes_{};                // SENDs whose echo has not come
+  std::uint32_t next_ = 0;                            // the next operation to start
+  std::map<std::uint32_t, std::uint32_t> pending_{};  // the missing parts of each operation
+  std::deque<std::uint32_t> echoes_{};                // SENDs whose echo has not arrived
   std::uint32_t completed_ = 0;
 };
 
@@ -147,7 +148,7 @@ class Server final : public Program {
  public:
   enum class State : std::uint8_t { kStarting, kBinding, kListening, kDone };
   // Names the state of one connection.
-  enum class PeerState : std::uint8_t { kMakingQp, kAccepting, kConnected, kDisconnecting };
+  enum class PeerState : std::uint8_t { kCreatingQp, kAccepting, kConnected, kDisconnecting };
   struct Config {
     rdmacm::SocketAddress address{};
     std::uint32_t clients = 1;  // the server ends after this number of connections
@@ -162,20 +163,19 @@ class Server final : public Program {
   bool finished() const { return state_ == State::kDone; }
   // Returns the outcomes of connections that have ended.
   const std::vector<Outcome>& outcomes() const { return outcomes_; }
-  // Returns the ports by which requests have come, in order.
+  // Returns the port of each connection request, in the order of their arrival.
   const std::vector<PortId>& ports() const { return ports_; }
   SimProcess& sim_process() { return sim_process_; }
 
  private:
-  std::vector<PortId> ports_{};
   struct Peer {
-    PeerState state = PeerState::kMakingQp;
+    PeerState state = PeerState::kCreatingQp;
     std::unique_ptr<RcEndpoint> endpoint{};
-    std::uint32_t remaining_sends = 0;  // SENDs of the client that are still to come
-    bool server_disconnects = false;    // disconnect after the last SEND
-    std::uint32_t echoes = 0;           // echoes that were posted but have not completed
+    std::uint32_t remaining_sends = 0;  // SENDs of the client that have not arrived
+    bool server_disconnects = false;    // true: disconnect after the last SEND
+    std::uint32_t pending_echoes = 0;   // echoes that were posted but have not completed
     std::uint32_t next_out = 0;
-    bool making_qp = true;
+    bool is_creating_qp = true;
     Outcome outcome{};
   };
 
@@ -197,6 +197,7 @@ class Server final : public Program {
   std::map<std::uint32_t, process::ConnectionHandle> peer_of_endpoint_{};
   std::uint32_t next_endpoint_ = 1;
   std::vector<Outcome> outcomes_{};
+  std::vector<PortId> ports_{};
 };
 
 }  // namespace verbena::fabric

@@ -45,7 +45,7 @@ hca::QpInit RcEndpoint::qp_init(hca::PdHandle pd, hca::CqHandle cq, std::uint8_t
 }
 
 void RcEndpoint::close() {
-  if (!drained()) sim_process_.report_violation("requests that never completed");
+  if (!is_drained()) sim_process_.report_violation("requests that never completed");
   if (qp_) {
     if (const auto result = sim_process_.process().destroy_qp(qp_, sim_process_.now()); !result)
       sim_process_.report_violation("destroy_qp");
@@ -60,7 +60,7 @@ std::span<std::byte> RcEndpoint::slot(Area area, std::uint32_t index) {
   return std::span(memory_).subspan(offset_of(area, index), kSlotBytes);
 }
 
-// The peer addresses the region from 0.
+// The region is registered with the virtual address 0, so an offset in it is its address.
 RemoteMemory RcEndpoint::exposed_memory() const { return {.address = 0, .r_key = region_.rkey}; }
 
 std::uint64_t RcEndpoint::slot_address(std::uint64_t base, Area area, std::uint32_t index) {
@@ -90,13 +90,13 @@ void RcEndpoint::post_send(std::uint32_t index, std::uint32_t bytes) {
   post({.opcode = hca::WrOpcode::kSend, .sges = {&memory_sge, 1}}, index, bytes);
 }
 
-void RcEndpoint::post_rdma(hca::WrOpcode opcode, std::uint32_t index, std::uint32_t remote,
+void RcEndpoint::post_rdma(hca::WrOpcode opcode, std::uint32_t index, std::uint32_t remote_slot,
                            std::uint32_t bytes, const RemoteMemory& memory) {
   const Area area = opcode == hca::WrOpcode::kRead ? Area::kReadBack : Area::kOut;
   const hca::Sge memory_sge = sge(area, index, bytes);
   post({.opcode = opcode,
         .sges = {&memory_sge, 1},
-        .remote_address = slot_address(memory.address, Area::kExposed, remote),
+        .remote_address = slot_address(memory.address, Area::kExposed, remote_slot),
         .r_key = memory.r_key},
        index, bytes);
 }

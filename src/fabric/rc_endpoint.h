@@ -21,28 +21,29 @@ struct RemoteMemory {
 // Owns a program's end of a connection: a QP, registered memory, and the requests that were posted
 // but have not completed.
 //
-// The memory has four areas of kSlots slots: kIn for receives, kOut for data to send or write,
-// kReadBack for data read from the peer, kExposed for the peer to read and write.
+// The memory has four areas of kSlots slots.  Receives use kIn.  SENDs and WRITEs take their data
+// from kOut.  READs put the peer's data into kReadBack.  The peer reads and writes kExposed.
 //
-// Invariant: each request completes exactly once, in the order of its queue, and fails only after
-// the connection is broken.  If that does not hold, the endpoint reports a violation.
+// Invariant: each request completes exactly once, in the order of its queue, and no request
+// succeeds after another one has failed.  If this does not hold, the endpoint reports a violation.
 class RcEndpoint {
  public:
   enum class Area : std::uint8_t { kIn, kOut, kReadBack, kExposed };
   static constexpr std::uint32_t kSlots = 24;
   static constexpr std::uint32_t kSlotBytes = 4096;
-  static constexpr std::uint32_t kReceives = 4;  // this number of receives is always posted
+  static constexpr std::uint32_t kReceives = 4;  // the number of receives that are always posted
 
-  // `number` identifies the endpoint within its program; wr_ids contain it.
+  // `number` identifies the endpoint within its program.  Each wr_id contains the number.
   RcEndpoint(SimProcess& sim_process, hca::PdHandle pd, std::uint32_t number);
   RcEndpoint(const RcEndpoint&) = delete;
   RcEndpoint& operator=(const RcEndpoint&) = delete;
 
-  // Returns the parameters of its QP on the device.  Call attach() when the QP is created.
+  // Returns the parameters for creating the QP of this endpoint on a device.  The caller passes the
+  // new QP to attach().
   hca::QpInit qp_init(hca::PdHandle pd, hca::CqHandle cq, std::uint8_t device) const;
   void attach(hca::QpHandle qp) { qp_ = qp; }
   hca::QpHandle qp() const { return qp_; }
-  // Frees the QP and the memory.  REQUIRES: all posted requests have completed.
+  // Destroys the QP and deregisters the memory.  REQUIRES: all posted requests have completed.
   void close();
 
   std::span<std::byte> slot(Area area, std::uint32_t index);
@@ -52,14 +53,14 @@ class RcEndpoint {
   void post_receives();
   void post_receive(std::uint32_t index);
   void post_send(std::uint32_t index, std::uint32_t bytes);
-  // Transfers between slot `index` of kOut or kReadBack here and slot `remote` of the peer's
-  // kExposed.
-  void post_rdma(hca::WrOpcode opcode, std::uint32_t index, std::uint32_t remote,
+  // Posts a WRITE from slot `index` of kOut, or a READ into slot `index` of kReadBack.  The data of
+  // the peer is in slot `remote_slot` of its kExposed.
+  void post_rdma(hca::WrOpcode opcode, std::uint32_t index, std::uint32_t remote_slot,
                  std::uint32_t bytes, const RemoteMemory& memory);
 
   // Describes a completed request.
   struct CompletedRequest {
-    hca::WrOpcode opcode{};  // of the posted request; receives have none
+    hca::WrOpcode opcode{};  // the opcode of the posted request; unused for a receive
     bool is_receive = false;
     bool succeeded = false;
     std::uint32_t index = 0;
@@ -68,12 +69,13 @@ class RcEndpoint {
   static std::uint32_t endpoint_of(std::uint64_t wr_id) {
     return static_cast<std::uint32_t>(wr_id >> 32);
   }
-  // Finds and removes the request that has completed.  If there is none, reports a violation and
-  // returns nothing.
+  // Finds and removes the posted request that has completed.  Without such a request, reports a
+  // violation and returns nullopt.
   std::optional<CompletedRequest> find_completed(const hca::WorkCompletion& completion);
-  bool drained() const { return sends_.empty() && receives_.empty(); }
+  bool is_drained() const { return sends_.empty() && receives_.empty(); }
 
-  // Fills a message with a pattern, or checks for it.  The salt differs for each message.
+  // fill() writes a pattern to a message, and is_filled() checks the pattern.  Each message has its
+  // own salt, which determines the pattern.
   static void fill(std::span<std::byte> bytes, std::uint64_t salt);
   static bool is_filled(std::span<const std::byte> bytes, std::uint64_t salt);
 
@@ -95,7 +97,7 @@ class RcEndpoint {
   std::uint32_t next_wr_ = 0;
   std::deque<PostedRequest> sends_{};
   std::deque<PostedRequest> receives_{};
-  bool failed_ = false;  // a request has failed, so all later ones must fail
+  bool failed_ = false;  // true after a request has failed, so all later requests must fail
 };
 
 }  // namespace verbena::fabric

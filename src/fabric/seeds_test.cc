@@ -10,9 +10,9 @@
 
 #include "fabric/test_scene.h"
 
-// Runs simulations in which one seed decides hosts, programs, load and every fault.  During a run
-// the programs check each byte, completion and event.  Then the faults stop, and everything must
-// end.
+// Runs simulations in which one seed determines hosts, programs, load and every fault.  During a
+// run the programs check each byte, completion and event.  Then the faults stop.  All connections
+// must end, and all resources must be freed.
 namespace verbena::fabric {
 namespace {
 
@@ -24,7 +24,7 @@ struct Plan {
   bool ipv6 = false;
   std::uint32_t hosts = 2;
   struct PlannedClient {
-    std::uint32_t host = 0;  // the index of its host; the server is on the first one
+    std::uint32_t host = 0;  // the index of the client's host; the server is on host 0
     Duration start_delay{};
     Client::Config config{};
   };
@@ -34,19 +34,19 @@ struct Plan {
 
 std::vector<Operation> operations(Random& random) {
   std::vector<Operation> all(1 + random.below(RcEndpoint::kSlots));
-  bool written = false;
+  bool has_write = false;
   for (Operation& operation : all) {
     operation.kind = static_cast<Operation::Kind>(random.below(3));
-    if (operation.kind == Operation::Kind::kRead && !written)
+    if (operation.kind == Operation::Kind::kRead && !has_write)
       operation.kind = Operation::Kind::kWrite;
-    written = written || operation.kind == Operation::Kind::kWrite;
+    has_write = has_write || operation.kind == Operation::Kind::kWrite;
     const std::uint64_t max = random.chance({1, 3}) ? RcEndpoint::kSlotBytes : 600;
     operation.bytes = static_cast<std::uint32_t>(1 + random.below(max));
   }
   return all;
 }
 
-sim::Faults faults(Random& random, bool corrupt) {
+sim::Faults faults(Random& random, bool corrupts) {
   using std::chrono::microseconds;
   const auto percent = [&](std::uint64_t max) {
     return Ratio{static_cast<std::uint32_t>(random.below(max + 1)), 100};
@@ -55,7 +55,7 @@ sim::Faults faults(Random& random, bool corrupt) {
           .delay_max = 5us + microseconds(random.below(80)),
           .loss = percent(20),
           .duplicate = percent(10),
-          .corrupt = corrupt ? percent(5) : Ratio{}};
+          .corrupt = corrupts ? percent(5) : Ratio{}};
 }
 
 Plan plan(std::uint64_t seed) {
@@ -65,8 +65,9 @@ Plan plan(std::uint64_t seed) {
   new_plan.faulty = !random.chance({1, 10});
   new_plan.ipv6 = random.chance({1, 2});
   if (new_plan.faulty) {
-    // Only the packets of IPv6 are corrupted.  With IPv4 one in 65,536 would pass, because the
-    // receiver's socket does not report the identification, which the ICRC covers.
+    // Only IPv6 packets are corrupted, because the check of the ICRC is weaker with IPv4: it
+    // accepts one corrupt packet in 65,536.  The ICRC covers the IPv4 identification, which sockets
+    // do not report.
     new_plan.network.wire = faults(random, new_plan.ipv6);
     if (random.chance({1, 2})) new_plan.network.loopback = faults(random, new_plan.ipv6);
   }
@@ -78,7 +79,7 @@ Plan plan(std::uint64_t seed) {
   for (Plan::PlannedClient& client : new_plan.clients) {
     client.host = static_cast<std::uint32_t>(random.below(new_plan.hosts));
     client.start_delay = microseconds(100 + random.below(500));
-    client.config = {.server = at(1, new_plan.ipv6),
+    client.config = {.server = server_address(1, new_plan.ipv6),
                      .operations = operations(random),
                      .window = static_cast<std::uint32_t>(1 + random.below(6)),
                      .salt = random.next32()};
@@ -108,9 +109,9 @@ class OneRun {
     if (errors_.empty()) kill_programs();
     for (const std::string& violation : network_.violations()) errors_.push_back(violation);
     ++totals.runs;
-    totals.packets += network_.packets;
+    totals.packets += network_.packet_count;
     totals.clients += clients_.size();
-    totals.broken += broken_;
+    totals.broken += broken_count_;
     totals.longest_us =
         std::max(totals.longest_us, static_cast<std::uint64_t>(finish_time_.count() / 1000));
     for (const auto& host : network_.hosts()) totals.corrupt += host->counters().wrong_icrc;
@@ -119,15 +120,16 @@ class OneRun {
   const std::string& diagram() const { return network_.diagram.text(); }
 
  private:
-  void check(bool good, const char* what) {
-    if (!good) errors_.push_back(what);
+  // Adds the error if the condition is false.
+  void check(bool condition, const char* error) {
+    if (!condition) errors_.push_back(error);
   }
 
   void add_programs() {
     constexpr const char* kNames[] = {"a", "b", "c"};
     for (std::uint32_t i = 0; i < plan_.hosts; ++i) network_.add_host(kNames[i], plan_.ipv6);
     server_ = &network_.hosts()[0]->run<Server>(
-        "server", Server::Config{.address = any(plan_.ipv6),
+        "server", Server::Config{.address = any_address(plan_.ipv6),
                                  .clients = static_cast<std::uint32_t>(plan_.clients.size())});
     int number = 0;
     for (const Plan::PlannedClient& client : plan_.clients) {
@@ -138,9 +140,9 @@ class OneRun {
     }
   }
 
-  // Returns true if all clients have finished.  The server may still run: it waits for ever for a
-  // client that has not reached it.
-  bool over() const {
+  // Returns true if all clients and all connections of the server have finished.  The server itself
+  // may still run, because it also waits for clients whose requests have not arrived.
+  bool all_have_ended() const {
     if (clients_.size() < plan_.clients.size()) return false;
     const bool clients = std::ranges::all_of(clients_, [](Client* c) { return c->finished(); });
     return clients && server_->peers().empty();
@@ -148,38 +150,39 @@ class OneRun {
 
   void run_clients() {
     constexpr Duration kLimit = 90s;
-    if (!network_.run_until([&] { return over(); }, plan_.fault_duration)) {
+    if (!network_.run_until([&] { return all_have_ended(); }, plan_.fault_duration)) {
       network_.stop_faults();
-      check(network_.run_until([&] { return over(); }, kLimit), "not all clients finish");
+      check(network_.run_until([&] { return all_have_ended(); }, kLimit), "not all clients finish");
     }
     network_.stop_faults();
     finish_time_ = network_.now().time_since_epoch();
-    network_.run(kLimit);  // lets late repeats and duplicates arrive
+    network_.run(kLimit);  // delayed retries and duplicates arrive during this time
   }
 
   void check_outcomes() {
     for (Client* client : clients_) {
       const Outcome& outcome = client->outcome();
-      const bool complete = client->succeeded() && outcome.established == 1 &&
-                            outcome.disconnected == 1 &&
-                            outcome.rejected + outcome.unreachable == 0;
-      if (!complete) ++broken_;
-      check(complete || plan_.faulty, "a client failed without a fault");
+      const bool is_complete = client->succeeded() && outcome.established == 1 &&
+                               outcome.disconnected == 1 &&
+                               outcome.rejected + outcome.unreachable == 0;
+      if (!is_complete) ++broken_count_;
+      check(is_complete || plan_.faulty, "a client failed without a fault");
       check(outcome.established == 0 || outcome.disconnected == 1, "ESTABLISHED, not DISCONNECTED");
-      check(client->sim_process().engine().qp_count() == 0, "a client's QP is left");
+      check(client->sim_process().engine().qp_count() == 0, "a client's QP was not destroyed");
     }
     for (const Outcome& outcome : server_->outcomes()) {
-      const bool complete = outcome.established == 1 && outcome.disconnected == 1;
-      check(complete || plan_.faulty, "a connection of the server failed without a fault");
+      const bool is_complete = outcome.established == 1 && outcome.disconnected == 1;
+      check(is_complete || plan_.faulty, "a connection of the server failed without a fault");
       check(outcome.established == outcome.disconnected,
             "the server: ESTABLISHED, not DISCONNECTED");
     }
-    check(server_->sim_process().engine().qp_count() == 0, "a server's QP is left");
+    check(server_->sim_process().engine().qp_count() == 0, "a server's QP was not destroyed");
     for (const auto& host : network_.hosts()) {
       check(host->node_counter("qp1_drop_unknown_qp") == 0, "a node received a data packet");
-      check(host->counters().to_nobody == 0 || plan_.faulty, "packets to nobody without a fault");
-      const bool listens = host == network_.hosts()[0] && !server_->finished();
-      check(host->node().ids() == (listens ? 1u : 0u), "ids are left");
+      check(host->counters().without_receiver == 0 || plan_.faulty,
+            "a packet had no receiver without a fault");
+      const bool is_listening = host == network_.hosts()[0] && !server_->finished();
+      check(host->node().ids() == (is_listening ? 1u : 0u), "ids were not destroyed");
     }
   }
 
@@ -189,7 +192,7 @@ class OneRun {
     network_.run(90s);
     for (const auto& host : network_.hosts()) {
       check(host->node().idle(), "a node is not idle");
-      check(host->used_range_count() == 0, "ranges are not free");
+      check(host->used_range_count() == 0, "a range was not freed");
     }
     check(network_.world.idle(), "events are still pending");
   }
@@ -199,7 +202,7 @@ class OneRun {
   Server* server_ = nullptr;
   std::vector<Client*> clients_{};
   std::vector<std::string> errors_{};
-  std::uint64_t broken_ = 0;
+  std::uint64_t broken_count_ = 0;
   Duration finish_time_{};
 };
 
@@ -219,7 +222,8 @@ TEST(FabricSim, KeepsItsGuaranteesDespiteAnyNetworkFaults) {
       static_cast<unsigned long long>(totals.clients),
       static_cast<unsigned long long>(totals.broken),
       static_cast<unsigned long long>(totals.longest_us));
-  // Eight losses in a row are rare.  If many connections break, the network is not the cause.
+  // The network breaks a connection only by eight losses in a row, which are rare.  If many
+  // connections break, the stack is the cause.
   EXPECT_LE(totals.broken * 200, totals.clients + 200);
 }
 

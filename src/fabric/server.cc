@@ -17,20 +17,20 @@ Server::Server(SimProcess& sim_process, const Config& config)
 void Server::start() {
   verbs_.open();
   const auto on_bound = [this](Result<ipc::Bound> result) {
-    if (!result) return sim_process_.add_refusal("bind", result.error());
-    sim_process_.expect("listen",
-                        sim_process_.process().listen(listener_, kBacklog, [this](auto listening) {
-                          if (!listening)
-                            return sim_process_.add_refusal("listen", listening.error());
-                          state_ = State::kListening;
-                        }));
+    if (!result) return sim_process_.add_failed_call("bind", result.error());
+    sim_process_.track("listen",
+                       sim_process_.process().listen(listener_, kBacklog, [this](auto listening) {
+                         if (!listening)
+                           return sim_process_.add_failed_call("listen", listening.error());
+                         state_ = State::kListening;
+                       }));
   };
   const auto id = sim_process_.process().create_id(rdmacm::kPortSpaceTcp,
                                                    std::to_underlying(hca::QpType::kRc), 0);
-  if (!id) return sim_process_.add_refusal("create_id", id.error());
+  if (!id) return sim_process_.add_failed_call("create_id", id.error());
   listener_ = *id;
   state_ = State::kBinding;
-  sim_process_.expect("bind", sim_process_.process().bind(listener_, config_.address, on_bound));
+  sim_process_.track("bind", sim_process_.process().bind(listener_, config_.address, on_bound));
 }
 
 std::vector<Server::PeerState> Server::peers() const {
@@ -65,9 +65,9 @@ void Server::on_request(const process::CmNotice& notice) {
   peer.endpoint = std::make_unique<RcEndpoint>(sim_process_, verbs_.pd, number);
   peer_of_endpoint_[number] = id;
   auto on_created = [this, id](Result<hca::QpHandle> qp) {
-    peers_.at(id).making_qp = false;
+    peers_.at(id).is_creating_qp = false;
     if (qp) return accept(id, *qp);
-    sim_process_.add_refusal("create_qp", qp.error());
+    sim_process_.add_failed_call("create_qp", qp.error());
   };
   const PortId port = notice.event.path.address.port;
   ports_.push_back(port);
@@ -76,28 +76,30 @@ void Server::on_request(const process::CmNotice& notice) {
   if (auto* result = std::get_if<Result<hca::QpHandle>>(&started)) {
     on_created(*result);
   } else {
-    sim_process_.expect("create_qp", std::move(started));
+    sim_process_.track("create_qp", std::move(started));
   }
 }
 
 void Server::accept(process::ConnectionHandle id, hca::QpHandle qp) {
   Peer& peer = peers_.at(id);
   peer.endpoint->attach(qp);
-  if (peer.outcome.over()) return destroy_finished_peers();  // the client has given up meanwhile
+  if (peer.outcome.has_ended())
+    return destroy_finished_peers();  // the client gave up while the QP was created
   sim_process_.require("set_qp", sim_process_.process().set_qp(id, qp, sim_process_.now()));
   peer.endpoint->post_receives();
   rdmacm::ConnParam param{
       .responder_resources = 0xff, .initiator_depth = 0xff, .rnr_retry_count = 7};
   write_memory(param, peer.endpoint->exposed_memory());
   peer.state = PeerState::kAccepting;
-  sim_process_.expect("accept",
-                      sim_process_.process().accept(id, param, sim_process_.now(),
-                                                    sim_process_.completion_for("accept")));
+  sim_process_.track("accept",
+                     sim_process_.process().accept(id, param, sim_process_.now(),
+                                                   sim_process_.completion_for("accept")));
 }
 
 void Server::on_peer(process::ConnectionHandle id, const rdmacm::Event& event) {
   const auto found = peers_.find(id);
-  if (found == peers_.end()) return sim_process_.report_violation("an event of an id that is gone");
+  if (found == peers_.end())
+    return sim_process_.report_violation("an event of an id that was destroyed");
   Peer& peer = found->second;
   peer.outcome.count(event);
   sim_process_.note(event);
@@ -120,47 +122,48 @@ void Server::on_completion(const hca::WorkCompletion& completion) {
   const auto request = peer.endpoint->find_completed(completion);
   if (!request) return;
   if (!request->succeeded) {
-    const bool allowed = completion.status == hca::WcStatus::kFlushed ||
-                         completion.status == hca::WcStatus::kRetryExceeded;
-    if (!allowed)
+    const bool is_allowed = completion.status == hca::WcStatus::kFlushed ||
+                            completion.status == hca::WcStatus::kRetryExceeded;
+    if (!is_allowed)
       sim_process_.report_violation(std::string("completion: ") +
                                     hca::to_string(completion.status));
     return disconnect(owner->second, peer);
   }
   if (request->is_receive) return echo(peer, *request);
-  --peer.echoes;
-  const bool last = peer.server_disconnects && peer.remaining_sends == 0 && peer.echoes == 0;
-  if (last) disconnect(owner->second, peer);
+  --peer.pending_echoes;
+  const bool is_last_echo =
+      peer.server_disconnects && peer.remaining_sends == 0 && peer.pending_echoes == 0;
+  if (is_last_echo) disconnect(owner->second, peer);
 }
 
 void Server::echo(Peer& peer, const RcEndpoint::CompletedRequest& request) {
   if (peer.remaining_sends == 0)
-    return sim_process_.report_violation("more messages than were sent");
+    return sim_process_.report_violation("more SENDs than the client has announced");
   --peer.remaining_sends;
   const auto in = peer.endpoint->slot(RcEndpoint::Area::kIn, request.index).first(request.bytes);
   std::ranges::copy(in, peer.endpoint->slot(RcEndpoint::Area::kOut, peer.next_out).begin());
   peer.endpoint->post_receive(request.index);
   peer.endpoint->post_send(peer.next_out++, request.bytes);
-  ++peer.echoes;
+  ++peer.pending_echoes;
 }
 
-// ---- the end ------------------------------------------------------------------------------------
+// ---- disconnecting ------------------------------------------------------------------------------
 
 void Server::disconnect(process::ConnectionHandle id, Peer& peer) {
   if (peer.state == PeerState::kDisconnecting) return;
-  // A connection that was never established needs no disconnect.
-  if (peer.outcome.over() && peer.outcome.disconnected == 0) return;
+  // A connection that has ended without a DISCONNECTED event needs no disconnect.
+  if (peer.outcome.has_ended() && peer.outcome.disconnected == 0) return;
   peer.state = PeerState::kDisconnecting;
-  sim_process_.expect("disconnect",
-                      sim_process_.process().disconnect(id, sim_process_.now(),
-                                                        sim_process_.completion_for("disconnect")));
+  sim_process_.track("disconnect",
+                     sim_process_.process().disconnect(id, sim_process_.now(),
+                                                       sim_process_.completion_for("disconnect")));
 }
 
-// Destroys connections that are over and whose requests have all completed.
+// Destroys the connections that have ended, if all of their requests have completed.
 void Server::destroy_finished_peers() {
   for (auto at = peers_.begin(); at != peers_.end();) {
     auto& [id, peer] = *at;
-    if (!peer.outcome.over() || peer.making_qp || !peer.endpoint->drained()) {
+    if (!peer.outcome.has_ended() || peer.is_creating_qp || !peer.endpoint->is_drained()) {
       ++at;
       continue;
     }

@@ -21,14 +21,15 @@ namespace verbena::fabric {
 
 class Host;
 
+// Simulates the shared memory of a lane.
 struct alignas(4096) LanePages {
   std::array<std::byte, link::Lane::kBytes> bytes{};
 };
 using LaneMemory = std::shared_ptr<LanePages>;
 
-// Programs on a host derive from Program.  They react to notices of their process.  The host makes
-// one call at a time.  When the call returns, the host carries out the requests that the program
-// has made.
+// Program is the base class of the programs on a host.  They react to the notices of their process.
+// The host makes one call at a time.  When the call returns, the host carries out the requests that
+// the program has made.
 class Program {
  public:
   Program() = default;
@@ -36,7 +37,7 @@ class Program {
   Program& operator=(const Program&) = delete;
   virtual ~Program() = default;
 
-  virtual void start() = 0;  // called when the agent has said Welcome
+  virtual void start() = 0;  // the host calls start() when the agent's Welcome has arrived
   virtual void on_notice(const process::Notice& notice) = 0;
 };
 
@@ -53,10 +54,10 @@ class SimProcess {
     std::uint64_t events = 0;
     friend bool operator==(const Traffic&, const Traffic&) = default;
   };
-  struct Refusal {
-    std::string what{};
+  struct FailedCall {
+    std::string call{};
     Errc code{};
-    friend bool operator==(const Refusal&, const Refusal&) = default;
+    friend bool operator==(const FailedCall&, const FailedCall&) = default;
   };
 
   SimProcess(Host& host, Id id, std::string name, Random random);
@@ -70,7 +71,7 @@ class SimProcess {
   hca::Engine& engine() { return process_.engine(); }
   Time now() const;
 
-  // Reports that the stack has violated a guarantee: the run has failed.
+  // Reports that the stack has violated a guarantee, which means that the run has failed.
   void report_violation(const std::string& what);
   // Adds an event that the program received to the diagram.
   void note(const rdmacm::Event& event);
@@ -82,20 +83,22 @@ class SimProcess {
     if constexpr (!std::is_void_v<T>) return *std::move(result);
   }
 
-  // The next two functions handle the result of a request, which may come later.  A failure is
-  // stored as a Refusal.
+  // track() and completion_for() handle the result of a request, which may arrive later.  They add
+  // a failure to failed_calls.  `what` is the name of the call.
   Completion<ipc::Done> completion_for(const char* what);
   template <class T>
-  void expect(const char* what, Started<T> started) {
+  void track(const char* what, Started<T> started) {
     if (auto* result = std::get_if<Result<T>>(&started)) {
-      if (!*result) add_refusal(what, result->error());
+      if (!*result) add_failed_call(what, result->error());
     } else {
       pending_.push_back(std::move(std::get<Pending>(started)));
     }
   }
-  void add_refusal(const char* what, const Error& error) { refusals.push_back({what, error.code}); }
+  void add_failed_call(const char* what, const Error& error) {
+    failed_calls.push_back({what, error.code});
+  }
 
-  // Replaces the program by P(process, arguments...).
+  // Creates the program P(process, arguments...), which replaces the current program.
   template <class P, class... Arguments>
   P& install(Arguments&&... arguments) {
     auto program = std::make_unique<P>(*this, std::forward<Arguments>(arguments)...);
@@ -106,10 +109,10 @@ class SimProcess {
   Program* program() { return program_.get(); }
 
   Traffic traffic{};
-  std::vector<Refusal> refusals{};
+  std::vector<FailedCall> failed_calls{};
   std::map<process::LaneManager::Id, LaneMemory> lanes{};
-  bool lane_receive_is_scheduled = false;  // the host will receive from the lanes soon
-  Time timer_deadline = kNever;            // of the timer that the host has set for this process
+  bool lane_receive_is_scheduled = false;  // true: a timer will receive from the lanes
+  Time timer_deadline = kNever;            // when the timer of this process expires
 
  private:
   Host& host_;

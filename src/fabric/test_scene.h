@@ -11,7 +11,7 @@
 #include "fabric/programs.h"
 #include "wire/ip.h"
 
-// Sets a scene for this layer's tests: a server on host b and a client on host a.
+// Provides the addresses and the hosts of this layer's tests.
 namespace verbena::fabric::testing {
 
 using namespace std::chrono_literals;
@@ -20,12 +20,14 @@ inline constexpr std::uint16_t kPort = 7471;
 inline constexpr Qkey kQkey{0x11111111};
 inline constexpr std::size_t kGrhBytes = 40;
 
-inline rdmacm::SocketAddress at(std::uint32_t host, bool ipv6 = false) {
+// Returns the address of a server on the host with this number.
+inline rdmacm::SocketAddress server_address(std::uint32_t host, bool ipv6 = false) {
   return {.ip = Network::address(host, ipv6),
           .port = kPort,
           .family = static_cast<std::uint8_t>(ipv6 ? 6 : 4)};
 }
-inline rdmacm::SocketAddress any(bool ipv6 = false) {
+// Returns the wildcard address, at which a server listens on all interfaces.
+inline rdmacm::SocketAddress any_address(bool ipv6 = false) {
   return {.ip = ipv6 ? Gid{} : wire::ipv4_gid(0),
           .port = kPort,
           .family = static_cast<std::uint8_t>(ipv6 ? 6 : 4)};
@@ -34,40 +36,41 @@ inline rdmacm::SocketAddress any(bool ipv6 = false) {
 inline const std::vector<Operation> kRping = {
     {Operation::Kind::kSend, 16}, {Operation::Kind::kWrite, 1000}, {Operation::Kind::kRead, 1000}};
 
+// Simulates two hosts.  The client is on host a, and the server is on host b.
 struct Scene {
   explicit Scene(const Network::Config& config = {}) : network(config) {}
 
   void listen(const std::string& name = "server", std::uint32_t clients = 1) {
-    server = &b.run<Server>(name, Server::Config{.address = any(), .clients = clients});
+    server = &b.run<Server>(name, Server::Config{.address = any_address(), .clients = clients});
     server_id = server->sim_process().id();
   }
   void connect(Client::Config config = {}) {
-    config.server = at(2);
+    config.server = server_address(2);
     if (config.operations.empty()) config.operations = kRping;
     client = &a.run<Client>("client", std::move(config));
     client_id = client->sim_process().id();
   }
-  // connect_again() and listen_again() start the next agent of a host.  The program on it joins
-  // that agent and begins again.
+  // connect_again() and listen_again() start a new agent on a host.  The host's program connects to
+  // the new agent and starts from the beginning.
   void connect_again(Client::Config config = {}) {
     a.start_agent();
-    config.server = at(2);
+    config.server = server_address(2);
     if (config.operations.empty()) config.operations = kRping;
     SimProcess& sim_process = client->sim_process();
     client = &sim_process.install<Client>(std::move(config));
-    a.join(sim_process);
+    a.connect_to_agent(sim_process);
   }
   void listen_again() {
     b.start_agent();
     SimProcess& sim_process = server->sim_process();
-    server = &sim_process.install<Server>(Server::Config{.address = any()});
-    b.join(sim_process);
+    server = &sim_process.install<Server>(Server::Config{.address = any_address()});
+    b.connect_to_agent(sim_process);
   }
   bool finish(Duration limit = 5s) {
     return network.run_until([&] { return server->finished() && client->finished(); }, limit);
   }
-  // Ends all programs and checks that nothing is left after a limited time.
-  void end() {
+  // Kills both programs, and checks that the hosts have freed all resources after 70 seconds.
+  void kill_all_and_check() {
     a.kill(client_id);
     b.kill(server_id);
     network.run(70s);
@@ -85,7 +88,8 @@ struct Scene {
   Network network;
   Host& a = network.add_host("a");
   Host& b = network.add_host("b");
-  Server* server = nullptr;  // valid as long as it runs
+  // The pointers are valid until their program is killed.
+  Server* server = nullptr;
   Client* client = nullptr;
   SimProcess::Id server_id = 0;
   SimProcess::Id client_id = 0;

@@ -9,22 +9,23 @@
 
 namespace verbena::faults {
 
-// Holds the packets that are on their way in one direction: those of a slow link until they are
-// due, and those of a paused host until its pause ends.  The packets keep their order.
+// Queues delayed packets of one direction of a link, in their order.  A packet on a slow link waits
+// until it is due.  A packet to or from a paused host waits until the pause ends.
 template <class Packet>
 class DelayLine {
  public:
-  // Limits the packets of a line.  The owner drops and counts a packet that push() refuses.
+  // Limits the number of packets in a line.  If push() refuses a packet, the owner drops it.
   static constexpr std::size_t kPacketsMax = 4096;
 
-  // Returns false if the line is full.  A packet is not due before the packets in front of it.
+  // Appends a packet.  Returns false if the line is full.  A packet is never due earlier than the
+  // packets in front of it.
   bool push(Packet packet, Time due) {
     if (packets_.size() == kPacketsMax) return false;
     if (!packets_.empty()) due = std::max(due, packets_.back().due);
     packets_.push_back({due, std::move(packet)});
     return true;
   }
-  // Returns the first packet if it is due, else null.
+  // Returns the first packet, or null if it is not due or the line is empty.
   Packet* due(Time now) {
     return packets_.empty() || packets_.front().due > now ? nullptr : &packets_.front().packet;
   }
@@ -37,7 +38,7 @@ class DelayLine {
 
   bool empty() const { return packets_.empty(); }
   std::size_t size() const { return packets_.size(); }
-  // Returns the time at which the first packet is due; kNever if there is none.
+  // Returns the time at which the first packet is due, or kNever if the line is empty.
   Time next_due() const { return packets_.empty() ? kNever : packets_.front().due; }
 
  private:

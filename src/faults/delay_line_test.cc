@@ -8,11 +8,11 @@ namespace {
 constexpr Time kStart{};
 constexpr Duration kTick = std::chrono::milliseconds(1);
 
-TEST(DelayLine, PacketsAreDueInTheirOrder) {
+TEST(DelayLine, NoPacketIsDueBeforeItsPredecessor) {
   DelayLine<int> line;
   EXPECT_EQ(line.next_due(), kNever);
   EXPECT_TRUE(line.push(1, kStart + 3 * kTick));
-  EXPECT_TRUE(line.push(2, kStart + kTick));  // as if the delay had become shorter meanwhile
+  EXPECT_TRUE(line.push(2, kStart + kTick));  // packet 2 has a shorter delay
   EXPECT_EQ(line.next_due(), kStart + 3 * kTick);
   EXPECT_EQ(line.due(kStart + 2 * kTick), nullptr);
   for (const int packet : {1, 2}) {
@@ -23,7 +23,7 @@ TEST(DelayLine, PacketsAreDueInTheirOrder) {
   EXPECT_TRUE(line.empty());
 }
 
-TEST(DelayLine, HoldsALimitedNumberOfPackets) {
+TEST(DelayLine, RefusesPacketsWhenItIsFull) {
   DelayLine<int> line;
   for (std::size_t i = 0; i < DelayLine<int>::kPacketsMax; ++i) ASSERT_TRUE(line.push(1, kStart));
   EXPECT_FALSE(line.push(2, kStart));

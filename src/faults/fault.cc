@@ -28,9 +28,9 @@ std::unexpected<std::string> parse_error(std::string text) {
   return std::unexpected(std::move(text));
 }
 
-// Reads a whole word as a number.
+// Parses a whole word as a number.
 template <class Number>
-std::optional<Number> number(std::string_view word, auto... base_or_format) {
+std::optional<Number> parse_number(std::string_view word, auto... base_or_format) {
   Number value{};
   const auto [end, error] =
       std::from_chars(word.data(), word.data() + word.size(), value, base_or_format...);
@@ -38,13 +38,15 @@ std::optional<Number> number(std::string_view word, auto... base_or_format) {
   return value;
 }
 
-std::optional<double> decimal(std::string_view word) {
-  const auto value = number<double>(word, std::chars_format::fixed);
+std::optional<double> parse_decimal(std::string_view word) {
+  const auto value = parse_number<double>(word, std::chars_format::fixed);
   return value && std::isfinite(*value) ? value : std::nullopt;
 }
 
+// The following set_...() functions parse a word and store its value in the fault.  They return an
+// error message for the user, or nullopt.
 std::optional<std::string> set_loss(Fault& fault, const std::string& word) {
-  const auto percent = decimal(word);
+  const auto percent = parse_decimal(word);
   if (!percent || *percent < 0 || *percent > 100)
     return "a link loses 0 to 100 percent of its packets";
   fault.lost_per_million = static_cast<std::uint32_t>(std::lround(*percent * 10'000));
@@ -73,7 +75,7 @@ std::optional<std::string> set_period(Duration& out, const std::string& word) {
 
 std::optional<std::string> set_mtu(Fault& fault, const std::string& word) {
   if (word == "default") return std::nullopt;
-  const auto bytes = number<std::uint32_t>(word, 10);
+  const auto bytes = parse_number<std::uint32_t>(word, 10);
   if (!bytes || *bytes == 0)
     return in_quotes(word) + " is no MTU: an MTU is a number of bytes, or default";
   fault.mtu_bytes = *bytes;
@@ -83,7 +85,7 @@ std::optional<std::string> set_mtu(Fault& fault, const std::string& word) {
 std::optional<std::string> set_pkey(Fault& fault, std::string_view word) {
   constexpr std::uint16_t kPartition = 0x7fff;
   const bool is_hex = word.starts_with("0x");
-  const auto value = number<std::uint16_t>(word.substr(is_hex ? 2 : 0), is_hex ? 16 : 10);
+  const auto value = parse_number<std::uint16_t>(word.substr(is_hex ? 2 : 0), is_hex ? 16 : 10);
   if (!value || (*value & kPartition) == 0) {
     return in_quotes(word) +
            " is no P_Key: a P_Key is 0x1 to 0xffff, and its lower 15 bits are not 0";
@@ -96,7 +98,7 @@ struct State {
   std::string_view word;
   Kind kind;
   std::size_t value_count;  // the number of words after the state
-  const char* value_names;  // describes these words in an error
+  const char* value_names;  // describes these words in an error message
 };
 constexpr std::array<State, 6> kLinkStates{{
     {"down", Kind::kLinkDown, 0, ""},
@@ -127,7 +129,7 @@ std::string quoted_name(const std::string& name) {
   return is_plain ? name : "'" + name + "'";
 }
 
-// Writes millionths as percents, such as "2.5".
+// Formats a number of millionths as a percentage, such as "2.5".
 std::string percent_text(std::uint32_t per_million) {
   constexpr std::uint32_t kPerPercent = 10'000;
   std::string fraction = std::to_string(kPerPercent + per_million % kPerPercent).substr(1);
@@ -136,15 +138,15 @@ std::string percent_text(std::uint32_t per_million) {
   return fraction.empty() ? whole : whole + "." + fraction;
 }
 
-// Reads the words after the state.
+// Parses the words after the state.  Returns an error message for the user, or nullopt.
 std::optional<std::string> set_values(Fault& fault, Words values) {
   switch (fault.kind) {
     case Kind::kLinkLossy: return set_loss(fault, values[0]);
     case Kind::kLinkSlow: return set_delay(fault, values[0]);
     case Kind::kLinkMtu: return set_mtu(fault, values[0]);
     case Kind::kLinkFlapping: {
-      auto problem = set_period(fault.down, values[0]);
-      return problem ? problem : set_period(fault.up, values[1]);
+      auto error = set_period(fault.down, values[0]);
+      return error ? error : set_period(fault.up, values[1]);
     }
     case Kind::kPkeyRemoved:
     case Kind::kPkeyAdded:
@@ -181,7 +183,7 @@ ParseResult parse_state(Fault fault, std::span<const State> states, std::string_
   if (seed && !takes_seed) return parse_error("a seed goes with lossy and flapping");
   fault.has_seed = seed.has_value();
   fault.seed = seed.value_or(takes_seed ? 1 : 0);
-  if (const auto problem = set_values(fault, values)) return parse_error(*problem);
+  if (const auto error = set_values(fault, values)) return parse_error(*error);
   return fault;
 }
 
@@ -213,10 +215,10 @@ bool is_of_link(Kind kind) {
 }
 
 std::string text_of(const Fault& fault) {
-  const bool of_link = is_of_link(fault.kind);
-  std::string text = (of_link ? "link " : "node ") + quoted_name(fault.a);
-  if (of_link) text += " " + quoted_name(fault.b);
-  // kNodeStates has one entry for both faults of a P_Key.
+  const bool concerns_link = is_of_link(fault.kind);
+  std::string text = (concerns_link ? "link " : "node ") + quoted_name(fault.a);
+  if (concerns_link) text += " " + quoted_name(fault.b);
+  // kNodeStates has a single entry for kPkeyRemoved and kPkeyAdded.
   const Kind kind_in_table = fault.kind == Kind::kPkeyAdded ? Kind::kPkeyRemoved : fault.kind;
   for (const auto& states :
        {std::span<const State>(kLinkStates), std::span<const State>(kNodeStates)}) {
@@ -258,7 +260,7 @@ std::optional<Duration> parse_duration(std::string_view text) {
   if (text == "0") return Duration{};
   const std::size_t digits = std::min(text.find_first_not_of("0123456789."), text.size());
   const auto unit = std::ranges::find(kUnits, text.substr(digits), &Unit::name);
-  const auto value = decimal(text.substr(0, digits));
+  const auto value = parse_decimal(text.substr(0, digits));
   if (unit == kUnits.end() || !value) return std::nullopt;
   constexpr double kNanosecondsMax = 1e18;
   const double nanoseconds = *value * static_cast<double>(unit->nanoseconds);

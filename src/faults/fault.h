@@ -12,7 +12,7 @@
 #include "base/strong.h"
 #include "base/time.h"
 
-// Defines the words by which commands, files and programs describe a fault of a fabric:
+// Defines the words with which commands, files and programs describe a fault of a fabric:
 //
 //   link A B down                 node NODE off
 //   link A B up                   node NODE paused
@@ -21,8 +21,8 @@
 //   link A B flapping DOWN UP     node NODE pkey 0x8001 added
 //   link A B mtu BYTES
 //
-// Only this code reads these words, so they mean the same in commands, files and programs.  This
-// code does not know which links and nodes exist.  The fabric looks for them.
+// Commands, files and programs all use this parser, so the words have the same meaning everywhere.
+// The parser does not know which links and nodes exist.  The fabric looks up their names.
 namespace verbena::faults {
 
 inline constexpr std::size_t kWordsMax = 6;
@@ -51,31 +51,32 @@ struct Fault {
   Kind kind{};
   std::string a{};                     // a node, or one end of a link
   std::string b{};                     // the other end of the link
-  std::uint32_t lost_per_million = 0;  // for kLinkLossy: lost packets in a million
+  std::uint32_t lost_per_million = 0;  // for kLinkLossy: lost packets per million
   Duration delay{};                    // for kLinkSlow
   Duration down{};                     // for kLinkFlapping: how long the link is down each time
   Duration up{};                       // for kLinkFlapping: how long the link is up each time
-  std::uint32_t mtu_bytes = 0;         // for kLinkMtu; 0: the original MTU
+  std::uint32_t mtu_bytes = 0;         // for kLinkMtu; 0 restores the original MTU
   Pkey pkey{};                         // for kPkeyRemoved and kPkeyAdded
-  bool has_seed = false;   // the user chose the seed; the periods of kLinkFlapping are then random
-  std::uint64_t seed = 0;  // determines which packets are lost, and the random periods
+  bool has_seed = false;   // the user gave a seed, which makes the periods of kLinkFlapping random
+  std::uint64_t seed = 0;  // determines the lost packets of kLinkLossy and the random periods
 
   friend bool operator==(const Fault&, const Fault&) = default;
 };
 
-// Reads the words of a fault.  The error is a line for the user.
+// Parses the words of a fault.  The error is a message for the user.
 std::expected<Fault, std::string> parse_fault(std::span<const std::string> words,
                                               std::optional<std::uint64_t> seed);
 
-// Writes words that parse_fault() reads as this fault, with the same seed.
+// Formats a fault as text.  parse_fault() gives the same fault for the words of this text and the
+// same seed.
 std::string text_of(const Fault& fault);
 
-// Splits a text at its spaces.  Text in single quotes is one word, also with spaces in it.
+// Splits a text at its spaces.  Text in single quotes is one word, even if it contains spaces.
 std::vector<std::string> words_of(std::string_view text);
 
-// Reads "250us", "5ms", "1.5s" or "0".  Returns nothing for other texts.
+// Parses a duration such as "250us", "5ms", "1.5s" or "0".  Returns nullopt for other texts.
 std::optional<Duration> parse_duration(std::string_view text);
-// Writes a duration as a text that parse_duration() reads.
+// Formats a duration as a text that parse_duration() accepts.
 std::string duration_text(Duration duration);
 
 }  // namespace verbena::faults

@@ -1,5 +1,5 @@
-// Takes any bytes as the words of a fault.  Checks that an accepted fault is within the limits, and
-// that parse_fault() reads the text of text_of() as the same fault.
+// Parses arbitrary bytes as the words of a fault.  Checks that an accepted fault is within the
+// limits, and that formatting and parsing it again gives the same fault.
 
 #include <cstdint>
 #include <string_view>
@@ -17,7 +17,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     return 0;
   }
   VB_CHECK(fault->delay <= kDelayMax && fault->lost_per_million <= Loss::kAll);
-  const auto again = parse_fault(words_of(text_of(*fault)), {});
-  VB_CHECK(again.has_value() && *again == *fault);
+  const auto parsed_again = parse_fault(words_of(text_of(*fault)), {});
+  VB_CHECK(parsed_again.has_value() && *parsed_again == *fault);
   return 0;
 }

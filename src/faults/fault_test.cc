@@ -16,12 +16,12 @@ Fault fault(std::string_view text, std::optional<std::uint64_t> seed = {}) {
   return parsed.value_or(Fault{});
 }
 
-std::string problem(std::string_view text, std::optional<std::uint64_t> seed = {}) {
+std::string error_text(std::string_view text, std::optional<std::uint64_t> seed = {}) {
   const auto parsed = parse_fault(words_of(text), seed);
-  return parsed ? "no problem" : parsed.error();
+  return parsed ? "no error" : parsed.error();
 }
 
-TEST(Fault, WordsNameALinkOrANodeAndItsState) {
+TEST(Fault, ParsesLinksAndNodesWithTheirStates) {
   EXPECT_EQ(fault("link a red down"), (Fault{.kind = Kind::kLinkDown, .a = "a", .b = "red"}));
   EXPECT_EQ(fault("link a red up").kind, Kind::kLinkUp);
   EXPECT_EQ(fault("node a off"), (Fault{.kind = Kind::kNodeOff, .a = "a"}));
@@ -29,7 +29,7 @@ TEST(Fault, WordsNameALinkOrANodeAndItsState) {
   EXPECT_EQ(fault("node a paused").kind, Kind::kNodePaused);
 }
 
-TEST(Fault, WordsAfterTheStateAreItsValues) {
+TEST(Fault, ParsesTheValuesAfterTheState) {
   EXPECT_EQ(fault("link a red lossy 2.5").lost_per_million, 25'000u);
   EXPECT_EQ(fault("link a red slow 1.5ms").delay, 1500us);
   const Fault flapping = fault("link a red flapping 50ms 2s");
@@ -49,17 +49,17 @@ TEST(Fault, OnlyRandomFaultsTakeASeed) {
   EXPECT_EQ(fault("link a red lossy 2", 7).seed, 7u);
   EXPECT_EQ(fault("link a red lossy 2").seed, 1u);
   EXPECT_TRUE(fault("link a red flapping 1s 1s", 7).has_seed);
-  EXPECT_EQ(problem("link a red down", 7), "a seed goes with lossy and flapping");
+  EXPECT_EQ(error_text("link a red down", 7), "a seed goes with lossy and flapping");
 }
 
-TEST(Fault, ANameWithSpacesStandsInQuotes) {
+TEST(Fault, QuotedNamesMayContainSpaces) {
   EXPECT_EQ(words_of("link 'Switch of rack 1'  Hca1 down "),
             (std::vector<std::string>{"link", "Switch of rack 1", "Hca1", "down"}));
   EXPECT_EQ(words_of("'open"), (std::vector<std::string>{"open"}));
   EXPECT_TRUE(words_of("  ").empty());
 }
 
-TEST(Fault, TextOfAFaultIsReadAsTheSameFault) {
+TEST(Fault, ParsingTheTextOfAFaultGivesTheSameFault) {
   for (const char* text :
        {"link a red down", "link a red up", "link 'a b' red lossy 2.5", "link a red lossy 100",
         "link a red lossy 0.0001", "link a red slow 1500us", "link a red flapping 50ms 2s",
@@ -69,7 +69,7 @@ TEST(Fault, TextOfAFaultIsReadAsTheSameFault) {
   }
 }
 
-TEST(Fault, MistakesAreReported) {
+TEST(Fault, InvalidWordsGiveAnError) {
   const std::pair<const char*, const char*> cases[]{
       {"", "a fault begins with link or node"},
       {"switch a off", "a fault begins with link or node"},
@@ -98,17 +98,17 @@ TEST(Fault, MistakesAreReported) {
       {"node a pkey 0x8001 gone", "a P_Key is removed or added, not 'gone'"},
       {"node a pkey 0x8001", "pkey needs a P_Key, and removed or added"},
   };
-  for (const auto& [text, error] : cases) EXPECT_EQ(problem(text), error) << text;
+  for (const auto& [text, error] : cases) EXPECT_EQ(error_text(text), error) << text;
 }
 
-TEST(Fault, WordsAndTheirLengthAreLimited) {
-  EXPECT_EQ(problem("link a b c d e f"), "too many words: 'f'");
-  EXPECT_EQ(problem("node " + std::string(kWordBytesMax, 'x') + " off"), "no problem");
-  EXPECT_EQ(problem("node " + std::string(kWordBytesMax + 1, 'x') + " off"),
+TEST(Fault, LimitsTheNumberAndTheLengthOfWords) {
+  EXPECT_EQ(error_text("link a b c d e f"), "too many words: 'f'");
+  EXPECT_EQ(error_text("node " + std::string(kWordBytesMax, 'x') + " off"), "no error");
+  EXPECT_EQ(error_text("node " + std::string(kWordBytesMax + 1, 'x') + " off"),
             "a word is longer than 128 bytes");
 }
 
-TEST(Fault, DurationsAreReadAndWritten) {
+TEST(Fault, ParsesAndFormatsDurations) {
   for (const auto& [text, duration] : {std::pair<const char*, Duration>{"0", 0ns},
                                        {"250us", 250us},
                                        {"5ms", 5ms},

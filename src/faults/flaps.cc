@@ -3,21 +3,21 @@
 namespace verbena::faults {
 
 Flaps::Flaps(const Periods& periods, Time now)
-    : periods_(periods), random_(periods.seed.value_or(0)), next_(now + next_period()) {}
+    : periods_(periods), random_(periods.seed.value_or(0)), next_change_(now + next_period()) {}
 
 Duration Flaps::next_period() {
-  const Duration period = up_ ? periods_.up : periods_.down;
+  const Duration period = is_up_ ? periods_.up : periods_.down;
   if (!periods_.seed) return period;
   return period / 2 + Duration(random_.below(static_cast<std::uint64_t>(period.count()) + 1));
 }
 
 bool Flaps::advance(Time now) {
-  const bool before = up_;
-  while (next_ <= now) {
-    up_ = !up_;
-    next_ += next_period();
+  const bool was_up = is_up_;
+  while (next_change_ <= now) {
+    is_up_ = !is_up_;
+    next_change_ += next_period();
   }
-  return up_ != before;
+  return is_up_ != was_up;
 }
 
 }  // namespace verbena::faults

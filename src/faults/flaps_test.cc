@@ -11,10 +11,10 @@ constexpr Time kBegin{};
 constexpr Duration kDown = std::chrono::milliseconds(100);
 constexpr Duration kUp = std::chrono::milliseconds(300);
 
-std::vector<Duration> periods_of(Flaps flaps, int number) {
+std::vector<Duration> periods_of(Flaps flaps, int count) {
   std::vector<Duration> all;
   Time last = kBegin;
-  for (int i = 0; i < number; ++i) {
+  for (int i = 0; i < count; ++i) {
     const Time next = flaps.next_deadline();
     all.push_back(next - last);
     EXPECT_TRUE(flaps.advance(next));
@@ -26,7 +26,7 @@ std::vector<Duration> periods_of(Flaps flaps, int number) {
 TEST(Flaps, TheLinkIsDownFirstAndThenUp) {
   Flaps flaps({.down = kDown, .up = kUp}, kBegin);
   EXPECT_FALSE(flaps.is_up());
-  EXPECT_FALSE(flaps.advance(kBegin + kDown / 2)) << "a spurious call changes nothing";
+  EXPECT_FALSE(flaps.advance(kBegin + kDown / 2)) << "an early call changes nothing";
   EXPECT_TRUE(flaps.advance(kBegin + kDown));
   EXPECT_TRUE(flaps.is_up());
   EXPECT_EQ(flaps.next_deadline(), kBegin + kDown + kUp);
@@ -34,19 +34,19 @@ TEST(Flaps, TheLinkIsDownFirstAndThenUp) {
   EXPECT_FALSE(flaps.is_up());
 }
 
-TEST(Flaps, ALateOwnerSkipsWholePeriods) {
+TEST(Flaps, ALateCallAdvancesOverSeveralPeriods) {
   Flaps flaps({.down = kDown, .up = kUp}, kBegin);
   EXPECT_FALSE(flaps.advance(kBegin + 10 * (kDown + kUp)));
   EXPECT_FALSE(flaps.is_up());
   EXPECT_EQ(flaps.next_deadline(), kBegin + 10 * (kDown + kUp) + kDown);
 }
 
-TEST(Flaps, PeriodsAreTheSameWithoutASeed) {
+TEST(Flaps, PeriodsAreConstantWithoutASeed) {
   EXPECT_EQ(periods_of(Flaps({.down = kDown, .up = kUp}, kBegin), 4),
             (std::vector<Duration>{kDown, kUp, kDown, kUp}));
 }
 
-TEST(Flaps, TheSeedDecidesRandomPeriods) {
+TEST(Flaps, TheSeedDeterminesTheRandomPeriods) {
   const auto with_seed = [](std::uint64_t seed) {
     return periods_of(Flaps({.down = kDown, .up = kUp, .seed = seed}, kBegin), 50);
   };

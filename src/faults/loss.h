@@ -8,16 +8,16 @@ namespace verbena::faults {
 // Determines which packets a lossy link loses.
 struct Loss {
   static constexpr std::uint32_t kAll = 1'000'000;
-  std::uint32_t per_million = 0;  // lost packets in a million
+  std::uint32_t per_million = 0;  // lost packets per million
   std::uint64_t seed = 0;
   friend constexpr auto operator<=>(const Loss&, const Loss&) = default;
 };
 
-// Returns true if the link loses its packet with this number.  The result depends on nothing else,
-// so a run with the same packets and the same seed loses the same packets.
+// Returns true if the link loses the packet with this number.  The result depends only on the
+// arguments, so a run with the same packets and the same seed loses the same packets.
 bool is_lost(const Loss& loss, std::uint64_t packet);
 
-// Counts the packets of a lossy link.
+// Counts the packets of a lossy link, and determines which of them are lost.
 class LossyLink {
  public:
   LossyLink() = default;

@@ -14,7 +14,7 @@ std::vector<bool> losses(const Loss& loss, std::uint64_t packets) {
   return all;
 }
 
-TEST(Loss, TheSeedDecidesWhichPacketsAreLost) {
+TEST(Loss, TheSeedDeterminesTheLostPackets) {
   const Loss ten_percent{.per_million = 100'000, .seed = 7};
   const auto lost = losses(ten_percent, 10'000);
   const auto count = std::count(lost.begin(), lost.end(), true);
@@ -24,12 +24,12 @@ TEST(Loss, TheSeedDecidesWhichPacketsAreLost) {
   EXPECT_NE(losses({.per_million = 100'000, .seed = 8}, 10'000), lost);
 }
 
-TEST(Loss, AllOrNothingCanBeLost) {
+TEST(Loss, LosesNoneOrAllPacketsAtTheLimits) {
   EXPECT_EQ(losses({.per_million = Loss::kAll}, 100), std::vector<bool>(100, true));
   EXPECT_EQ(losses({.per_million = 0}, 100), std::vector<bool>(100, false));
 }
 
-TEST(Loss, ALossyLinkCountsItsPackets) {
+TEST(Loss, ALossyLinkNumbersItsPacketsFromZero) {
   const Loss half{.per_million = Loss::kAll / 2, .seed = 3};
   LossyLink link(half);
   std::vector<bool> lost;

@@ -7,7 +7,7 @@
 
 namespace verbena::wire {
 
-// Formats an address: "10.0.0.1", "fe80::1".
+// Formats an address as text, such as "10.0.0.1" or "fe80::1".
 std::string address_text(const Gid& gid);
 // Parses an IPv4 or IPv6 address in its usual notation, without a zone or a prefix length.  Returns
 // nullopt for other text.

@@ -12,8 +12,8 @@ constexpr std::array<std::uint32_t, 31> kCreditsOfCode = {
     256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768};
 static_assert(std::ranges::is_sorted(kCreditsOfCode));
 
-// The values are in units of 10 us.  From code 2 on, the value doubles every two codes.  Code 0 has
-// the value that would follow code 31.
+// Contains the RNR timers in units of 10 us.  From code 2 to code 31, the value doubles every two
+// codes.  Code 0 has the value that would follow code 31.
 constexpr std::array<std::uint32_t, 32> kRnrTimerOfCode = {
     65536, 1,    2,    3,    4,    6,     8,     12,    16,    24,   32,
     48,    64,   96,   128,  192,  256,   384,   512,   768,   1024, 1536,

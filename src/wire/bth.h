@@ -7,8 +7,8 @@
 #include "base/time.h"
 #include "wire/layout.h"
 
-// Defines the transport headers (vol1 9.2 to 9.4; XRC: annex A14).  wire/headers.h has their order
-// in a packet.
+// Defines the transport headers (vol1 9.2 to 9.4; XRC: annex A14).  wire/headers.h defines their
+// order in a packet.
 namespace verbena::wire {
 
 // Names the BTH opcodes (vol1 9.2.1).  The upper three bits select the transport service, the lower
@@ -84,13 +84,14 @@ enum class Opcode : std::uint8_t {
 inline constexpr Qpn kMulticastQpn{0xffffff};
 inline constexpr Pkey kDefaultPkey{0xffff};
 
-// Returns true if two ends with these P_Keys may talk to each other: both are in the same
-// partition, and at least one is a full member (vol1 10.9.3).  The top bit of a P_Key marks a full
-// member.  The other 15 bits name the partition; zero names none.
+// Returns true if two ends with these P_Keys may communicate.  Both ends must be in the same
+// partition, and at least one must be a full member (vol1 10.9.3).  The top bit of a P_Key marks a
+// full member.  The other 15 bits are the number of the partition, which must not be 0.
 constexpr bool pkeys_match(Pkey a, Pkey b) {
   constexpr std::uint16_t kFullMember = 0x8000, kPartition = 0x7fff;
-  const bool same = ((a.value ^ b.value) & kPartition) == 0 && (a.value & kPartition) != 0;
-  return same && ((a.value | b.value) & kFullMember) != 0;
+  const bool is_same_partition =
+      ((a.value ^ b.value) & kPartition) == 0 && (a.value & kPartition) != 0;
+  return is_same_partition && ((a.value | b.value) & kFullMember) != 0;
 }
 
 // Describes the base transport header (vol1 9.2).
@@ -201,7 +202,7 @@ struct AtomicAckEth {
   }
 };
 
-// Holds immediate data (vol1 9.3.6) in host order; C programs see it in network order.
+// Holds immediate data (vol1 9.3.6) in host order.  C programs get the data in network order.
 struct ImmDt {
   std::uint32_t immediate{};
 
@@ -223,7 +224,7 @@ struct Ieth {
   }
 };
 
-// Describes the XRC extended header (annex A14), which names the SRQ that the message is for.
+// Describes the XRC extended header (annex A14), which contains the number of the receiver's SRQ.
 struct XrcEth {
   Qpn srq{};
 
@@ -259,7 +260,8 @@ constexpr AethKind kind(const Aeth& aeth) {
   }
 }
 
-// Returns the lower five bits: credit code of an ACK, timer code of an RNR NAK, NakCode of a NAK.
+// Returns the lower five bits of the syndrome.  They are the credit code of an ACK, the timer code
+// of an RNR NAK or the NakCode of a NAK.
 constexpr std::uint8_t code(const Aeth& aeth) { return aeth.syndrome & 31; }
 constexpr NakCode nak_code(const Aeth& aeth) { return static_cast<NakCode>(code(aeth)); }
 
@@ -269,13 +271,13 @@ constexpr Aeth ack(std::uint32_t msn, std::uint8_t credit_code = kCreditsUnlimit
 constexpr Aeth rnr_nak(std::uint32_t msn, std::uint8_t timer_code) {
   return {.syndrome = static_cast<std::uint8_t>(0x20 | (timer_code & 31)), .msn = msn & kMask24};
 }
-constexpr Aeth nak(std::uint32_t msn, NakCode why) {
-  return {.syndrome = static_cast<std::uint8_t>(0x60 | (static_cast<unsigned>(why) & 31)),
+constexpr Aeth nak(std::uint32_t msn, NakCode reason) {
+  return {.syndrome = static_cast<std::uint8_t>(0x60 | (static_cast<unsigned>(reason) & 31)),
           .msn = msn & kMask24};
 }
 
-// Returns the number of receives that a credit code of an ACK grants (vol1 table 47); nullopt: no
-// limit.
+// Returns the number of receives that a credit code of an ACK grants (vol1 table 47), or nullopt if
+// the code sets no limit.
 std::optional<std::uint32_t> credits(std::uint8_t credit_code);
 // Returns the largest credit code that grants at most `receives` receives.
 std::uint8_t credit_code(std::uint32_t receives);

@@ -42,7 +42,7 @@ static_assert(encode(ImmDt{0x80000180}) == hex<"80000180">());
 static_assert(encode(Ieth{0x3a4}) == hex<"000003a4">());
 static_assert(encode(XrcEth{{0x123456}}) == hex<"00123456">());
 
-// PSNs wrap at 24 bits on the wire, as in their type.
+// The encoded PSN wraps at 24 bits, as the type Psn does.
 static_assert(decode_exact<Bth>(encode(Bth{.psn = Psn{0xffffff} + 1})).psn == Psn{0});
 static_assert(decode_exact<Bth>(encode(Bth{.psn = Psn{0} - 1})).psn == Psn{0xffffff});
 

@@ -1,5 +1,5 @@
-// Checks all formats against frames of Linux: each RoCEv2 frame of tests/captures is parsed and
-// encoded again, and must give the same bytes.
+// Checks all formats against frames of Linux.  Each RoCEv2 frame of tests/captures is parsed and
+// encoded again, which must give the same bytes.
 
 #include <gtest/gtest.h>
 
@@ -29,11 +29,11 @@ using testing::read_pcap;
 
 std::vector<std::filesystem::path> capture_files() {
   std::vector<std::filesystem::path> files;
-  std::error_code missing;
-  for (const auto& entry : std::filesystem::directory_iterator(captures(), missing)) {
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(captures(), error)) {
     if (entry.path().extension() == ".pcap") files.push_back(entry.path());
   }
-  EXPECT_FALSE(missing) << captures() << " is not there: set VB_SOURCE to the source tree";
+  EXPECT_FALSE(error) << captures() << " does not exist: set VB_SOURCE to the source tree";
   std::ranges::sort(files);
   return files;
 }
@@ -45,12 +45,12 @@ struct Counts {
   int padded = 0;
   int mads = 0;
   int ip_cm_headers = 0;
-  int from_req_ports = 0;
+  int from_req_ports = 0;  // packets from a source port that the flow label of a REQ determines
   std::set<Opcode> opcodes;
   std::map<Drop, int> dropped;
 };
 
-// Holds the source ports that follow from the flow labels of REQs.
+// Holds the UDP source ports that source_port() computes from the flow labels of REQs.
 using Ports = std::set<std::uint16_t>;
 
 void check_ip_cm_header(const cm::Message& message, const Frame& frame, Counts& counts,
@@ -109,7 +109,7 @@ void check_icrc(const Frame& frame, const IcrcSplit& split) {
   const IcrcInputs inputs = icrc_inputs(frame.headers);
   EXPECT_EQ(icrc(inputs, split.bth_to_pad), split.icrc);
 
-  // A UDP socket does not show the identification.
+  // A UDP socket does not report the identification, so find_identification() must compute it.
   IcrcInputs socket_inputs = inputs;
   socket_inputs.identification = 0;
   EXPECT_EQ(find_identification(socket_inputs, split.bth_to_pad, split.icrc),
@@ -118,8 +118,8 @@ void check_icrc(const Frame& frame, const IcrcSplit& split) {
             std::nullopt);
 }
 
-// Encodes the frame again from the parsed values.
-Bytes encode_again(const Frame& frame, const TransportPacket& packet) {
+// Encodes a frame again from its parsed values.
+Bytes reencode(const Frame& frame, const TransportPacket& packet) {
   const std::size_t roce_bytes =
       header_bytes(packet.bth.opcode) + packet.payload.size() + pad_count(packet.payload.size());
   Bytes bytes(frame_header_bytes(frame.headers.destination) + roce_bytes + kIcrcBytes);
@@ -139,9 +139,9 @@ void check_roce(const Bytes& bytes, const Frame& frame, Counts& counts, Ports& p
   ASSERT_TRUE(packet.has_value()) << to_string(drop_reason(packet.error()));
   EXPECT_EQ(packet->bth.pad_count, pad_count(packet->payload.size()));
 
-  Bytes again = encode_again(frame, *packet);
-  if (again.size() < bytes.size()) again.resize(bytes.size());  // Ethernet's own padding
-  EXPECT_EQ(again, bytes);
+  Bytes reencoded = reencode(frame, *packet);
+  if (reencoded.size() < bytes.size()) reencoded.resize(bytes.size());  // adds Ethernet padding
+  EXPECT_EQ(reencoded, bytes);
 
   ++counts.roce;
   counts.ipv6 += is_ipv4(frame.headers.source) ? 0 : 1;
@@ -166,7 +166,7 @@ Counts check_capture(const std::filesystem::path& file) {
     } else if (frame->headers.destination_port == kRoceUdpPort) {
       check_roce(bytes, *frame, counts, ports);
     }
-    if (::testing::Test::HasFailure()) break;  // the failures of one frame are enough
+    if (::testing::Test::HasFailure()) break;  // one frame with failures is enough
   }
   return counts;
 }

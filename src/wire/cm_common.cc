@@ -6,7 +6,7 @@
 namespace verbena::wire::cm {
 namespace {
 
-// The index is the number of the reason; 0 and 34 are not assigned.
+// The index is the number of the reason.  The numbers 0 and 34 are not assigned.
 constexpr std::array<const char*, 36> kRejReasons = {
     "unknown",
     "no QP available",

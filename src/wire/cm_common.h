@@ -11,11 +11,11 @@
 // of this file.
 namespace verbena::wire::cm {
 
-// Every message fills the part of a MAD after the common header.  The offsets in the tables count
-// from there, as in the specification.
+// Every message fills the part of a MAD after the common header.  As in the specification, the
+// offsets in the tables begin after this header.
 inline constexpr std::size_t kMessageBytes = kMadDataBytes;
 
-// vol1 16.7.2
+// Names the attributes of the CM class (vol1 16.7.2).
 enum class AttributeId : std::uint16_t {
   kClassPortInfo = 0x0001,
   kReq = 0x0010,
@@ -31,7 +31,7 @@ enum class AttributeId : std::uint16_t {
   kApr = 0x001a,
 };
 
-// The enumerations below can hold values from a peer that have no name here.
+// A peer may send values that the following enumerations do not name.
 enum class TransportService : std::uint8_t { kRc = 0, kUc = 1, kRd = 2, kExtended = 3 };
 inline constexpr std::uint8_t kExtendedTransportXrc = 1;
 
@@ -39,12 +39,13 @@ enum class MraSubject : std::uint8_t { kReq = 0, kRep = 1, kLap = 2 };
 enum class RejSubject : std::uint8_t { kReq = 0, kRep = 1, kOther = 2 };
 enum class FailoverAccepted : std::uint8_t { kAccepted = 0, kNotSupported = 1, kRejected = 2 };
 
-// vol1 12.6.7.2, table 110.  The comments name the content of the additional reject information.
+// Names the reasons of a REJ (vol1 12.6.7.2, table 110).  The comments describe the additional
+// reject information.
 enum class RejReason : std::uint16_t {
   kNoQp = 1,
   kNoEec = 2,
   kNoResources = 3,
-  kTimeout = 4,  // CA GUID of the sender
+  kTimeout = 4,  // contains the CA GUID of the sender
   kUnsupportedRequest = 5,
   kInvalidCommId = 6,
   kInvalidCommInstance = 7,
@@ -52,7 +53,7 @@ enum class RejReason : std::uint16_t {
   kInvalidTransportType = 9,
   kStaleConnection = 10,
   kRdcDoesNotExist = 11,
-  kPrimaryGidRejected = 12,  // an acceptable GID
+  kPrimaryGidRejected = 12,  // contains an acceptable GID
   kPrimaryLidRejected = 13,
   kInvalidPrimarySl = 14,
   kInvalidPrimaryTrafficClass = 15,
@@ -77,10 +78,10 @@ enum class RejReason : std::uint16_t {
   kVendorOptionNotSupported = 35,
 };
 
-// Returns a name for events and messages; "unknown" for numbers without one.
+// Returns a name for events and messages, or "unknown" for numbers without a name.
 const char* to_string(RejReason reason);
 
-// vol1 12.6.16, table 123.
+// Names the status of an APR (vol1 12.6.16, table 123).
 enum class AprStatus : std::uint8_t {
   kAccepted = 0,
   kInvalidCommId = 1,
@@ -98,7 +99,7 @@ enum class AprStatus : std::uint8_t {
   kSlRejected = 13,
 };
 
-// vol1 12.11.2, table 128.
+// Names the status of a SIDR_REP (vol1 12.11.2, table 128).
 enum class SidrStatus : std::uint8_t {
   kValid = 0,
   kServiceIdNotSupported = 1,
@@ -111,7 +112,7 @@ const char* to_string(SidrStatus status);
 
 // clang-format off
 // Describes the primary or alternate path in a REQ (vol1 12.6.5).  LIDs are 0xffff on RoCE.  Bit 5
-// of byte 43 is not part of the path: a message may have a field of its own there.
+// of byte 43 is not part of the path, because a REQ has another field there.
 struct Path {
   Lid local_lid{};
   Lid remote_lid{};

@@ -15,7 +15,7 @@ namespace verbena::wire::cm {
 
 // clang-format off
 
-// vol1 12.6.5, table 106.
+// REQ (vol1 12.6.5, table 106) requests a connection.
 struct Req {
   static constexpr AttributeId kAttributeId = AttributeId::kReq;
 
@@ -43,7 +43,9 @@ struct Req {
   bool srq{};
   std::uint8_t extended_transport{};  // 1 = XRC, if transport_service is kExtended
   Path primary_path{};
-  Path alternate_path{};  // none if all bytes are zero, or on InfiniBand if its local_lid is zero
+  // The REQ has no alternate path if all bytes of the path are zero.  On InfiniBand, a local_lid of
+  // zero also means that there is no alternate path.
+  Path alternate_path{};
   bool sap_supported{};
   std::array<std::byte, 92> private_data{};
 
@@ -81,7 +83,7 @@ struct Req {
   }
 };
 
-// vol1 12.6.6: tells that the answer of the sender will take longer.
+// MRA (vol1 12.6.6) announces that the sender needs more time for its reply.
 struct Mra {
   static constexpr AttributeId kAttributeId = AttributeId::kMra;
 
@@ -103,7 +105,7 @@ struct Mra {
   }
 };
 
-// vol1 12.6.7.
+// REJ (vol1 12.6.7) rejects a connection.
 struct Rej {
   static constexpr AttributeId kAttributeId = AttributeId::kRej;
 
@@ -129,7 +131,7 @@ struct Rej {
   }
 };
 
-// vol1 12.6.8.
+// REP (vol1 12.6.8) accepts a connection.
 struct Rep {
   static constexpr AttributeId kAttributeId = AttributeId::kRep;
 
@@ -138,7 +140,7 @@ struct Rep {
   Qkey local_qkey{};
   Qpn local_qpn{};
   std::uint8_t vendor_id_high{};  // see vendor_id()
-  Qpn local_eecn{};               // for XRC the QPN of the other direction
+  Qpn local_eecn{};               // for XRC, the QPN of the other direction
   std::uint8_t vendor_id_middle{};
   Psn starting_psn{};
   std::uint8_t vendor_id_low{};
@@ -187,7 +189,7 @@ struct Rep {
   }
 };
 
-// vol1 12.6.9.
+// RTU (vol1 12.6.9) confirms a REP.
 struct Rtu {
   static constexpr AttributeId kAttributeId = AttributeId::kRtu;
 
@@ -205,13 +207,13 @@ struct Rtu {
   }
 };
 
-// vol1 12.6.10.
+// DREQ (vol1 12.6.10) requests the end of a connection.
 struct Dreq {
   static constexpr AttributeId kAttributeId = AttributeId::kDreq;
 
   CommId local_comm_id{};
   CommId remote_comm_id{};
-  Qpn remote_qpn{};  // or EECN
+  Qpn remote_qpn{};  // for RD, the EECN
   std::array<std::byte, 220> private_data{};
 
   friend bool operator==(const Dreq&, const Dreq&) = default;
@@ -225,7 +227,7 @@ struct Dreq {
   }
 };
 
-// vol1 12.6.11.
+// DREP (vol1 12.6.11) confirms a DREQ.
 struct Drep {
   static constexpr AttributeId kAttributeId = AttributeId::kDrep;
 
@@ -244,8 +246,8 @@ struct Drep {
 };
 // clang-format on
 
-// Returns the valid part of the additional reject information: as much as the length field of the
-// message says.
+// Returns the valid part of the additional reject information, whose length is a field of the
+// message.
 constexpr std::span<const std::byte> reject_info(const Rej& rej) {
   const std::span<const std::byte> all = rej.additional_reject_info;
   return all.first(rej.reject_info_length_bytes < all.size() ? rej.reject_info_length_bytes

@@ -1,5 +1,5 @@
-// Decodes any bytes as a CM MAD.  Each message must still be the same after it was encoded and
-// decoded again, and must then be encoded to the same bytes.
+// Decodes arbitrary bytes as a CM MAD.  Encoding and decoding a message must give the same message,
+// and encoding it again must give the same bytes.
 
 #include <cstdint>
 
@@ -28,11 +28,11 @@ void check_mad(std::span<const std::byte> bytes) {
     return;
   }
   const auto mad = cm::encode_mad(*header, *message);
-  const auto again =
+  const auto decoded_again =
       cm::decode_message(header->attribute_id, std::span(mad).subspan(kMadHeaderBytes));
-  VB_CHECK(again.has_value() && *again == *message);
+  VB_CHECK(decoded_again.has_value() && *decoded_again == *message);
   VB_CHECK(*decode<MadHeader>(mad) == *header);
-  VB_CHECK(cm::encode_mad(*header, *again) == mad);
+  VB_CHECK(cm::encode_mad(*header, *decoded_again) == mad);
 
   if (const auto* req = std::get_if<cm::Req>(&*message)) {
     check_private_data(req->private_data);

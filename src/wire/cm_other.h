@@ -9,13 +9,13 @@
 #include "wire/cm_common.h"
 #include "wire/layout.h"
 
-// Defines the CM messages that do not connect: SIDR_REQ and SIDR_REP (find a datagram QP by service
-// id), LAP and APR (load an alternate path).  Include wire/cm.h instead of this file.
+// Defines the other CM messages.  SIDR_REQ and SIDR_REP find a datagram QP by its service id.  LAP
+// and APR load an alternate path.  Include wire/cm.h instead of this file.
 namespace verbena::wire::cm {
 
 // clang-format off
 
-// vol1 12.11.1.
+// SIDR_REQ (vol1 12.11.1) asks for the QP of a service.
 struct SidrReq {
   static constexpr AttributeId kAttributeId = AttributeId::kSidrReq;
 
@@ -35,7 +35,7 @@ struct SidrReq {
   }
 };
 
-// vol1 12.11.2.
+// SIDR_REP (vol1 12.11.2) is the reply to a SIDR_REQ.
 struct SidrRep {
   static constexpr AttributeId kAttributeId = AttributeId::kSidrRep;
 
@@ -75,13 +75,13 @@ struct SidrRep {
   }
 };
 
-// vol1 12.6.12.
+// LAP (vol1 12.6.12) proposes an alternate path for a connection.
 struct Lap {
   static constexpr AttributeId kAttributeId = AttributeId::kLap;
 
   CommId local_comm_id{};
   CommId remote_comm_id{};
-  Qpn remote_qpn{};  // or EECN
+  Qpn remote_qpn{};  // for RD, the EECN
   std::uint8_t remote_cm_response_timeout{};  // timeout code
   Lid alternate_local_lid{};
   Lid alternate_remote_lid{};
@@ -134,7 +134,7 @@ struct Lap {
   }
 };
 
-// vol1 12.6.13.
+// APR (vol1 12.6.13) is the reply to a LAP.
 struct Apr {
   static constexpr AttributeId kAttributeId = AttributeId::kApr;
 

@@ -9,12 +9,12 @@
 #include "base/random.h"
 #include "wire/hex.h"
 
-// layout_test.cc tests round trips of every message, captures_test.cc tests MADs of Linux.  This
-// file tests the other properties of the specification's tables.
+// Tests the tables of the specification.  layout_test.cc tests the round trips of every message,
+// and captures_test.cc tests MADs of Linux.
 namespace verbena::wire::cm {
 namespace {
 
-// Counts the bits of a message that have a field: all except those that the specification reserves.
+// Counts the bits of a message that belong to a field, and so are not reserved.
 template <wire::Message M>
 constexpr std::size_t field_bits() {
   std::array<std::byte, kSize<M>> ones;
@@ -41,48 +41,50 @@ static_assert(field_bits<SidrRep>() == kMessageBits);
 static_assert(field_bits<Lap>() == kMessageBits - 32 - 3 - 32 - 4 - 2 - 3 - 3);
 static_assert(field_bits<Apr>() == kMessageBits - 16);
 
-constexpr std::byte at(const auto& message, std::size_t i) { return encode(message)[i]; }
+constexpr std::byte byte_at(const auto& message, std::size_t i) { return encode(message)[i]; }
 
-// Fields that share a byte do not overlap.
-static_assert(at(Req{.remote_cm_response_timeout = 20,
-                     .transport_service = TransportService::kUc,
-                     .end_to_end_flow_control = true},
-                 43) == std::byte{20 << 3 | 1 << 1 | 1});
-static_assert(at(Req{.local_cm_response_timeout = 21, .retry_count = 7}, 47) ==
+// Fields in the same byte do not overlap.
+static_assert(byte_at(Req{.remote_cm_response_timeout = 20,
+                          .transport_service = TransportService::kUc,
+                          .end_to_end_flow_control = true},
+                      43) == std::byte{20 << 3 | 1 << 1 | 1});
+static_assert(byte_at(Req{.local_cm_response_timeout = 21, .retry_count = 7}, 47) ==
               std::byte{21 << 3 | 7});
-static_assert(at(Req{.path_mtu = 3, .rnr_retry_count = 7}, 50) == std::byte{0x37});
-static_assert(at(Req{.rdc_exists = true}, 50) == std::byte{0x08});
-static_assert(at(Req{.max_cm_retries = 15, .srq = true, .extended_transport = 1}, 51) ==
+static_assert(byte_at(Req{.path_mtu = 3, .rnr_retry_count = 7}, 50) == std::byte{0x37});
+static_assert(byte_at(Req{.rdc_exists = true}, 50) == std::byte{0x08});
+static_assert(byte_at(Req{.max_cm_retries = 15, .srq = true, .extended_transport = 1}, 51) ==
               std::byte{0xf9});
-static_assert(at(Req{.primary_path = {.flow_label = 0x8f761}}, 88) == std::byte{0x8f});
-static_assert(at(Req{.primary_path = {.flow_label = 0x8f761}}, 90) == std::byte{0x10});
-static_assert(at(Req{.primary_path = {.packet_rate = 0x3f}}, 91) == std::byte{0x3f});
-static_assert(at(Req{.primary_path = {.sl = 15, .subnet_local = true}}, 94) == std::byte{0xf8});
-static_assert(at(Req{.alternate_path = {.local_lid = {0xabcd}}}, 97) == std::byte{0xcd});
-static_assert(at(Req{.alternate_path = {.local_ack_timeout = 31}, .sap_supported = true}, 139) ==
-              std::byte{0xfc});
-static_assert(at(Mra{.message_mraed = MraSubject::kLap, .service_timeout = 31}, 8) ==
+static_assert(byte_at(Req{.primary_path = {.flow_label = 0x8f761}}, 88) == std::byte{0x8f});
+static_assert(byte_at(Req{.primary_path = {.flow_label = 0x8f761}}, 90) == std::byte{0x10});
+static_assert(byte_at(Req{.primary_path = {.packet_rate = 0x3f}}, 91) == std::byte{0x3f});
+static_assert(byte_at(Req{.primary_path = {.sl = 15, .subnet_local = true}}, 94) ==
+              std::byte{0xf8});
+static_assert(byte_at(Req{.alternate_path = {.local_lid = {0xabcd}}}, 97) == std::byte{0xcd});
+static_assert(byte_at(Req{.alternate_path = {.local_ack_timeout = 31}, .sap_supported = true},
+                      139) == std::byte{0xfc});
+static_assert(byte_at(Mra{.message_mraed = MraSubject::kLap, .service_timeout = 31}, 8) ==
               std::byte{0x80});
-static_assert(at(Mra{.service_timeout = 31}, 9) == std::byte{0xf8});
-static_assert(at(Rej{.message_rejected = RejSubject::kRep}, 8) == std::byte{0x40});
-static_assert(at(Rej{.reject_info_length_bytes = 72}, 9) == std::byte{144});
-static_assert(at(Rep{.target_ack_delay = 15,
-                     .failover_accepted = FailoverAccepted::kNotSupported,
-                     .end_to_end_flow_control = true},
-                 26) == std::byte{15 << 3 | 1 << 1 | 1});
-static_assert(at(Rep{.rnr_retry_count = 7, .srq = true}, 27) == std::byte{0xf0});
-static_assert(at(Lap{.alternate_sl = 15, .alternate_subnet_local = true}, 62) == std::byte{0xf8});
+static_assert(byte_at(Mra{.service_timeout = 31}, 9) == std::byte{0xf8});
+static_assert(byte_at(Rej{.message_rejected = RejSubject::kRep}, 8) == std::byte{0x40});
+static_assert(byte_at(Rej{.reject_info_length_bytes = 72}, 9) == std::byte{144});
+static_assert(byte_at(Rep{.target_ack_delay = 15,
+                          .failover_accepted = FailoverAccepted::kNotSupported,
+                          .end_to_end_flow_control = true},
+                      26) == std::byte{15 << 3 | 1 << 1 | 1});
+static_assert(byte_at(Rep{.rnr_retry_count = 7, .srq = true}, 27) == std::byte{0xf0});
+static_assert(byte_at(Lap{.alternate_sl = 15, .alternate_subnet_local = true}, 62) ==
+              std::byte{0xf8});
 
-// The vendor id is split over several fields.
+// vendor_id() combines the vendor id from several fields.
 static_assert(Rep{.vendor_id_high = 1, .vendor_id_middle = 2, .vendor_id_low = 3}.vendor_id() ==
               0x010203);
 static_assert(SidrRep{.vendor_id_high = 0x0102, .vendor_id_low = 3}.vendor_id() == 0x010203);
 
-// LAP has its fields in another order than REQ, but the same path.
+// alternate_path() returns the path of a LAP in the form of a REQ's path.
 static_assert(Lap{.alternate_flow_label = 0xfffff, .alternate_packet_rate = 3}.alternate_path() ==
               Path{.flow_label = 0xfffff, .packet_rate = 3});
 
-TEST(CmMessage, EveryAttributeHasItsMessage) {
+TEST(CmMessage, EveryAttributeIsDecodedAsItsMessage) {
   const std::vector<std::byte> data(kMessageBytes, std::byte{0xff});
   std::size_t decoded_count = 0;
   for (unsigned id = 0; id <= 0xffff; ++id) {
@@ -119,10 +121,10 @@ TEST(CmMessage, RejectInfoIsLimitedToItsField) {
   EXPECT_EQ(reject_info(rej).size(), 72u);
 }
 
-TEST(CmMessage, AMadIsTheHeaderAndTheMessage) {
+TEST(CmMessage, AMadConsistsOfTheHeaderAndTheMessage) {
   const Rej rej{
       .local_comm_id = {1}, .remote_comm_id = {2}, .reason = RejReason::kInvalidServiceId};
-  auto header = mad_header(AttributeId::kReq, 0x0000000212345678);  // encode_mad() writes REJ
+  auto header = mad_header(AttributeId::kReq, 0x0000000212345678);  // encode_mad() replaces kReq
   const auto mad = encode_mad(header, rej);
   const auto expected =
       hex<"01070203 00000000 00000002 12345678 00120000 00000000 | 00000001 00000002 00000008">();
@@ -134,8 +136,8 @@ TEST(CmMessage, AMadIsTheHeaderAndTheMessage) {
 
 TEST(CmNames, EveryReasonOfTheSpecHasAName) {
   for (std::uint16_t number = 0; number < 64; ++number) {
-    const bool named = (number >= 1 && number <= 33) || number == 35;
-    EXPECT_EQ(std::string(to_string(RejReason{number})) != "unknown", named) << number;
+    const bool has_name = (number >= 1 && number <= 33) || number == 35;
+    EXPECT_EQ(std::string(to_string(RejReason{number})) != "unknown", has_name) << number;
   }
   EXPECT_STREQ(to_string(RejReason{0xffff}), "unknown");
 }

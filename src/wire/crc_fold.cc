@@ -23,14 +23,15 @@ namespace verbena::wire {
 
 namespace {
 
+// Returns x^exponent modulo P, shifted by one as described above.
 constexpr std::uint64_t power_of_x(unsigned exponent) {
   std::uint32_t a = 0x80000000;
   for (unsigned i = 0; i < exponent; ++i) a = a >> 1 ^ (a & 1 ? 0xedb88320 : 0);
   return std::uint64_t{a} << 1;
 }
 
-// Holds the constants that move 16 bytes forward.  `first` is the factor of A, the eight bytes that
-// come first in memory, and `second` is the factor of B.
+// Holds the constants for moving 16 bytes forward.  `first` is the factor of A, which is in the
+// first eight bytes in memory.  `second` is the factor of B.
 struct MoveConstants {
   std::uint64_t first, second;
 };

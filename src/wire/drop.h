@@ -5,30 +5,30 @@
 
 #include "base/error.h"
 
-// Names the reasons why received bytes are dropped.  The reason is the detail of an
-// Errc::kMalformed, and the caller counts the dropped packet by this number.
+// Names the reasons for which received bytes are dropped.  The reason is the detail of an
+// Errc::kMalformed.  The caller counts dropped packets by reason.
 namespace verbena::wire {
 
 enum class Drop : std::uint16_t {
   kNone = 0,
-  kTooShort,            // fewer bytes than the headers or the message need
-  kNotWords,            // BTH to pad is not a multiple of 4 bytes (vol1 9.1)
-  kUnknownOpcode,       // BTH opcode that this stack does not know
-  kTransportVersion,    // BTH TVer is not 0 (vol1 9.2.5)
+  kTooShort,            // there are fewer bytes than the headers or the message need
+  kNotWords,            // the length from BTH to pad is not a multiple of 4 bytes (vol1 9.1)
+  kUnknownOpcode,       // this stack does not know the opcode of the BTH
+  kTransportVersion,    // TVer of the BTH is not 0 (vol1 9.2.5)
   kPadTooLong,          // the pad is longer than the bytes after the headers
-  kPayloadNotAllowed,   // payload on an acknowledgement, a READ request or an atomic
+  kPayloadNotAllowed,   // an acknowledgement, a READ request or an atomic has a payload
   kIcrc,                // the invariant CRC does not match
-  kNotIp,               // neither IPv4 nor IPv6, or an invalid header
-  kIpOptions,           // IPv4 options or IPv6 extension headers: not part of RoCEv2 (A17.3.1)
+  kNotIp,               // the packet is neither IPv4 nor IPv6, or its header is invalid
+  kIpOptions,           // RoCEv2 has no IPv4 options and no IPv6 extension headers (A17.3.1)
   kIpChecksum,          // the IPv4 header checksum is wrong
-  kFragment,            // a fragment of a datagram
-  kNotUdp,              // an IP protocol other than UDP
+  kFragment,            // the packet is a fragment of a datagram
+  kNotUdp,              // the IP protocol is not UDP
   kLength,              // IP and UDP lengths disagree, or exceed the received bytes
-  kUnknownAttribute,    // MAD attribute that is not a CM message
-  kNotInfiniband,       // LRH or GRH with an unknown version or next header
-  kNotResolution,       // IPoIB: neither ARP nor neighbour discovery
-  kArp,                 // ARP with a hardware type, protocol or operation that IPoIB does not use
-  kNeighbourDiscovery,  // a solicitation or advertisement that RFC 4861 does not allow
+  kUnknownAttribute,    // the attribute of the MAD is not a CM message
+  kNotInfiniband,       // the LRH or GRH has an unknown version or next header
+  kNotResolution,       // an IPoIB frame is neither ARP nor neighbour discovery
+  kArp,                 // IPoIB does not use the hardware type, protocol or operation of the ARP
+  kNeighbourDiscovery,  // RFC 4861 does not allow this solicitation or advertisement
   kIcmpChecksum,        // the ICMPv6 checksum is wrong
   kCount,               // not a reason: the number of reasons
 };

@@ -1,5 +1,5 @@
-// Parses any bytes as an Ethernet frame.  parse_frame() must either drop them with a reason, or
-// return values that are still the same after they were written and parsed again.
+// Parses arbitrary bytes as an Ethernet frame.  parse_frame() must drop the bytes with a reason, or
+// return values that do not change when they are written and parsed again.
 
 #include <algorithm>
 #include <cstdint>
@@ -13,7 +13,7 @@ namespace {
 using namespace verbena;
 using namespace verbena::wire;
 
-bool inside(std::span<const std::byte> part, std::span<const std::byte> whole) {
+bool is_inside(std::span<const std::byte> part, std::span<const std::byte> whole) {
   return part.data() >= whole.data() && part.data() + part.size() <= whole.data() + whole.size();
 }
 
@@ -24,17 +24,18 @@ void check_frame(std::span<const std::byte> bytes) {
     VB_CHECK(reason != Drop::kNone && reason < Drop::kCount);
     return;
   }
-  VB_CHECK(inside(frame->ip_header, bytes) && inside(frame->udp_header, bytes) &&
-           inside(frame->udp_payload, bytes));
+  VB_CHECK(is_inside(frame->ip_header, bytes) && is_inside(frame->udp_header, bytes) &&
+           is_inside(frame->udp_payload, bytes));
 
-  // An IPv6 header may contain mapped addresses; such a frame would be written as IPv4.
-  const bool v4 = frame->ip_header.size() == kSize<Ipv4Header>;
-  if (is_ipv4(frame->headers.destination) != v4 || is_ipv4(frame->headers.source) != v4) return;
-  std::vector<std::byte> again(frame_header_bytes(frame->headers.destination) +
-                               frame->udp_payload.size());
-  const std::size_t at = write_frame_headers(again, frame->headers, frame->udp_payload.size());
-  std::ranges::copy(frame->udp_payload, again.begin() + static_cast<std::ptrdiff_t>(at));
-  const auto second = parse_frame(again);
+  // An IPv6 header may contain mapped IPv4 addresses.  Such a frame would be written as IPv4.
+  const bool is_v4 = frame->ip_header.size() == kSize<Ipv4Header>;
+  if (is_ipv4(frame->headers.destination) != is_v4 || is_ipv4(frame->headers.source) != is_v4)
+    return;
+  std::vector<std::byte> written(frame_header_bytes(frame->headers.destination) +
+                                 frame->udp_payload.size());
+  const std::size_t at = write_frame_headers(written, frame->headers, frame->udp_payload.size());
+  std::ranges::copy(frame->udp_payload, written.begin() + static_cast<std::ptrdiff_t>(at));
+  const auto second = parse_frame(written);
   VB_CHECK(second.has_value());
   VB_CHECK(second->headers == frame->headers);
   VB_CHECK(std::ranges::equal(second->udp_payload, frame->udp_payload));

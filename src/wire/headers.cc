@@ -19,6 +19,7 @@ class Reader {
   std::span<const std::byte> rest_;
 };
 
+// Encodes headers one after the other.
 class Writer {
  public:
   explicit Writer(std::span<std::byte> out) : rest_(out) {}
@@ -33,22 +34,22 @@ class Writer {
   std::span<std::byte> rest_;
 };
 
-// Decodes the headers that `bits` names (shape::Entry).  REQUIRES: the reader holds all of them.
-// The function has a single return variable, so that the compiler constructs it directly in the
-// memory of the caller.
+// Decodes the headers that `bits` selects (properties::Entry).  REQUIRES: the reader has the bytes
+// of these headers.  The function has a single return variable, so that the compiler constructs it
+// directly in the memory of the caller.
 Result<TransportPacket> decode_headers(const Bth& bth, std::uint32_t bits, Reader reader,
                                        std::span<const std::byte> payload) {
   Result<TransportPacket> result(std::in_place);
   TransportPacket& packet = *result;
   packet.bth = bth;
-  if (bits & shape::kXrcEth) packet.xrc = reader.read<XrcEth>();
-  if (bits & shape::kDeth) packet.deth = reader.read<Deth>();
-  if (bits & shape::kReth) packet.reth = reader.read<Reth>();
-  if (bits & shape::kAtomicEth) packet.atomic = reader.read<AtomicEth>();
-  if (bits & shape::kAeth) packet.aeth = reader.read<Aeth>();
-  if (bits & shape::kAtomicAckEth) packet.atomic_ack = reader.read<AtomicAckEth>();
-  if (bits & shape::kImmDt) packet.immediate = reader.read<ImmDt>().immediate;
-  if (bits & shape::kIeth) packet.invalidate_r_key = reader.read<Ieth>().r_key;
+  if (bits & properties::kXrcEth) packet.xrc = reader.read<XrcEth>();
+  if (bits & properties::kDeth) packet.deth = reader.read<Deth>();
+  if (bits & properties::kReth) packet.reth = reader.read<Reth>();
+  if (bits & properties::kAtomicEth) packet.atomic = reader.read<AtomicEth>();
+  if (bits & properties::kAeth) packet.aeth = reader.read<Aeth>();
+  if (bits & properties::kAtomicAckEth) packet.atomic_ack = reader.read<AtomicAckEth>();
+  if (bits & properties::kImmDt) packet.immediate = reader.read<ImmDt>().immediate;
+  if (bits & properties::kIeth) packet.invalidate_r_key = reader.read<Ieth>().r_key;
   packet.payload = payload;
   return result;
 }
@@ -66,31 +67,32 @@ Result<TransportPacket> parse_transport(std::span<const std::byte> bth_to_pad,
 
   Reader reader(headers);
   const Bth bth = reader.read<Bth>();
-  const shape::Entry entry = shape::of(bth.opcode);
+  const properties::Entry entry = properties::of(bth.opcode);
   if (entry.bits == 0) return drop(Drop::kUnknownOpcode);
   if (bth.transport_version != 0) return drop(Drop::kTransportVersion);
   if (bth_to_pad.size() < entry.header_bytes) return drop(Drop::kTooShort);
   const std::size_t body_bytes = bth_to_pad.size() - entry.header_bytes;
   if (bth.pad_count > body_bytes) return drop(Drop::kPadTooLong);
-  if (body_bytes != 0 && !(entry.bits & shape::kPayload)) return drop(Drop::kPayloadNotAllowed);
+  if (body_bytes != 0 && !(entry.bits & properties::kPayload))
+    return drop(Drop::kPayloadNotAllowed);
   return decode_headers(bth, entry.bits, reader,
                         bth_to_pad.subspan(entry.header_bytes, body_bytes - bth.pad_count));
 }
 
 std::size_t write_headers(std::span<std::byte> out, const TransportPacket& packet) {
-  const shape::Entry entry = shape::of(packet.bth.opcode);
+  const properties::Entry entry = properties::of(packet.bth.opcode);
   VB_CHECK(entry.bits != 0 && out.size() >= entry.header_bytes);
 
   Writer writer(out);
   writer.write(packet.bth);
-  if (entry.bits & shape::kXrcEth) writer.write(packet.xrc);
-  if (entry.bits & shape::kDeth) writer.write(packet.deth);
-  if (entry.bits & shape::kReth) writer.write(packet.reth);
-  if (entry.bits & shape::kAtomicEth) writer.write(packet.atomic);
-  if (entry.bits & shape::kAeth) writer.write(packet.aeth);
-  if (entry.bits & shape::kAtomicAckEth) writer.write(packet.atomic_ack);
-  if (entry.bits & shape::kImmDt) writer.write(ImmDt{packet.immediate});
-  if (entry.bits & shape::kIeth) writer.write(Ieth{packet.invalidate_r_key});
+  if (entry.bits & properties::kXrcEth) writer.write(packet.xrc);
+  if (entry.bits & properties::kDeth) writer.write(packet.deth);
+  if (entry.bits & properties::kReth) writer.write(packet.reth);
+  if (entry.bits & properties::kAtomicEth) writer.write(packet.atomic);
+  if (entry.bits & properties::kAeth) writer.write(packet.aeth);
+  if (entry.bits & properties::kAtomicAckEth) writer.write(packet.atomic_ack);
+  if (entry.bits & properties::kImmDt) writer.write(ImmDt{packet.immediate});
+  if (entry.bits & properties::kIeth) writer.write(Ieth{packet.invalidate_r_key});
   return entry.header_bytes;
 }
 

@@ -9,8 +9,8 @@
 #include "wire/bth.h"
 #include "wire/drop.h"
 
-// Parses one transport packet, from BTH to pad, and writes its headers.  Each opcode has its own
-// headers (vol1 9.2.1 table 38, annex A14).  This is the data path: nothing allocates, and the
+// Parses one transport packet, from BTH to pad, and writes its headers.  The opcode determines the
+// headers (vol1 9.2.1 table 38, annex A14).  This is the data path: no function allocates, and the
 // payload is a view.
 namespace verbena::wire {
 
@@ -51,15 +51,15 @@ constexpr Transport transport_of(Opcode op) {
 constexpr Operation operation_of(Opcode op) {
   return static_cast<Operation>(std::to_underlying(op) & 31);
 }
-// Returns the opcode of an operation.  is_known() is false for this opcode if the transport does
-// not have the operation.
+// Returns the opcode of an operation.  If the transport does not have the operation, is_known()
+// returns false for this opcode.
 constexpr Opcode opcode_of(Transport transport, Operation operation) {
   return static_cast<Opcode>(std::to_underlying(transport) << 5 | std::to_underlying(operation));
 }
 
 // Stores the properties of every opcode in a table of bits, so that the data path needs a single
 // load.
-namespace shape {
+namespace properties {
 inline constexpr std::uint32_t kDeth = 1u << 0;
 inline constexpr std::uint32_t kReth = 1u << 1;
 inline constexpr std::uint32_t kAtomicEth = 1u << 2;
@@ -84,8 +84,8 @@ struct Entry {
   std::uint8_t header_bytes = 0;
 };
 
-// REQUIRES: operation < 32.
-constexpr std::uint32_t of_operation(unsigned operation) {
+// Returns the properties that an operation has in every transport.  REQUIRES: operation < 32.
+constexpr std::uint32_t bits_of_operation(unsigned operation) {
   using enum Operation;
   switch (static_cast<Operation>(operation)) {
     case kSendFirst: return kKnown | kRequest | kSend | kFirst | kPayload;
@@ -116,15 +116,16 @@ constexpr std::uint32_t of_operation(unsigned operation) {
   return 0;
 }
 
-constexpr std::uint32_t of_opcode(unsigned opcode) {
-  const std::uint32_t bits = of_operation(opcode & 31);
+// Returns the properties of an opcode, or 0 for an unknown opcode.
+constexpr std::uint32_t bits_of_opcode(unsigned opcode) {
+  const std::uint32_t bits = bits_of_operation(opcode & 31);
   switch (opcode >> 5) {
     case std::to_underlying(Transport::kRc): return bits;
-    case std::to_underlying(Transport::kUc):  // only SEND and WRITE
+    case std::to_underlying(Transport::kUc):  // UC has only SEND and WRITE
       return (opcode & 31) <= std::to_underlying(Operation::kWriteOnlyImm) ? bits : 0;
-    case std::to_underlying(Transport::kUd):  // SEND in one packet
+    case std::to_underlying(Transport::kUd):  // UD has only SEND in one packet
       return (bits & kSend) && (bits & kOnly) && !(bits & kIeth) ? bits | kDeth : 0;
-    case std::to_underlying(Transport::kXrc):  // no ATOMIC WRITE; each request has an XRC header
+    case std::to_underlying(Transport::kXrc):  // XRC has no ATOMIC WRITE
       if ((opcode & 31) == std::to_underlying(Operation::kAtomicWrite)) return 0;
       return bits & kRequest ? bits | kXrcEth : bits;
     default: return 0;
@@ -140,56 +141,64 @@ constexpr std::size_t header_bytes(std::uint32_t bits) {
          part(kIeth, kSize<Ieth>);
 }
 
-inline constexpr auto kTableOfOpcodes = [] {
+inline constexpr auto kPropertiesOfOpcodes = [] {
   std::array<Entry, 256> table{};
   for (unsigned op = 0; op < 256; ++op) {
-    const std::uint32_t bits = of_opcode(op);
+    const std::uint32_t bits = bits_of_opcode(op);
     table[op] = {bits, static_cast<std::uint8_t>(header_bytes(bits))};
   }
   return table;
 }();
 
-constexpr Entry of(Opcode op) { return kTableOfOpcodes[std::to_underlying(op)]; }
+constexpr Entry of(Opcode op) { return kPropertiesOfOpcodes[std::to_underlying(op)]; }
 constexpr bool has(Opcode op, std::uint32_t bit) { return (of(op).bits & bit) != 0; }
-}  // namespace shape
+}  // namespace properties
 
-// Returns the size of BTH and extension headers of an opcode; 0 for an unknown opcode.
-constexpr std::size_t header_bytes(Opcode op) { return shape::of(op).header_bytes; }
+// Returns the total size of BTH and extension headers, or 0 for an unknown opcode.
+constexpr std::size_t header_bytes(Opcode op) { return properties::of(op).header_bytes; }
 inline constexpr std::size_t kHeaderBytesMax = kSize<Bth> + kSize<XrcEth> + kSize<AtomicEth>;
 
-constexpr bool is_known(Opcode op) { return shape::has(op, shape::kKnown); }
-// Returns true for packets from requester to responder; all UC and UD packets are requests.
-constexpr bool is_request(Opcode op) { return shape::has(op, shape::kRequest); }
+constexpr bool is_known(Opcode op) { return properties::has(op, properties::kKnown); }
+// Returns true for packets from requester to responder.  All UC and UD packets are requests.
+constexpr bool is_request(Opcode op) { return properties::has(op, properties::kRequest); }
 // Returns true for packets from responder to requester: READ responses, acknowledgements.
 constexpr bool is_response(Opcode op) { return is_known(op) && !is_request(op); }
 
-// The first four functions tell the position of a packet in its message; exactly one of them is
-// true for a known opcode.  READ requests, atomics and acknowledgements are always single packets,
-// and count as "only".
-constexpr bool is_first(Opcode op) { return shape::has(op, shape::kFirst); }
-constexpr bool is_middle(Opcode op) { return shape::has(op, shape::kMiddle); }
-constexpr bool is_last(Opcode op) { return shape::has(op, shape::kLast); }
-constexpr bool is_only(Opcode op) { return shape::has(op, shape::kOnly); }
-constexpr bool starts_message(Opcode op) { return shape::has(op, shape::kFirst | shape::kOnly); }
-constexpr bool ends_message(Opcode op) { return shape::has(op, shape::kLast | shape::kOnly); }
+// The first four functions describe the position of a packet in its message.  Exactly one of them
+// returns true for a known opcode.  READ requests, atomics and acknowledgements are always single
+// packets, and count as "only".
+constexpr bool is_first(Opcode op) { return properties::has(op, properties::kFirst); }
+constexpr bool is_middle(Opcode op) { return properties::has(op, properties::kMiddle); }
+constexpr bool is_last(Opcode op) { return properties::has(op, properties::kLast); }
+constexpr bool is_only(Opcode op) { return properties::has(op, properties::kOnly); }
+constexpr bool starts_message(Opcode op) {
+  return properties::has(op, properties::kFirst | properties::kOnly);
+}
+constexpr bool ends_message(Opcode op) {
+  return properties::has(op, properties::kLast | properties::kOnly);
+}
 
-constexpr bool is_send(Opcode op) { return shape::has(op, shape::kSend); }
-constexpr bool is_write(Opcode op) { return shape::has(op, shape::kWrite); }
-constexpr bool is_read_response(Opcode op) { return shape::has(op, shape::kReadResponse); }
-constexpr bool is_atomic(Opcode op) { return shape::has(op, shape::kAtomicEth); }
+constexpr bool is_send(Opcode op) { return properties::has(op, properties::kSend); }
+constexpr bool is_write(Opcode op) { return properties::has(op, properties::kWrite); }
+constexpr bool is_read_response(Opcode op) {
+  return properties::has(op, properties::kReadResponse);
+}
+constexpr bool is_atomic(Opcode op) { return properties::has(op, properties::kAtomicEth); }
 
-constexpr bool has_payload(Opcode op) { return shape::has(op, shape::kPayload); }
-constexpr bool carries_immediate(Opcode op) { return shape::has(op, shape::kImmDt); }
-constexpr bool carries_invalidate(Opcode op) { return shape::has(op, shape::kIeth); }
-constexpr bool carries_deth(Opcode op) { return shape::has(op, shape::kDeth); }
-constexpr bool carries_reth(Opcode op) { return shape::has(op, shape::kReth); }
-constexpr bool carries_aeth(Opcode op) { return shape::has(op, shape::kAeth); }
-constexpr bool carries_atomic(Opcode op) { return shape::has(op, shape::kAtomicEth); }
-constexpr bool carries_atomic_ack(Opcode op) { return shape::has(op, shape::kAtomicAckEth); }
-constexpr bool carries_xrc(Opcode op) { return shape::has(op, shape::kXrcEth); }
+constexpr bool has_payload(Opcode op) { return properties::has(op, properties::kPayload); }
+constexpr bool carries_immediate(Opcode op) { return properties::has(op, properties::kImmDt); }
+constexpr bool carries_invalidate(Opcode op) { return properties::has(op, properties::kIeth); }
+constexpr bool carries_deth(Opcode op) { return properties::has(op, properties::kDeth); }
+constexpr bool carries_reth(Opcode op) { return properties::has(op, properties::kReth); }
+constexpr bool carries_aeth(Opcode op) { return properties::has(op, properties::kAeth); }
+constexpr bool carries_atomic(Opcode op) { return properties::has(op, properties::kAtomicEth); }
+constexpr bool carries_atomic_ack(Opcode op) {
+  return properties::has(op, properties::kAtomicAckEth);
+}
+constexpr bool carries_xrc(Opcode op) { return properties::has(op, properties::kXrcEth); }
 
-// Holds a packet with its headers in host order.  bth.opcode decides which headers are valid; the
-// others are zero after parsing and ignored when writing.
+// Holds a packet with its headers in host order.  bth.opcode determines which headers are valid.
+// parse_transport() sets the other headers to zero, and write_headers() ignores them.
 struct TransportPacket {
   Bth bth{};
   XrcEth xrc{};
@@ -200,26 +209,26 @@ struct TransportPacket {
   Aeth aeth{};
   std::uint32_t immediate{};
   std::uint32_t invalidate_r_key{};
-  std::span<const std::byte> payload{};  // without pad
+  std::span<const std::byte> payload{};  // excludes the pad
 };
 
-// Returns the number of pad bytes after a payload, as Bth::pad_count needs it.
+// Returns the number of pad bytes after a payload, for Bth::pad_count.
 constexpr std::uint8_t pad_count(std::size_t payload_bytes) {
   return static_cast<std::uint8_t>(-payload_bytes & 3);
 }
 
 // Parses the bytes from BTH to pad.  The caller has checked the ICRC and removed it.  Fails with
-// kMalformed and a Drop.  Does not check what depends on the QP: its transport, and that FIRST and
-// MIDDLE packets have the size of the path MTU.
+// kMalformed and a Drop.  Two checks need the QP and are left to the caller: the transport of the
+// opcode, and that the payload of FIRST and MIDDLE packets has the size of the path MTU.
 Result<TransportPacket> parse_transport(std::span<const std::byte> bth_to_pad);
 // Parses bytes from BTH to pad that another process may change at the same time.  Reads the headers
-// from `headers`, a copy of the first bytes.  Fails as the function above does.  REQUIRES:
-// `headers` holds a copy of all bytes, or of at least kHeaderBytesMax.
+// from `headers`, which is a copy of the first bytes.  Fails like parse_transport(bth_to_pad).
+// REQUIRES: `headers` contains a copy of all bytes, or of at least kHeaderBytesMax bytes.
 Result<TransportPacket> parse_transport(std::span<const std::byte> bth_to_pad,
                                         std::span<const std::byte> headers);
 
 // Writes BTH and the opcode's extension headers; returns header_bytes(opcode).  Does not compute
-// packet.bth.pad_count.  REQUIRES: the opcode is known, and `out` has room for the headers.
+// packet.bth.pad_count.  REQUIRES: the opcode is known, and the headers fit into `out`.
 std::size_t write_headers(std::span<std::byte> out, const TransportPacket& packet);
 
 }  // namespace verbena::wire

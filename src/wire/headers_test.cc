@@ -12,7 +12,7 @@
 namespace verbena::wire {
 namespace {
 
-// These are the headers after the BTH in vol1 table 38.
+// Compares the sizes of the headers with vol1 table 38.
 static_assert(header_bytes(Opcode::kRcSendOnly) == 12);
 static_assert(header_bytes(Opcode::kRcSendOnlyImm) == 12 + 4);
 static_assert(header_bytes(Opcode::kRcSendLastInvalidate) == 12 + 4);
@@ -129,7 +129,7 @@ TEST(Headers, EveryOpcodeRoundTrips) {
   }
 }
 
-TEST(Headers, ExtensionHeadersHaveTheOrderOfTheSpec) {
+TEST(Headers, ExtensionHeadersAreInTheOrderOfTheSpec) {
   TransportPacket packet;
   packet.bth = {.opcode = Opcode::kXrcWriteOnlyImm, .destination_qpn = {0x12}, .psn = {7}};
   packet.xrc = {.srq = {0x34}};
@@ -142,16 +142,16 @@ TEST(Headers, ExtensionHeadersHaveTheOrderOfTheSpec) {
   }());
 }
 
-TEST(Headers, NothingIsReadPastTheEnd) {
+TEST(Headers, TruncatedPacketsAreDropped) {
   Random random(6);
   for (Opcode op : known_opcodes()) {
     const auto bytes = to_bytes(random_packet(random, op, {}));
     for (std::size_t size = 0; size < bytes.size(); ++size) {
       const std::vector<std::byte> truncated(bytes.begin(),
                                              bytes.begin() + static_cast<std::ptrdiff_t>(size));
-      const Drop why = reason(parse_transport(truncated));
-      EXPECT_TRUE(why == Drop::kTooShort || (size > 12 && why == Drop::kNotWords))
-          << int(op) << ' ' << size << ' ' << to_string(why);
+      const Drop actual = reason(parse_transport(truncated));
+      EXPECT_TRUE(actual == Drop::kTooShort || (size > 12 && actual == Drop::kNotWords))
+          << int(op) << ' ' << size << ' ' << to_string(actual);
     }
   }
 }
@@ -168,7 +168,7 @@ TEST(Headers, UnknownOpcodesAreDropped) {
   EXPECT_EQ(unknown, 256u - 61u);
 }
 
-TEST(Headers, EachDropHasItsReason) {
+TEST(Headers, InvalidPacketsAreDroppedWithTheirReason) {
   EXPECT_EQ(reason(parse_transport({})), Drop::kTooShort);
   EXPECT_EQ(reason(parse_transport(hex<"0401ffff 00000011 00000000">())), Drop::kTransportVersion);
   EXPECT_EQ(reason(parse_transport(hex<"0400ffff 00000011 00000000 00">())), Drop::kNotWords);
@@ -194,7 +194,7 @@ TEST(Headers, PadIsNotPayload) {
   EXPECT_EQ(pad_count(4096), 0);
 }
 
-TEST(HeadersDeathTest, WritingAnUnknownOpcodeOrWithoutRoomStopsTheProgram) {
+TEST(HeadersDeathTest, WritingAnUnknownOpcodeOrPastTheEndStopsTheProgram) {
   std::array<std::byte, 11> small{};
   EXPECT_DEATH(write_headers(small, {}), "never happen");
   std::array<std::byte, 64> large{};

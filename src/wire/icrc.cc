@@ -32,7 +32,7 @@ constexpr std::uint32_t times(std::uint32_t a, std::uint32_t b) {
   return product;
 }
 
-// kSlices[k][b] is the register after byte b and k zero bytes.  The sixteen tables have 16 KiB.
+// kSlices[k][b] is the register after the byte b and k zero bytes.  The tables need 16 KiB.
 constexpr std::size_t kSlice = 16;
 using Slices = std::array<std::array<std::uint32_t, 256>, kSlice>;
 constexpr Slices kSlices = [] {
@@ -94,7 +94,7 @@ constexpr std::uint32_t feed(std::uint32_t reg, std::span<const std::byte> bytes
 }
 
 // Feeds the bytes in the fastest way that this processor supports.
-std::uint32_t feed_quickly(std::uint32_t reg, std::span<const std::byte> bytes) {
+std::uint32_t feed_fast(std::uint32_t reg, std::span<const std::byte> bytes) {
   if (bytes.size() >= kFoldBytesMin && can_fold()) {
     const std::size_t folded = bytes.size() - bytes.size() % kFoldStep;
     reg = feed(0, fold(reg, bytes.first(folded)));
@@ -103,22 +103,21 @@ std::uint32_t feed_quickly(std::uint32_t reg, std::span<const std::byte> bytes) 
   return feed(reg, bytes);
 }
 
-// This is the register after the eight bytes 0xff, which replace the local route header of
-// InfiniBand.
-constexpr std::uint32_t kAfterOnes = [] {
+// kRegisterAfterOnes is the register after eight bytes 0xff, which replace the local route header.
+constexpr std::uint32_t kRegisterAfterOnes = [] {
   std::array<std::byte, 8> ones;
   ones.fill(std::byte{0xff});
   return feed(0xffffffff, ones);
 }();
-static_assert(kAfterOnes == 0xdebb20e3);
+static_assert(kRegisterAfterOnes == 0xdebb20e3);
 
 void store_big(std::byte* out, std::uint64_t word) {
   if constexpr (std::endian::native == std::endian::little) word = std::byteswap(word);
   std::memcpy(out, &word, sizeof word);
 }
 
-// Writes the masked headers in four stores, because this runs for every packet.  The 28 bytes are
-// not a multiple of eight, so the last two stores overlap in the UDP ports.
+// Writes the masked headers in only four stores, because the function runs for every packet.  The
+// 28 bytes are not a multiple of eight, so the last two stores overlap in the UDP ports.
 void write_masked_headers(std::span<std::byte, kSize<Ipv4Header> + kSize<UdpHeader>> out,
                           const IcrcInputs& inputs, std::size_t udp_bytes) {
   const std::uint64_t length = udp_bytes, id = inputs.identification;
@@ -148,25 +147,27 @@ void write_masked_headers(std::span<std::byte, kSize<Ipv6Header> + kSize<UdpHead
   encode_to(out.subspan(kSize<Ipv6Header>), udp);
 }
 
-// A short packet is copied after its headers, because one long run of bytes is fed faster than two.
+// A short packet is copied behind its headers, because feeding one long buffer is faster than
+// feeding two buffers.
 constexpr std::size_t kCopiedBytesMax = 256;
 
 template <Message Ip>
 std::uint32_t compute_icrc(const IcrcInputs& inputs, std::span<const std::byte> bth_to_pad) {
   constexpr std::size_t kBthAt = kSize<Ip> + kSize<UdpHeader>;
-  std::array<std::byte, kBthAt + kCopiedBytesMax> front;
-  const std::span out = front;
+  std::array<std::byte, kBthAt + kCopiedBytesMax> buffer;
+  const std::span out = buffer;
   write_masked_headers(out.template first<kBthAt>(), inputs,
                        kSize<UdpHeader> + bth_to_pad.size() + kIcrcBytes);
   const std::size_t copied = bth_to_pad.size() <= kCopiedBytesMax ? bth_to_pad.size() : kSize<Bth>;
-  std::memcpy(front.data() + kBthAt, bth_to_pad.data(), copied);
-  front[kBthAt + 4] = std::byte{0xff};  // FECN, BECN, reserved
-  const std::uint32_t reg = feed_quickly(kAfterOnes, out.first(kBthAt + copied));
-  return ~(copied == bth_to_pad.size() ? reg : feed_quickly(reg, bth_to_pad.subspan(copied)));
+  std::memcpy(buffer.data() + kBthAt, bth_to_pad.data(), copied);
+  buffer[kBthAt + 4] = std::byte{0xff};  // FECN, BECN, reserved
+  const std::uint32_t reg = feed_fast(kRegisterAfterOnes, out.first(kBthAt + copied));
+  return ~(copied == bth_to_pad.size() ? reg : feed_fast(reg, bth_to_pad.subspan(copied)));
 }
 
-// kInversePowers[i] is x^(-32 i).  Multiplication by it undoes i words of four zero bytes.  The
-// table is large enough for every path MTU, so that a check needs one multiplication.
+// kInversePowers[i] is x^(-32 i).  A multiplication by this value reverses the effect of i words of
+// four zero bytes.  The table is large enough for every path MTU, so that a check needs one
+// multiplication.
 constexpr std::size_t kInversePowersMax = (4096 + 128) / 4;
 constexpr auto kInversePowers = [] {
   std::array<std::uint32_t, kInversePowersMax + 1> table{};
@@ -179,7 +180,7 @@ constexpr auto kInversePowers = [] {
   return table;
 }();
 
-// Returns the register that `zeros` zero bytes would change to `reg`.
+// Returns the register before `zeros` zero bytes, if `reg` is the register after them.
 std::uint32_t undo_zeros(std::uint32_t reg, std::size_t zeros) {
   for (; zeros % 4 != 0; --zeros) {
     for (int i = 0; i < 8; ++i) reg = divided_by_x(reg);
@@ -193,7 +194,7 @@ std::uint32_t undo_zeros(std::uint32_t reg, std::size_t zeros) {
 }  // namespace
 
 std::uint32_t crc32(std::uint32_t crc, std::span<const std::byte> bytes) {
-  return ~feed_quickly(~crc, bytes);
+  return ~feed_fast(~crc, bytes);
 }
 
 std::uint32_t icrc(const IcrcInputs& inputs, std::span<const std::byte> bth_to_pad) {

@@ -9,35 +9,35 @@
 #include "base/strong.h"
 #include "wire/ip.h"
 
-// Computes the invariant CRC of RoCEv2 (annex A17.3.3, vol1 7.8.1): a CRC-32 over eight bytes 0xff,
-// the IP and UDP headers, and BTH to pad.  Fields that routers may change count as ones.  The ICRC
-// follows the pad, least significant byte first.
+// Computes the invariant CRC of RoCEv2 (annex A17.3.3, vol1 7.8.1).  It is a CRC-32 over eight
+// bytes 0xff, the IP and UDP headers, and the bytes from BTH to pad.  Fields that routers may
+// change are replaced by ones.  The ICRC follows the pad, least significant byte first.
 namespace verbena::wire {
 
 inline constexpr std::size_t kIcrcBytes = 4;
 
 // Holds the IP and UDP fields that the ICRC covers and that are not in the transport packet.  Both
-// GIDs have the same family.  Assumes IPv4 packets as our sockets and Linux's rxe driver send them:
-// no options, DF set, no fragment.
+// GIDs have the same family.  IPv4 packets must be as sockets and Linux's rxe driver send them:
+// with DF set, without options, and not fragmented.
 struct IcrcInputs {
   Gid source{};
   Gid destination{};
   std::uint16_t source_port{};
   std::uint16_t destination_port{kRoceUdpPort};
-  std::uint16_t identification{};  // IPv4 only
+  std::uint16_t identification{};  // for IPv4 only
 
   friend bool operator==(const IcrcInputs&, const IcrcInputs&) = default;
 };
 
-// Computes the ICRC of a packet.  REQUIRES: `bth_to_pad` has at least a BTH, 12 bytes.
+// Computes the ICRC of a packet.  REQUIRES: `bth_to_pad` has at least the 12 bytes of a BTH.
 std::uint32_t icrc(const IcrcInputs& inputs, std::span<const std::byte> bth_to_pad);
 
-// Checks an ICRC without knowing the IPv4 identification, which a UDP socket does not show.  A CRC
-// is linear, so each identification changes the ICRC by a known value.  Returns the identification
-// for which the ICRC matches, and inputs.identification if the ICRC matches that one.  If other
-// bits are wrong, returns nullopt, or with a probability of 2^-16 a wrong identification.  For IPv6
-// the ICRC must match, and the result is 0.  Costs one icrc() and one multiplication in GF(2).
-// REQUIRES: `bth_to_pad` has at least 12 bytes.
+// Checks an ICRC without knowing the IPv4 identification, which a UDP socket does not report.  A
+// CRC is linear, so each identification changes the ICRC by a known value.  Returns the
+// identification for which the ICRC matches.  If other bits are wrong, returns nullopt, or with a
+// probability of 2^-16 a wrong identification.  For IPv6 packets, returns 0 if the ICRC matches,
+// else nullopt.  The function costs one icrc(), and one multiplication in GF(2) if
+// inputs.identification is not the right one.  REQUIRES: `bth_to_pad` has at least 12 bytes.
 std::optional<std::uint16_t> find_identification(const IcrcInputs& inputs,
                                                  std::span<const std::byte> bth_to_pad,
                                                  std::uint32_t received_icrc);
@@ -64,7 +64,8 @@ constexpr IcrcInputs icrc_inputs(const FrameHeaders& headers) {
           .identification = headers.identification};
 }
 
-// Computes the CRC-32 of zlib's crc32(): start with 0, and pass the parts of the data in order.
+// Computes the same CRC-32 as zlib's crc32().  The caller starts with 0, and passes the parts of
+// the data in order.
 std::uint32_t crc32(std::uint32_t crc, std::span<const std::byte> bytes);
 
 }  // namespace verbena::wire

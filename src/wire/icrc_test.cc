@@ -47,8 +47,8 @@ TEST(Crc32, IsCorrectForEveryLengthAndSplit) {
   }
 }
 
-// fold() takes 64 bytes at a time if there are at least 128 bytes, else 16 at a time.  Tables
-// handle the rest.
+// fold() processes 64 bytes in one step if there are at least 128 bytes, else 16 bytes.  Tables
+// process the remaining bytes.
 TEST(Crc32, IsCorrectForLongDataAtEveryAlignment) {
   Random random(2);
   const auto bytes = random_bytes(random, 4400);
@@ -61,26 +61,26 @@ TEST(Crc32, IsCorrectForLongDataAtEveryAlignment) {
   }
 }
 
-// Tests fold() if the processor has the instruction.
+// Tests fold() if the processor supports carry-less multiplication.
 TEST(CrcFold, FoldedBytesLeadToTheSameRegister) {
   if (!can_fold()) return;
   Random random(3);
   for (std::size_t size = kFoldBytesMin; size <= 512; size += kFoldStep) {
     const auto bytes = random_bytes(random, size);
     const auto rest = fold(0xffffffff, bytes);
-    // crc32() complements its argument, so 0xffffffff stands for register 0.
+    // crc32() complements its argument, so 0xffffffff means register 0.
     ASSERT_EQ(crc32(0xffffffff, rest), crc_bit_by_bit(bytes)) << size;
   }
 }
 
-// captures_test.cc checks the ICRCs of Linux; the tests below check how an ICRC is computed.
+// captures_test.cc checks the ICRCs of Linux.  The following tests check how an ICRC is computed.
 constexpr IcrcInputs kFlow{.source = ipv4_gid(0x0a4d0002),
                            .destination = ipv4_gid(0x0a4d0003),
                            .source_port = 0xf742,
                            .identification = 0x1234};
 constexpr auto kAck = hex<"1100ffff 00000011 002e7e4e 1f000001">();
 
-// Compares with the definition, applied to bytes that are written out by hand.
+// Compares the ICRC with a CRC over the masked bytes, which are written by hand.
 TEST(Icrc, MasksFieldsThatRoutersMayChange) {
   const auto pseudo =
       hex<"ffffffffffffffff"
@@ -90,11 +90,12 @@ TEST(Icrc, MasksFieldsThatRoutersMayChange) {
   EXPECT_EQ(icrc(kFlow, kAck), crc_bit_by_bit(pseudo));
 
   auto marked = kAck;
-  marked[4] = std::byte{0xc0};  // FECN and BECN set on the way
+  marked[4] = std::byte{0xc0};  // a router has set FECN and BECN
   EXPECT_EQ(icrc(kFlow, marked), icrc(kFlow, kAck));
 }
 
-// Short packets are copied after their headers and summed in one step, longer packets in two steps.
+// icrc() copies short packets behind their headers and feeds them in one step.  It feeds longer
+// packets in two steps.
 TEST(Icrc, IsCorrectForPacketsOfEveryShortLength) {
   Random random(4);
   for (std::size_t size = kAck.size(); size <= 600; ++size) {
@@ -155,7 +156,7 @@ TEST(Icrc, FindsTheIdentificationForEveryLength) {
   }
 }
 
-TEST(Icrc, ADamagedPacketHasNoIdentification) {
+TEST(Icrc, NoIdentificationMatchesADamagedPacket) {
   Random random(3);
   const auto packet = random_bytes(random, 1036);
   IcrcInputs guess = kFlow;

@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::size_t kWordBytes = 4;
 
-// Returns the LRH with ones in all fields that a switch or router may change.
+// Returns the bytes of the LRH for the ICRC: fields that a switch or router may change are ones.
 std::array<std::byte, kSize<Lrh>> masked_lrh(std::span<const std::byte> lrh, bool has_grh) {
   std::array<std::byte, kSize<Lrh>> out;
   out.fill(std::byte{0xff});
@@ -22,6 +22,7 @@ std::array<std::byte, kSize<Lrh>> masked_lrh(std::span<const std::byte> lrh, boo
   return out;
 }
 
+// Returns the bytes of the GRH for the ICRC: fields that a router may change are ones.
 std::array<std::byte, kSize<Ipv6Header>> masked_grh(std::span<const std::byte> bytes) {
   Ipv6Header grh = decode_exact<Ipv6Header>(bytes.first<kSize<Ipv6Header>>());
   grh.traffic_class = 0xff;

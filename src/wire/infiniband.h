@@ -9,17 +9,17 @@
 #include "wire/ip.h"
 #include "wire/layout.h"
 
-// Defines the headers of a packet on an InfiniBand link, which stand before the BTH: the local
-// route header (LRH, vol1 7.7) and the global route header (GRH, vol1 8.3).  The variant CRC after
-// the ICRC belongs to the link, and is not handled here (wire/vcrc.h).
+// Defines the headers before the BTH of a packet on an InfiniBand link: the local route header
+// (LRH, vol1 7.7) and the global route header (GRH, vol1 8.3).  The variant CRC after the ICRC
+// belongs to the link.  wire/vcrc.h computes it.
 namespace verbena::wire {
 
-// Tells what follows the LRH (LNH, vol1 table 11).
+// Names the header that follows the LRH (LNH, vol1 table 11).
 enum class LinkNextHeader : std::uint8_t {
-  kRaw = 0,      // another protocol, with its Ethernet type
+  kRaw = 0,      // another protocol, identified by an Ethernet type
   kRawIpv6 = 1,  // another protocol over IPv6
-  kBth = 2,      // a local packet
-  kGrh = 3,      // a global packet
+  kBth = 2,      // the BTH of a local packet
+  kGrh = 3,      // the GRH of a global packet
 };
 
 inline constexpr std::uint8_t kGrhNextHeaderBth = 0x1b;
@@ -27,13 +27,14 @@ inline constexpr Lid kPermissiveLid{0xffff};
 inline constexpr Lid kFirstMulticastLid{0xc000};
 
 // clang-format off
+// Describes the local route header (vol1 7.7).
 struct Lrh {
   std::uint8_t virtual_lane{};
   std::uint8_t link_version{};
   std::uint8_t service_level{};
   LinkNextHeader next_header{LinkNextHeader::kBth};
   Lid destination{};
-  std::uint16_t packet_words{};  // 4-byte words from the LRH to the ICRC
+  std::uint16_t packet_words{};  // the number of 4-byte words from the LRH to the ICRC
   Lid source{};
 
   friend bool operator==(const Lrh&, const Lrh&) = default;
@@ -51,7 +52,7 @@ struct Lrh {
 };
 // clang-format on
 
-// Holds the route headers of a packet; lrh.next_header tells whether there is a GRH.
+// Holds the route headers of a packet.  If lrh.next_header is not kGrh, the packet has no GRH.
 struct RouteHeaders {
   Lrh lrh{};
   Ipv6Header grh{};
@@ -64,18 +65,18 @@ constexpr std::size_t route_header_bytes(bool has_grh) {
 }
 
 // Writes the headers, and returns route_header_bytes().  Computes both lengths and the GRH's next
-// header instead of using those in `headers`.  REQUIRES: `out` has room, and the packet is shorter
-// than 8 KiB.
+// header, and ignores their values in `headers`.  REQUIRES: the headers fit into `out`, and the
+// packet is shorter than 8 KiB.
 std::size_t write_route_headers(std::span<std::byte> out, RouteHeaders headers,
                                 std::size_t bth_to_pad_bytes);
 
-// Computes the ICRC of a packet from LRH to pad (vol1 7.8.1).  A router changes the LRH of a packet
-// with a GRH, so the ICRC of such a packet does not cover the LRH.  The ICRC of a packet without a
-// GRH covers the LRH except the virtual lane.  REQUIRES: the packet has its route headers and at
+// Computes the ICRC of a packet from LRH to pad (vol1 7.8.1).  The ICRC of a packet with a GRH does
+// not cover the LRH, because routers change the LRH.  The ICRC of a packet without a GRH covers the
+// LRH except the virtual lane.  REQUIRES: the packet has its route headers and at
 // least a BTH.
 std::uint32_t infiniband_icrc(std::span<const std::byte> lrh_to_pad);
 
-// Holds a parsed packet; `bth_to_pad` points into its bytes.
+// Holds a parsed packet.  `bth_to_pad` points into the bytes of the packet.
 struct RoutedPacket {
   RouteHeaders headers{};
   std::span<const std::byte> bth_to_pad{};

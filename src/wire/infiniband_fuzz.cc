@@ -1,6 +1,6 @@
-// Parses any bytes as an InfiniBand packet from LRH to ICRC.  parse_routed_packet() must either
-// drop them with a reason, or return headers that are still the same after they were written and
-// parsed again.  If bit 0 of the first byte is set, the lengths and the ICRC are corrected first.
+// Parses arbitrary bytes as an InfiniBand packet from LRH to ICRC.  parse_routed_packet() must drop
+// the bytes with a reason, or return headers that do not change when they are written and parsed
+// again.  If bit 0 of the first byte is set, the target first corrects the lengths and the ICRC.
 
 #include <algorithm>
 #include <cstdint>
@@ -16,16 +16,16 @@ namespace {
 using namespace verbena;
 using namespace verbena::wire;
 
-// Replaces the lengths and the ICRC by the right ones, if there is room for the headers.
-void correct(std::span<std::byte> packet) {
+// Corrects the lengths and the ICRC if the packet is long enough for the headers.
+void correct_lengths_and_icrc(std::span<std::byte> packet) {
   if (packet.size() < kSize<Lrh> || packet.size() % 4 != 0) return;
   RouteHeaders headers{.lrh = decode_exact<Lrh>(packet.first<kSize<Lrh>>())};
-  const std::size_t front = route_header_bytes(headers.has_grh());
-  if (packet.size() < front + kSize<Bth> + kIcrcBytes) return;
+  const std::size_t route_bytes = route_header_bytes(headers.has_grh());
+  if (packet.size() < route_bytes + kSize<Bth> + kIcrcBytes) return;
   if (headers.has_grh()) {
     headers.grh = decode_exact<Ipv6Header>(packet.subspan<kSize<Lrh>, kSize<Ipv6Header>>());
   }
-  write_route_headers(packet, headers, packet.size() - front - kIcrcBytes);
+  write_route_headers(packet, headers, packet.size() - route_bytes - kIcrcBytes);
   store_icrc(packet.last(kIcrcBytes), infiniband_icrc(packet.first(packet.size() - kIcrcBytes)));
 }
 
@@ -36,10 +36,11 @@ void check_packet(std::span<const std::byte> bytes) {
     VB_CHECK(reason != Drop::kNone && reason < Drop::kCount);
     return;
   }
-  std::vector<std::byte> again(bytes.begin(), bytes.end());
-  const std::size_t front = write_route_headers(again, packet->headers, packet->bth_to_pad.size());
-  VB_CHECK(front + packet->bth_to_pad.size() + kIcrcBytes == bytes.size());
-  const auto second = parse_routed_packet(again);
+  std::vector<std::byte> written(bytes.begin(), bytes.end());
+  const std::size_t route_bytes =
+      write_route_headers(written, packet->headers, packet->bth_to_pad.size());
+  VB_CHECK(route_bytes + packet->bth_to_pad.size() + kIcrcBytes == bytes.size());
+  const auto second = parse_routed_packet(written);
   VB_CHECK(second.has_value());
   VB_CHECK(second->headers.lrh == packet->headers.lrh);
   VB_CHECK(second->headers.grh == packet->headers.grh);
@@ -51,7 +52,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (size == 0) return 0;
   const auto bytes = std::as_bytes(std::span(data, size)).subspan(1);
   std::vector<std::byte> packet(bytes.begin(), bytes.end());
-  if ((data[0] & 1) != 0) correct(packet);
+  if ((data[0] & 1) != 0) correct_lengths_and_icrc(packet);
   check_packet(packet);
   return 0;
 }

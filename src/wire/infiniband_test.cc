@@ -30,8 +30,8 @@ static_assert(encode(Lrh{.virtual_lane = 0xf,
                          .next_header = LinkNextHeader::kGrh,
                          .packet_words = 0x7ff}) == hex<"fff3 0000 07ff 0000">());
 
-// Makes a packet with random contents.
-std::vector<std::byte> packet_of(const RouteHeaders& headers, std::size_t transport_bytes) {
+// Returns a packet with these headers, random bytes from BTH to pad, and the right ICRC.
+std::vector<std::byte> random_packet(const RouteHeaders& headers, std::size_t transport_bytes) {
   Random random(transport_bytes);
   const std::size_t front = route_header_bytes(headers.has_grh());
   std::vector<std::byte> packet(front + transport_bytes + kIcrcBytes);
@@ -74,7 +74,7 @@ TEST(InfinibandPackets, ExampleOfTheSpecificationIsParsed) {
 TEST(InfinibandPackets, WrittenHeadersAreParsedAgain) {
   for (const std::size_t bytes : {12u, 16u, 300u, 4096u + 60u}) {
     const RouteHeaders headers = global_headers();
-    const auto bytes_of_packet = packet_of(headers, bytes);
+    const auto bytes_of_packet = random_packet(headers, bytes);
     const auto packet = parse_routed_packet(bytes_of_packet);
     ASSERT_TRUE(packet.has_value());
     EXPECT_EQ(packet->bth_to_pad.size(), bytes);
@@ -89,18 +89,18 @@ TEST(InfinibandPackets, WrittenHeadersAreParsedAgain) {
 }
 
 TEST(InfinibandPackets, IcrcOfALocalPacketIgnoresOnlyTheVirtualLaneAndBthByteFour) {
-  auto packet = packet_of({.lrh = kLrh}, 20);
+  auto packet = random_packet({.lrh = kLrh}, 20);
   for (std::size_t bit = 0; bit < packet.size() * 8; ++bit) {
     packet[bit / 8] ^= static_cast<std::byte>(0x80u >> bit % 8);
-    const bool variant = bit < 4 || bit / 8 == 8 + 4;
-    EXPECT_EQ(reason(packet) == Drop::kNone, variant) << "bit " << bit;
+    const bool is_variant = bit < 4 || bit / 8 == 8 + 4;
+    EXPECT_EQ(reason(packet) == Drop::kNone, is_variant) << "bit " << bit;
     packet[bit / 8] ^= static_cast<std::byte>(0x80u >> bit % 8);
   }
 }
 
 // A router replaces the LRH, and changes traffic class, flow label and hop limit.
 TEST(InfinibandPackets, IcrcOfAGlobalPacketIgnoresFieldsThatARouterChanges) {
-  const auto packet = packet_of(global_headers(), 20);
+  const auto packet = random_packet(global_headers(), 20);
   const auto reason_after = [&](auto change) {
     auto routed = packet;
     RouteHeaders headers = global_headers();
@@ -119,7 +119,7 @@ TEST(InfinibandPackets, IcrcOfAGlobalPacketIgnoresFieldsThatARouterChanges) {
 }
 
 TEST(InfinibandPackets, OtherProtocolsAndWrongLengthsAreDropped) {
-  auto packet = packet_of(global_headers(), 20);
+  auto packet = random_packet(global_headers(), 20);
   for (std::size_t size = 0; size < packet.size(); ++size) {
     EXPECT_NE(reason(std::span(packet).first(size)), Drop::kNone) << size;
   }
@@ -130,7 +130,7 @@ TEST(InfinibandPackets, OtherProtocolsAndWrongLengthsAreDropped) {
   }
   packet[8 + 6] = std::byte{kIpProtocolUdp};
   EXPECT_EQ(reason(packet), Drop::kNotInfiniband);
-  auto longer = packet_of(global_headers(), 20);
+  auto longer = random_packet(global_headers(), 20);
   longer.insert(longer.end(), 4, std::byte{0});
   EXPECT_EQ(reason(longer), Drop::kLength);
 }

@@ -7,7 +7,7 @@ namespace {
 
 constexpr std::uint16_t kUdpLengthMax = 0xffff - kSize<Ipv4Header>;
 
-// Reads the IPv4 header and returns its payload, limited to the length in the header.
+// Parses the IPv4 header and returns the payload, limited to the length in the header.
 Result<std::span<const std::byte>> parse_ipv4(std::span<const std::byte> datagram, Frame& frame) {
   const auto ip = VB_TRY(decode<Ipv4Header>(datagram));
   if (ip.version != 4) return drop(Drop::kNotIp);
@@ -28,7 +28,8 @@ Result<std::span<const std::byte>> parse_ipv4(std::span<const std::byte> datagra
   return datagram.subspan(kSize<Ipv4Header>, ip.total_length - kSize<Ipv4Header>);
 }
 
-constexpr Drop why_not_udp(std::uint8_t next_header) {
+// Returns the reason to drop a packet with a next header other than UDP.
+constexpr Drop drop_of_next_header(std::uint8_t next_header) {
   switch (next_header) {
     case 44: return Drop::kFragment;
     case 0:   // hop-by-hop options
@@ -43,7 +44,7 @@ Result<std::span<const std::byte>> parse_ipv6(std::span<const std::byte> datagra
   const auto ip = VB_TRY(decode<Ipv6Header>(datagram));
   if (ip.version != 6) return drop(Drop::kNotIp);
   if (ip.payload_length > datagram.size() - kSize<Ipv6Header>) return drop(Drop::kLength);
-  if (ip.next_header != kIpProtocolUdp) return drop(why_not_udp(ip.next_header));
+  if (ip.next_header != kIpProtocolUdp) return drop(drop_of_next_header(ip.next_header));
 
   frame.ip_header = datagram.first<kSize<Ipv6Header>>();
   frame.headers.source = ip.source;
@@ -72,13 +73,13 @@ std::size_t write_frame_headers(std::span<std::byte> out, const FrameHeaders& he
   VB_CHECK(out.size() >= bytes);
   VB_CHECK(udp_payload_bytes <= kUdpLengthMax - kSize<UdpHeader>);
   const auto udp_length = static_cast<std::uint16_t>(kSize<UdpHeader> + udp_payload_bytes);
-  const bool v4 = is_ipv4(headers.destination);
+  const bool is_v4 = is_ipv4(headers.destination);
 
   encode_to(out, EthernetHeader{.destination = headers.destination_mac,
                                 .source = headers.source_mac,
-                                .ether_type = v4 ? kEtherTypeIpv4 : kEtherTypeIpv6});
+                                .ether_type = is_v4 ? kEtherTypeIpv4 : kEtherTypeIpv6});
   out = out.subspan<kSize<EthernetHeader>>();
-  if (v4) {
+  if (is_v4) {
     Ipv4Header ip{.tos = headers.tos,
                   .total_length = static_cast<std::uint16_t>(kSize<Ipv4Header> + udp_length),
                   .identification = headers.identification,

@@ -9,9 +9,9 @@
 #include "base/strong.h"
 #include "wire/layout.h"
 
-// Defines the Ethernet, IP and UDP headers of a RoCEv2 packet (annex A17.3).  The kernel adds them
-// to the packets of a socket.  This stack needs them for the ICRC, for writing and reading
-// captures, and for the 40 header bytes at the beginning of UD receives.
+// Defines the Ethernet, IP and UDP headers of a RoCEv2 packet (annex A17.3).  The kernel adds these
+// headers to the packets of a socket.  This stack needs them for the ICRC, for captures, and for
+// the 40 header bytes at the beginning of UD receives.
 namespace verbena::wire {
 
 inline constexpr std::uint16_t kRoceUdpPort = 4791;
@@ -39,7 +39,7 @@ struct EthernetHeader {
   }
 };
 
-// RFC 791, without options.
+// Describes the IPv4 header without options (RFC 791).
 struct Ipv4Header {
   std::uint8_t version{4};
   std::uint8_t header_words{5};
@@ -75,7 +75,8 @@ struct Ipv4Header {
   }
 };
 
-// RFC 8200; the GRH of InfiniBand has the same layout (vol1 8.3), with next header 0x1b.
+// Describes the IPv6 header (RFC 8200).  The GRH of InfiniBand has the same layout (vol1 8.3), and
+// its next header is 0x1b.
 struct Ipv6Header {
   std::uint8_t version{6};
   std::uint8_t traffic_class{};
@@ -104,8 +105,8 @@ struct Ipv6Header {
 struct UdpHeader {
   std::uint16_t source_port{};
   std::uint16_t destination_port{kRoceUdpPort};
-  std::uint16_t length{};    // header and payload
-  std::uint16_t checksum{};  // 0: none
+  std::uint16_t length{};    // the length of header and payload
+  std::uint16_t checksum{};  // 0 means no checksum
 
   friend bool operator==(const UdpHeader&, const UdpHeader&) = default;
 
@@ -119,8 +120,8 @@ struct UdpHeader {
 };
 // clang-format on
 
-// The next functions convert between IPv4 addresses and GIDs: ::ffff:a.b.c.d (annex A17.4.5.2).
-// The addresses are numbers in host order.
+// The next functions convert between IPv4 addresses and GIDs of the form ::ffff:a.b.c.d (annex
+// A17.4.5.2).  The IPv4 addresses are numbers in host order.
 constexpr Gid ipv4_gid(std::uint32_t address) {
   Gid gid;
   gid.bytes[10] = gid.bytes[11] = std::byte{0xff};
@@ -134,7 +135,7 @@ constexpr bool is_ipv4(const Gid& gid) {
   }
   return gid.bytes[10] == std::byte{0xff} && gid.bytes[11] == std::byte{0xff};
 }
-// Returns the last four bytes as a number.  REQUIRES: is_ipv4(gid).
+// Returns the last four bytes of the GID as a number.  REQUIRES: is_ipv4(gid).
 constexpr std::uint32_t ipv4_address(const Gid& gid) {
   std::uint32_t address = 0;
   for (std::size_t i = 12; i < 16; ++i) {
@@ -148,7 +149,8 @@ constexpr bool is_multicast(const Gid& gid) {
   if (is_ipv4(gid)) return ipv4_address(gid) >> 28 == 0xe;
   return gid.bytes[0] == std::byte{0xff};
 }
-// Returns true for addresses that need an interface: fe80::/10 and link-local multicast groups.
+// Returns true for addresses that are only valid together with an interface: fe80::/10 and
+// link-local multicast groups.
 constexpr bool is_link_local(const Gid& gid) {
   const auto first = std::to_integer<unsigned>(gid.bytes[0]);
   const auto second = std::to_integer<unsigned>(gid.bytes[1]);
@@ -159,7 +161,7 @@ constexpr bool is_link_local(const Gid& gid) {
 // complete valid header the result is 0.
 std::uint16_t ipv4_checksum(std::span<const std::byte> header);
 
-// Holds the header fields of a frame around a UDP payload.  Both GIDs have the same family.
+// Holds the header fields of a frame with a UDP payload.  Both GIDs have the same IP version.
 struct FrameHeaders {
   MacAddress source_mac{};
   MacAddress destination_mac{};
@@ -167,10 +169,10 @@ struct FrameHeaders {
   Gid destination{};
   std::uint16_t source_port{};
   std::uint16_t destination_port{kRoceUdpPort};
-  std::uint16_t identification{};  // IPv4
-  std::uint32_t flow_label{};      // IPv6
-  std::uint8_t tos{};              // IPv4; for IPv6 the traffic class
-  std::uint8_t ttl{64};            // IPv4; for IPv6 the hop limit
+  std::uint16_t identification{};  // for IPv4 only
+  std::uint32_t flow_label{};      // for IPv6 only
+  std::uint8_t tos{};              // for IPv6, the traffic class
+  std::uint8_t ttl{64};            // for IPv6, the hop limit
 
   friend bool operator==(const FrameHeaders&, const FrameHeaders&) = default;
 };
@@ -183,13 +185,13 @@ constexpr std::size_t frame_header_bytes(const Gid& destination) {
          (is_ipv4(destination) ? kSize<Ipv4Header> : kSize<Ipv6Header>)+kSize<UdpHeader>;
 }
 
-// Writes the Ethernet, IP and UDP headers, and returns frame_header_bytes().  IPv4 has DF and a
-// checksum; UDP has no checksum.  REQUIRES: `out` has room for the headers, and the payload fits
-// into a datagram (64 KiB less headers).
+// Writes the Ethernet, IP and UDP headers, and returns frame_header_bytes().  The IPv4 header has
+// DF set and a checksum.  The UDP header has no checksum.  REQUIRES: the headers fit into `out`,
+// and the payload fits into a datagram (64 KiB less headers).
 std::size_t write_frame_headers(std::span<std::byte> out, const FrameHeaders& headers,
                                 std::size_t udp_payload_bytes);
 
-// Holds a parsed Ethernet frame; the spans point into the frame's bytes.
+// Holds a parsed Ethernet frame.  The spans point into the bytes of the frame.
 struct Frame {
   FrameHeaders headers{};
   std::uint16_t udp_checksum{};  // not checked, because the ICRC is stronger
@@ -198,8 +200,9 @@ struct Frame {
   std::span<const std::byte> udp_payload{};
 };
 
-// Parses any UDP datagram over IPv4 or IPv6; its destination port tells whether it is RoCEv2. Bytes
-// after the datagram (Ethernet padding) are ignored.  Other frames fail with kMalformed and a Drop.
+// Parses a frame with any UDP datagram over IPv4 or IPv6.  The caller checks the destination port,
+// which is kRoceUdpPort for RoCEv2.  Ignores bytes after the datagram (Ethernet padding).  Other
+// frames fail with kMalformed and a Drop.
 Result<Frame> parse_frame(std::span<const std::byte> ethernet);
 
 }  // namespace verbena::wire

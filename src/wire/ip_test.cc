@@ -17,7 +17,7 @@ static_assert(!is_ipv4(Gid{hex<"fe800000 00000000 0000ffff 0a4d0002">()}));
 static_assert(!is_ipv4(Gid{hex<"00000000 00000000 0000fffe 0a4d0002">()}));
 static_assert(ipv4_address(ipv4_gid(0xfffefdfc)) == 0xfffefdfc);
 
-// Uses the example of RFC 1071, and a header of rxe-rping.pcap.
+// The test data are the example of RFC 1071 and a header of rxe-rping.pcap.
 TEST(Ipv4Checksum, IsTheInternetChecksum) {
   EXPECT_EQ(ipv4_checksum(hex<"0001 f203 f4f5 f6f7">()), 0x220d);
   EXPECT_EQ(ipv4_checksum({}), 0xffff);
@@ -53,7 +53,7 @@ Drop reason(const std::vector<std::byte>& frame) {
   return parsed ? Drop::kNone : drop_reason(parsed.error());
 }
 
-// Corrects the checksum of a damaged IPv4 header, so that another check finds the damage.
+// Corrects the checksum of a damaged IPv4 header, so that a different check detects the damage.
 std::vector<std::byte> with_checksum(std::vector<std::byte> frame) {
   const auto header = std::span(frame).subspan(14, 20);
   header[10] = header[11] = std::byte{0};
@@ -88,20 +88,21 @@ TEST(Frame, EveryTruncatedFrameIsDropped) {
   for (const FrameHeaders& headers : {kIpv4Headers, kIpv6Headers}) {
     const auto complete_frame = frame_of(headers, 4);
     for (std::size_t size = 0; size < complete_frame.size(); ++size) {
-      const Drop why = reason(
+      const Drop actual = reason(
           {complete_frame.begin(), complete_frame.begin() + static_cast<std::ptrdiff_t>(size)});
-      EXPECT_TRUE(why == Drop::kTooShort || why == Drop::kLength) << size << to_string(why);
+      EXPECT_TRUE(actual == Drop::kTooShort || actual == Drop::kLength)
+          << size << to_string(actual);
     }
   }
 }
 
-TEST(Frame, EachIpv4DropHasItsReason) {
+TEST(Frame, InvalidIpv4FramesAreDroppedWithTheirReason) {
   const auto damaged = [](std::size_t at, std::uint8_t value) {
     auto frame = frame_of(kIpv4Headers, 4);
     frame[at] = std::byte{value};
     return frame;
   };
-  EXPECT_EQ(reason(damaged(12, 0x86)), Drop::kNotIp);  // neither of the two ether types
+  EXPECT_EQ(reason(damaged(12, 0x86)), Drop::kNotIp);  // an unknown ether type
   EXPECT_EQ(reason(damaged(14, 0x65)), Drop::kNotIp);
   EXPECT_EQ(reason(damaged(14, 0x44)), Drop::kNotIp);
   EXPECT_EQ(reason(damaged(14, 0x46)), Drop::kIpOptions);
@@ -112,11 +113,11 @@ TEST(Frame, EachIpv4DropHasItsReason) {
   EXPECT_EQ(reason(with_checksum(damaged(17, 19))), Drop::kLength);
   EXPECT_EQ(reason(with_checksum(damaged(17, 20))), Drop::kTooShort);
   EXPECT_EQ(reason(with_checksum(damaged(16, 0xff))), Drop::kLength);
-  EXPECT_EQ(reason(damaged(39, 7)), Drop::kLength);   // a UDP length shorter than its header
-  EXPECT_EQ(reason(damaged(39, 13)), Drop::kLength);  // a UDP length past the datagram
+  EXPECT_EQ(reason(damaged(39, 7)), Drop::kLength);   // the UDP length is shorter than its header
+  EXPECT_EQ(reason(damaged(39, 13)), Drop::kLength);  // the UDP length exceeds the datagram
 }
 
-TEST(Frame, EachIpv6DropHasItsReason) {
+TEST(Frame, InvalidIpv6FramesAreDroppedWithTheirReason) {
   const auto damaged = [](std::size_t at, std::uint8_t value) {
     auto frame = frame_of(kIpv6Headers, 4);
     frame[at] = std::byte{value};

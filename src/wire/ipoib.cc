@@ -5,7 +5,7 @@
 namespace verbena::wire {
 namespace {
 
-constexpr std::uint8_t kNeighbourHopLimit = 255;  // a router would have decreased it
+constexpr std::uint8_t kNeighbourHopLimit = 255;  // routers decrease the hop limit
 
 template <Message M>
 void append(std::vector<std::byte>& frame, const M& message) {
@@ -13,7 +13,8 @@ void append(std::vector<std::byte>& frame, const M& message) {
   frame.insert(frame.end(), bytes.begin(), bytes.end());
 }
 
-// Makes a frame of neighbour discovery.  The checksum covers `header` and the option.
+// Returns a frame of neighbour discovery.  Computes the checksum, which covers the IPv6 addresses,
+// `header` and the option.
 std::vector<std::byte> neighbour_frame(const Gid& source, const Gid& destination,
                                        NeighbourHeader header, NeighbourOption option,
                                        const std::optional<IpoibAddress>& link_address) {
@@ -59,17 +60,16 @@ std::vector<std::byte> frame_of(const NeighbourAdvertisement& message) {
 
 Result<ResolutionFrame> parse_arp(std::span<const std::byte> bytes) {
   const auto arp = VB_TRY(decode<IpoibArp>(bytes));
-  const bool infiniband = arp.hardware_type == kArpHardwareInfiniband &&
-                          arp.hardware_bytes == kSize<IpoibAddress> &&
-                          arp.protocol_type == kEtherTypeIpv4 && arp.protocol_bytes == 4;
-  const bool known_operation =
+  const bool is_infiniband = arp.hardware_type == kArpHardwareInfiniband &&
+                             arp.hardware_bytes == kSize<IpoibAddress> &&
+                             arp.protocol_type == kEtherTypeIpv4 && arp.protocol_bytes == 4;
+  const bool is_known_operation =
       arp.operation == ArpOperation::kRequest || arp.operation == ArpOperation::kReply;
-  if (!infiniband || !known_operation) return drop(Drop::kArp);
+  if (!is_infiniband || !is_known_operation) return drop(Drop::kArp);
   return arp;
 }
 
-// Finds the option of this type, and skips those of other types.  If there are several, the first
-// one counts.
+// Returns the address in the first option of this type, or nullopt if there is no such option.
 Result<std::optional<IpoibAddress>> find_link_address(std::span<const std::byte> options,
                                                       NeighbourOption option_type) {
   std::optional<IpoibAddress> found;
@@ -87,7 +87,7 @@ Result<std::optional<IpoibAddress>> find_link_address(std::span<const std::byte>
   return found;
 }
 
-// RFC 4861 section 7.1.1
+// Checks and returns a solicitation (RFC 4861 section 7.1.1).
 Result<ResolutionFrame> parse_solicitation(const Ipv6Header& ip, const NeighbourHeader& header,
                                            std::span<const std::byte> options) {
   NeighbourSolicitation message{
@@ -102,7 +102,7 @@ Result<ResolutionFrame> parse_solicitation(const Ipv6Header& ip, const Neighbour
   return message;
 }
 
-// RFC 4861 section 7.1.2
+// Checks and returns an advertisement (RFC 4861 section 7.1.2).
 Result<ResolutionFrame> parse_advertisement(const Ipv6Header& ip, const NeighbourHeader& header,
                                             std::span<const std::byte> options) {
   NeighbourAdvertisement message{.source = ip.source,
@@ -136,8 +136,8 @@ Result<ResolutionFrame> parse_neighbour_discovery(std::span<const std::byte> byt
       is_multicast(header.target)) {
     return drop(Drop::kNeighbourDiscovery);
   }
-  // Refuses mapped IPv4 addresses, which are IPv4 addresses in this stack: neighbour discovery must
-  // not affect them.
+  // This stack represents IPv4 addresses as mapped IPv6 addresses.  Neighbour discovery must not
+  // change the entries of IPv4 addresses, so it must not contain mapped addresses.
   if (is_ipv4(ip.source) || is_ipv4(header.target)) return drop(Drop::kNeighbourDiscovery);
   const auto options = message.subspan<kSize<NeighbourHeader>>();
   return type == Icmpv6Type::kNeighbourSolicitation ? parse_solicitation(ip, header, options)

@@ -12,9 +12,9 @@
 #include "wire/ip.h"
 #include "wire/layout.h"
 
-// Defines the frames by which IPoIB interfaces find one another: ARP for IPv4 (RFC 826) and
+// Defines the frames with which IPoIB interfaces resolve addresses: ARP for IPv4 (RFC 826) and
 // neighbour discovery for IPv6 (RFC 4861), with the link-layer addresses of InfiniBand (RFC 4391).
-// A frame is the payload of a UD packet, without Ethernet:
+// A frame is the payload of a UD packet, without an Ethernet header:
 //
 //   | encapsulation header 4 | ARP 56                                        |
 //   | encapsulation header 4 | IPv6 40 | ICMPv6 message 24 | option 24, or 0 |
@@ -25,7 +25,7 @@ inline constexpr std::uint16_t kArpHardwareInfiniband = 32;
 inline constexpr std::uint8_t kIpProtocolIcmpv6 = 58;
 
 // clang-format off
-// RFC 4391 section 6; the other two bytes are reserved.
+// Describes the encapsulation header (RFC 4391 section 6).  Its other two bytes are reserved.
 struct IpoibHeader {
   std::uint16_t ether_type{};
 
@@ -40,7 +40,7 @@ struct IpoibHeader {
 // Describes the link-layer address of an IPoIB interface (RFC 4391 section 9.1.1).  The GID
 // identifies the port, and the QPN the interface at the port.
 struct IpoibAddress {
-  std::uint8_t flags{};  // connected mode (RFC 4755): bit 7 RC, bit 6 UC; others are reserved
+  std::uint8_t flags{};  // for connected mode (RFC 4755): bit 7 is RC, bit 6 is UC
   Qpn qpn{};
   Gid gid{};
 
@@ -56,8 +56,8 @@ struct IpoibAddress {
 
 enum class ArpOperation : std::uint16_t { kRequest = 1, kReply = 2 };
 
-// RFC 826 with the sizes of RFC 4391 section 9.2.  In a request, the target's link-layer address
-// has no meaning.
+// Describes an ARP message (RFC 826) with the sizes of RFC 4391 section 9.2.  The receiver of a
+// request ignores the target's link-layer address.
 struct IpoibArp {
   std::uint16_t hardware_type{kArpHardwareInfiniband};
   std::uint16_t protocol_type{kEtherTypeIpv4};
@@ -90,7 +90,8 @@ enum class Icmpv6Type : std::uint8_t {
   kNeighbourAdvertisement = 136,
 };
 
-// RFC 4861 sections 4.3 and 4.4, without options.  Solicitations have no flags.
+// Describes a solicitation or advertisement without options (RFC 4861 sections 4.3 and 4.4).  Only
+// advertisements use the three flags.
 struct NeighbourHeader {
   Icmpv6Type type{};
   std::uint8_t code{};
@@ -116,7 +117,8 @@ struct NeighbourHeader {
 
 enum class NeighbourOption : std::uint8_t { kSourceLinkAddress = 1, kTargetLinkAddress = 2 };
 
-// RFC 4391 section 9.3.  The two bytes before the address are padding.
+// Describes the option with a link-layer address (RFC 4391 section 9.3).  The two bytes before the
+// address are padding.
 struct LinkAddressOption {
   NeighbourOption type{};
   std::uint8_t words{3};  // the length of the option in units of 8 bytes
@@ -135,8 +137,8 @@ struct LinkAddressOption {
 
 // Asks for the link-layer address of an IPv6 address.
 struct NeighbourSolicitation {
-  Gid source{};       // in the IPv6 header; zero during duplicate address detection
-  Gid destination{};  // in the IPv6 header
+  Gid source{};       // from the IPv6 header; zero during duplicate address detection
+  Gid destination{};  // from the IPv6 header
   Gid target{};
   std::optional<IpoibAddress> source_link_address{};
 
@@ -150,7 +152,7 @@ struct NeighbourAdvertisement {
   Gid target{};
   bool router = false;
   bool solicited = false;
-  bool override_cache = false;  // replaces a link-layer address that the receiver knows
+  bool override_cache = false;  // the receiver replaces the link-layer address in its cache
   std::optional<IpoibAddress> target_link_address{};
 
   friend bool operator==(const NeighbourAdvertisement&, const NeighbourAdvertisement&) = default;
@@ -158,15 +160,16 @@ struct NeighbourAdvertisement {
 
 using ResolutionFrame = std::variant<IpoibArp, NeighbourSolicitation, NeighbourAdvertisement>;
 
-// Makes the frame of a message, with its headers and checksum.
+// Returns the complete frame of a message, with its headers and checksum.
 std::vector<std::byte> write_ipoib_frame(const ResolutionFrame& message);
 
 // Parses a frame of address resolution.  Padding may follow the frame.  Fails with kMalformed and a
 // Drop:
-//  * kNotResolution: a valid frame of another kind, such as a datagram.
-//  * kArp, kNeighbourDiscovery, kIcmpChecksum: a violation of RFC 826, of RFC 4861 sections 7.1.1
-//    and 7.1.2, or a wrong checksum.
-//  * kTooShort, kNotIp, kLength: the frame has too few bytes or a bad IPv6 header.
+//  * kNotResolution: the frame is valid, but has another purpose, such as a datagram.
+//  * kArp: the frame violates RFC 826.
+//  * kNeighbourDiscovery: the frame violates RFC 4861 section 7.1.1 or 7.1.2.
+//  * kIcmpChecksum: the ICMPv6 checksum is wrong.
+//  * kTooShort, kNotIp, kLength: the frame has too few bytes or an invalid IPv6 header.
 Result<ResolutionFrame> parse_ipoib_frame(std::span<const std::byte> frame);
 
 // Computes the ICMPv6 checksum of a message whose checksum bytes are zero (RFC 4443 section 2.3).
@@ -174,7 +177,7 @@ Result<ResolutionFrame> parse_ipoib_frame(std::span<const std::byte> frame);
 std::uint16_t icmpv6_checksum(const Gid& source, const Gid& destination,
                               std::span<const std::byte> message);
 
-// All IPv6 interfaces of a link are members of this group, ff02::1.
+// kAllNodes is the group ff02::1.  All IPv6 interfaces of a link are members of this group.
 inline constexpr Gid kAllNodes = [] {
   Gid gid;
   gid.bytes[0] = std::byte{0xff};
@@ -183,8 +186,9 @@ inline constexpr Gid kAllNodes = [] {
   return gid;
 }();
 
-// Returns the group that all interfaces with this IPv6 address join, so that a solicitation reaches
-// few others: ff02::1:ffXX:XXXX with the last 24 bits of the address (RFC 4291 section 2.7.1).
+// Returns the multicast group for solicitations of an IPv6 address: ff02::1:ffXX:XXXX with the last
+// 24 bits of the address (RFC 4291 section 2.7.1).  Few interfaces join the same group, so a
+// solicitation reaches few interfaces with other addresses.
 constexpr Gid solicited_node_group(const Gid& address) {
   Gid gid = kAllNodes;
   gid.bytes[11] = std::byte{0x01};

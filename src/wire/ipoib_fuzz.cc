@@ -1,6 +1,6 @@
-// Parses any bytes as an IPoIB frame.  parse_ipoib_frame() must either drop them with a reason, or
-// return a message that is still the same after it was written and parsed again.  If bit 0 of the
-// first byte is set, the ICMPv6 checksum is corrected first.
+// Parses arbitrary bytes as an IPoIB frame.  parse_ipoib_frame() must drop the bytes with a reason,
+// or return a message that does not change when it is written and parsed again.  If bit 0 of the
+// first byte is set, the target first corrects the ICMPv6 checksum.
 
 #include <algorithm>
 #include <cstdint>
@@ -16,7 +16,7 @@ using namespace verbena::wire;
 
 constexpr std::size_t kMessageOffset = kSize<IpoibHeader> + kSize<Ipv6Header>;
 
-void correct(std::span<std::byte> frame) {
+void correct_checksum(std::span<std::byte> frame) {
   if (frame.size() < kMessageOffset + 4) return;
   const auto ip = decode_exact<Ipv6Header>(frame.subspan<kSize<IpoibHeader>, kSize<Ipv6Header>>());
   const auto message = frame.subspan(
@@ -35,9 +35,9 @@ void check_frame(std::span<const std::byte> bytes) {
     VB_CHECK(reason != Drop::kNone && reason < Drop::kCount);
     return;
   }
-  const auto again = parse_ipoib_frame(write_ipoib_frame(*message));
-  VB_CHECK(again.has_value());
-  VB_CHECK(*again == *message);
+  const auto parsed_again = parse_ipoib_frame(write_ipoib_frame(*message));
+  VB_CHECK(parsed_again.has_value());
+  VB_CHECK(*parsed_again == *message);
 }
 
 }  // namespace
@@ -46,7 +46,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (size == 0) return 0;
   const auto bytes = std::as_bytes(std::span(data, size)).subspan(1);
   std::vector<std::byte> frame(bytes.begin(), bytes.end());
-  if ((data[0] & 1) != 0) correct(frame);
+  if ((data[0] & 1) != 0) correct_checksum(frame);
   check_frame(frame);
   return 0;
 }

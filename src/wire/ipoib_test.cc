@@ -10,8 +10,8 @@
 #include "wire/drop.h"
 #include "wire/hex.h"
 
-// The bytes are written by hand, after RFC 826, 4391 and 4861.  tshark 4.0 reads them the same way
-// (text2pcap -l 242, behind a GRH), and finds the checksums correct.
+// The expected bytes are written by hand according to RFC 826, 4391 and 4861.  tshark 4.0 decodes
+// the bytes to the same values, and accepts the checksums (text2pcap -l 242, after a GRH).
 
 namespace verbena::wire {
 namespace {
@@ -75,7 +75,8 @@ std::vector<IpoibExample> ipoib_examples() {
                 "| fd00000000000000 000000000a0b0c02 | fd00000000000000 0000000000000001"
                 "| 88 00 2a80 60000000 fd00000000000000 000000000a0b0c02"
                 "| 02 03 0000 00 00004b fe80000000000000 0002c90300000022">()},
-      {"test for duplicates", NeighbourSolicitation{.destination = kBobGroup, .target = kBobIpv6},
+      {"duplicate address detection",
+       NeighbourSolicitation{.destination = kBobGroup, .target = kBobIpv6},
        bytes_of<"86dd 0000 | 60000000 0018 3a ff"
                 "| 0000000000000000 0000000000000000 | ff02000000000000 00000001ff0b0c02"
                 "| 87 00 5b8d 00000000 fd00000000000000 000000000a0b0c02">()},
@@ -110,13 +111,14 @@ TEST(Ipoib, EveryTruncatedFrameIsDropped) {
     for (std::size_t size = 0; size < example.frame.size(); ++size) {
       const auto parsed = parse_ipoib_frame(std::span(example.frame).first(size));
       ASSERT_FALSE(parsed.has_value()) << example.name << size;
-      const Drop why = drop_reason(parsed.error());
-      EXPECT_TRUE(why == Drop::kTooShort || why == Drop::kLength) << example.name << size;
+      const Drop actual = drop_reason(parsed.error());
+      EXPECT_TRUE(actual == Drop::kTooShort || actual == Drop::kLength) << example.name << size;
     }
   }
 }
 
-// Parses the frame of an example after a change of its bytes.
+// Changes a byte in the frame of an example, and returns the reason for which the parser drops the
+// frame.
 Drop ipoib_reason(const char* name, std::size_t at, std::uint8_t value, bool new_checksum = false) {
   auto examples = ipoib_examples();
   const auto found = std::ranges::find_if(examples, [&](const IpoibExample& example) {
@@ -139,7 +141,7 @@ Drop ipoib_reason(const char* name, std::size_t at, std::uint8_t value, bool new
   return parsed ? Drop::kNone : drop_reason(parsed.error());
 }
 
-TEST(Ipoib, FramesOfOtherProtocolsAreNotErrors) {
+TEST(Ipoib, FramesOfOtherProtocolsAreNotResolution) {
   EXPECT_EQ(ipoib_reason("ARP request", 1, 0x00), Drop::kNotResolution);             // IPv4
   EXPECT_EQ(ipoib_reason("neighbour solicitation", 10, 17), Drop::kNotResolution);   // UDP
   EXPECT_EQ(ipoib_reason("neighbour solicitation", 44, 134), Drop::kNotResolution);  // router adv.
@@ -148,20 +150,20 @@ TEST(Ipoib, FramesOfOtherProtocolsAreNotErrors) {
 TEST(Ipoib, ArpOfOtherHardwareIsDropped) {
   EXPECT_EQ(ipoib_reason("ARP request", 5, 1), Drop::kArp);      // Ethernet
   EXPECT_EQ(ipoib_reason("ARP request", 6, 0x86), Drop::kArp);   // another protocol
-  EXPECT_EQ(ipoib_reason("ARP request", 8, 6), Drop::kArp);      // size of the hardware's addresses
-  EXPECT_EQ(ipoib_reason("ARP request", 9, 16), Drop::kArp);     // size of the protocol's addresses
+  EXPECT_EQ(ipoib_reason("ARP request", 8, 6), Drop::kArp);      // hardware address size
+  EXPECT_EQ(ipoib_reason("ARP request", 9, 16), Drop::kArp);     // protocol address size
   EXPECT_EQ(ipoib_reason("ARP request", 11, 0), Drop::kArp);     // operation
   EXPECT_EQ(ipoib_reason("ARP request", 11, 3), Drop::kArp);     // reverse ARP
   EXPECT_EQ(ipoib_reason("ARP request", 3, 0xff), Drop::kNone);  // reserved byte
 }
 
-TEST(Ipoib, NeighbourDiscoveryIsChecked) {
+TEST(Ipoib, InvalidNeighbourDiscoveryIsDropped) {
   const char* const solicit = "neighbour solicitation";
   const char* const advert = "neighbour advertisement";
   EXPECT_EQ(ipoib_reason(solicit, 4, 0x50), Drop::kNotIp);
   EXPECT_EQ(ipoib_reason(solicit, 67, 0x03), Drop::kIcmpChecksum);
   EXPECT_EQ(ipoib_reason(solicit, 27, 0x02), Drop::kIcmpChecksum);       // another IPv6 source
-  EXPECT_EQ(ipoib_reason(solicit, 11, 254), Drop::kNeighbourDiscovery);  // came through a router
+  EXPECT_EQ(ipoib_reason(solicit, 11, 254), Drop::kNeighbourDiscovery);  // forwarded by a router
   EXPECT_EQ(ipoib_reason(solicit, 45, 1, true), Drop::kNeighbourDiscovery);     // code
   EXPECT_EQ(ipoib_reason(solicit, 12, 0xff, true), Drop::kNeighbourDiscovery);  // multicast source
   EXPECT_EQ(ipoib_reason(solicit, 52, 0xff, true), Drop::kNeighbourDiscovery);  // multicast target
@@ -170,7 +172,7 @@ TEST(Ipoib, NeighbourDiscoveryIsChecked) {
   EXPECT_EQ(ipoib_reason(advert, 48, 0xa0, true), Drop::kNone);  // router flag
 }
 
-TEST(Ipoib, OptionsAreChecked) {
+TEST(Ipoib, InvalidOptionsAreDropped) {
   const char* const solicit = "neighbour solicitation";
   EXPECT_EQ(ipoib_reason(solicit, 69, 0, true), Drop::kNeighbourDiscovery);  // length 0
   EXPECT_EQ(ipoib_reason(solicit, 69, 1, true), Drop::kNeighbourDiscovery);  // an Ethernet address
@@ -179,7 +181,7 @@ TEST(Ipoib, OptionsAreChecked) {
   EXPECT_EQ(ipoib_reason(solicit, 71, 0xff, true), Drop::kNone);             // padding
 }
 
-TEST(Ipoib, OtherOptionsAreSkippedAndTheFirstAddressCounts) {
+TEST(Ipoib, OtherOptionsAreSkippedAndTheFirstAddressIsUsed) {
   FrameBytes frame = bytes_of<
       "86dd 0000 | 60000000 0050 3a ff"
       "| fd00000000000000 0000000000000001 | ff02000000000000 00000001ff0b0c02"
@@ -195,8 +197,8 @@ TEST(Ipoib, OtherOptionsAreSkippedAndTheFirstAddressCounts) {
   EXPECT_EQ(std::get<NeighbourSolicitation>(*parsed).source_link_address, kAlice);
 }
 
-// RFC 4861 section 7.1.1
-TEST(Ipoib, TestForDuplicatesHasNoAddressAndGoesToTheGroup) {
+// Tests a rule of RFC 4861 section 7.1.1.
+TEST(Ipoib, DuplicateAddressDetectionHasNoAddressAndUsesTheGroup) {
   const NeighbourSolicitation valid{.destination = kBobGroup, .target = kBobIpv6};
   EXPECT_TRUE(parse_ipoib_frame(write_ipoib_frame(valid)).has_value());
   NeighbourSolicitation with_address = valid;
@@ -207,7 +209,7 @@ TEST(Ipoib, TestForDuplicatesHasNoAddressAndGoesToTheGroup) {
   EXPECT_FALSE(parse_ipoib_frame(write_ipoib_frame(unicast)).has_value());
 }
 
-// An entry for ::ffff:10.0.0.2 would replace the entry for 10.0.0.2.
+// The address ::ffff:10.0.0.2 represents 10.0.0.2, so its entry would replace the entry of ARP.
 TEST(Ipoib, NeighbourDiscoveryDoesNotAffectIpv4) {
   EXPECT_FALSE(parse_ipoib_frame(
                    write_ipoib_frame(NeighbourAdvertisement{.source = kBobIpv6,
@@ -225,8 +227,8 @@ TEST(Ipoib, SolicitedNodeGroupHasTheLast24Bits) {
   EXPECT_EQ(address_text(kAllNodes), "ff02::1");
 }
 
-// A message with an odd length is summed as if a zero byte followed (RFC 1071).  The sums of the
-// two messages differ only by the length, which they contain.
+// The checksum of a message with an odd length includes a zero byte after the message (RFC 1071).
+// The sums of the two messages differ only by the message length, which the checksum covers.
 TEST(Ipoib, ChecksumCoversAnOddLastByte) {
   const FrameBytes odd = bytes_of<"8800 0000 01">();
   const FrameBytes even = bytes_of<"8800 0000 0100">();

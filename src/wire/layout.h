@@ -13,9 +13,9 @@
 #include "base/error.h"
 #include "wire/drop.h"
 
-// Defines messages.  A message is a struct of host-order members and a table with the place of each
-// member on the wire, in the notation of the specification.  encode() and decode() use the same
-// table, so they cannot disagree:
+// Encodes and decodes messages.  A message is a struct of host-order members with a table.  The
+// table has the place of each member on the wire, in the notation of the specification.  encode()
+// and decode() use the same table, so they cannot disagree:
 //
 //   struct Deth {
 //     Qkey qkey{};
@@ -28,7 +28,8 @@
 //
 // Members may be unsigned numbers, bool, enums, the types of base/strong.h, arrays of std::byte,
 // and other messages.  A table does not compile if fields overlap, exceed the message or do not fit
-// their members.  Bits without a field are reserved: sent as zero, ignored when received.
+// their members.  Bits without a field are reserved: encode() writes zeros, and decode() ignores
+// them.
 namespace verbena::wire {
 
 // Describes the place of a field: its first byte, its first bit in that byte (0 is the most
@@ -51,8 +52,8 @@ consteval Field<Member> field(Place place) {
   return {place};
 }
 
-// The members are part of the type and only their places are a value, because a std::tuple of
-// fields would double the compile time of all layers above.
+// Holds the places of the members.  The members are template parameters, because a std::tuple of
+// fields would double the compile time of all layers that use this one.
 template <std::size_t Bytes, auto... Members>
 struct Table {
   static constexpr std::size_t kBytes = Bytes;
@@ -62,7 +63,7 @@ struct Table {
 template <class M>
 inline constexpr auto kTable = M::layout();
 
-// Gives the number of bytes of a message on the wire.
+// kSize is the number of bytes of a message on the wire.
 template <class M>
 inline constexpr std::size_t kSize = decltype(M::layout())::kBytes;
 
@@ -89,10 +90,10 @@ concept WrappedBytes = requires(T t) {
 template <class T, class Bare = std::remove_cvref_t<T>>
 concept ByteArray = std::same_as<Bare, std::array<std::byte, std::tuple_size<Bare>::value>>;
 
-// Gives the maximum width of a field with type T.  Byte arrays and messages must have exactly this
-// width.
+// Returns the maximum number of bits of a field with type T.  The field of a byte array or of a
+// message must have exactly this number of bits.
 template <class T>
-consteval std::size_t width_max() {
+consteval std::size_t max_bits() {
   if constexpr (std::same_as<T, bool>) {
     return 1;
   } else if constexpr (Message<T>) {
@@ -103,7 +104,7 @@ consteval std::size_t width_max() {
 }
 
 template <class T>
-inline constexpr bool kFixedWidth = Message<T> || WrappedBytes<T> || ByteArray<T>;
+inline constexpr bool kHasFixedWidth = Message<T> || WrappedBytes<T> || ByteArray<T>;
 
 // Marks the bits of every field of a table, including the fields of nested messages.
 template <std::size_t Bits, std::size_t Bytes, auto... Members>
@@ -114,8 +115,8 @@ template <class T, std::size_t Bits>
 consteval void mark_field(std::array<bool, Bits>& used_bits, std::size_t base, Place place) {
   const std::size_t begin = base + place.first_bit();
   if (place.bits == 0 || begin + place.bits > Bits) throw "field outside the message";
-  if (place.bits > width_max<T>()) throw "field wider than its member";
-  if (kFixedWidth<T> && (place.bits != width_max<T>() || place.bit != 0)) throw "field cut short";
+  if (place.bits > max_bits<T>()) throw "field wider than its member";
+  if (kHasFixedWidth<T> && (place.bits != max_bits<T>() || place.bit != 0)) throw "field cut short";
   if constexpr (Message<T>) {
     mark_bits(used_bits, begin, T::layout());
   } else {
@@ -133,9 +134,9 @@ consteval void mark_bits(std::array<bool, Bits>& used_bits, std::size_t base,
   (mark_field<MemberType<Members>>(used_bits, base, fields.places[i++]), ...);
 }
 
-// Messages are encoded and decoded in 64-bit words, whose most significant byte is the first.
-// Every place is known at compile time, so a field costs a shift and a mask, and a word costs one
-// byte swap.
+// Holds an encoded message as 64-bit words.  The most significant byte of a word comes first on the
+// wire.  Every place is known at compile time.  So a field costs a shift and a mask, and a word
+// costs one byte swap.
 template <std::size_t Bytes>
 using Words = std::array<std::uint64_t, (Bytes + 7) / 8>;
 
@@ -144,7 +145,7 @@ constexpr std::uint64_t swap_to_wire(std::uint64_t word) {
 }
 
 template <std::size_t Bytes>
-constexpr Words<Bytes> words_of(const std::byte* in) {
+constexpr Words<Bytes> load_words(const std::byte* in) {
   Words<Bytes> words{};
   for (std::size_t i = 0; i < words.size(); ++i) {
     std::array<std::byte, 8> bytes{};
@@ -162,11 +163,11 @@ constexpr void store_words(std::byte* out, const Words<Bytes>& words) {
   }
 }
 
-// Accesses up to 64 consecutive bits, in one word or across two.
+// Reads and writes up to 64 consecutive bits, which are in one word or in two.
 template <std::size_t Begin, std::size_t Bits>
 struct BitRange {
   static constexpr std::size_t kWord = Begin / 64;
-  static constexpr std::size_t kEnd = Begin % 64 + Bits;  // from the top of the first word
+  static constexpr std::size_t kEnd = Begin % 64 + Bits;  // counted from the first word's top bit
   static constexpr std::size_t kSecondBits = kEnd > 64 ? kEnd - 64 : 0;  // bits in the second word
   static constexpr std::uint64_t kMask = ~std::uint64_t{0} >> (64 - Bits);
 
@@ -177,7 +178,7 @@ struct BitRange {
       return words[kWord] >> (64 - kEnd) & kMask;
     }
   }
-  // REQUIRES: the bits are zero.
+  // REQUIRES: the bits of the range are zero.
   static constexpr void set(auto& words, std::uint64_t value) {
     const std::uint64_t v = value & kMask;
     if constexpr (kSecondBits != 0) {
@@ -189,8 +190,8 @@ struct BitRange {
   }
 };
 
-// Calls visit<first bit, bits>(member) for all members, and for the members of nested messages
-// instead of the messages themselves.
+// Calls visit<first bit, bits>(member) for each member that is not a message.  If a member is a
+// message, visits the members of that message instead.
 template <std::size_t Begin, std::size_t Bits, class T>
 constexpr void visit_leaf(T& member, auto& visit);
 
@@ -229,7 +230,7 @@ consteval auto layout(Field<Members>... fields) {
   return result;
 }
 
-// Encodes a message.  If a member has more bits than its place, the upper bits are discarded.
+// Encodes a message.  If a member has more bits than its place, encode() discards the upper bits.
 template <Message M>
 constexpr std::array<std::byte, kSize<M>> encode(const M& message) {
   table::Words<kSize<M>> words{};
@@ -262,7 +263,7 @@ constexpr void encode_to(std::span<std::byte> out, const M& message) {
 template <Message M>
 constexpr M decode_exact(std::span<const std::byte, kSize<M>> in) {
   M message{};
-  const auto words = table::words_of<kSize<M>>(in.data());
+  const auto words = table::load_words<kSize<M>>(in.data());
   const auto decode_member = [&]<std::size_t Begin, std::size_t Bits>(auto& member) {
     using T = std::remove_reference_t<decltype(member)>;
     if constexpr (table::ByteArray<T>) {
@@ -275,8 +276,8 @@ constexpr M decode_exact(std::span<const std::byte, kSize<M>> in) {
   return message;
 }
 
-// Decodes the first kSize<M> bytes of `in`.  kMalformed with Drop::kTooShort: there are fewer
-// bytes.
+// Decodes the first kSize<M> bytes of `in`.  If there are fewer bytes, fails with kMalformed and
+// Drop::kTooShort.
 template <Message M>
 constexpr Result<M> decode(std::span<const std::byte> in) {
   if (in.size() < kSize<M>) return drop(Drop::kTooShort);

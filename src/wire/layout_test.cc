@@ -21,7 +21,7 @@
 namespace verbena::wire {
 namespace {
 
-// These messages have a field of each kind, at places that do not fit bytes and words.
+// Inner and Odd have a field of each kind, at places that are not aligned to bytes and words.
 struct Inner {
   std::uint8_t five{};
   std::uint16_t nine{};
@@ -60,14 +60,14 @@ constexpr Odd kOdd{.flag = true,
 static_assert(encode(kOdd) == hex<"01 0abcdef0 0123456789abcdef 64 7c 0404 7e5a">());
 static_assert(decode_exact<Odd>(encode(kOdd)) == kOdd);
 
-// A member may have more bits than its place: neighbouring fields do not change.
+// If a member has more bits than its place, neighbouring fields do not change.
 static_assert(encode(Odd{.qpn = {0xffffffff}}) == encode(Odd{.qpn = {0xffffff}}));
 static_assert(encode(Inner{.five = 0xff, .nine = 0xffff}) == hex<"7c 07fc">());
 
-// Reserved bits are ignored.
+// decode_exact() ignores reserved bits.
 static_assert(decode_exact<Inner>(hex<"83 f803">()) == Inner{});
 
-TEST(Layout, EncodesInPlaceWithoutChangingOtherBytes) {
+TEST(Layout, EncodeToDoesNotChangeOtherBytes) {
   std::array<std::byte, 5> out;
   out.fill(std::byte{0xee});
   encode_to(out, Inner{.five = 1, .nine = 2});
@@ -99,7 +99,7 @@ std::array<std::byte, kSize<M>> random_bytes(Random& random) {
   return bytes;
 }
 
-// Decoding and encoding keep all fields of any bytes, and clear reserved bits.
+// Decoding and encoding arbitrary bytes preserves all fields, and clears reserved bits.
 TYPED_TEST(EveryMessage, RoundTripsThroughDecodeAndEncode) {
   using M = TypeParam;
   std::array<std::byte, kSize<M>> ones;
@@ -110,15 +110,15 @@ TYPED_TEST(EveryMessage, RoundTripsThroughDecodeAndEncode) {
   for (int round = 0; round < 200; ++round) {
     const auto bytes = random_bytes<M>(random);
     const M message = decode_exact<M>(bytes);
-    const auto again = encode(message);
-    EXPECT_EQ(decode_exact<M>(again), message);
+    const auto encoded = encode(message);
+    EXPECT_EQ(decode_exact<M>(encoded), message);
     for (std::size_t i = 0; i < bytes.size(); ++i) {
-      ASSERT_EQ(again[i], bytes[i] & field_mask[i]) << "byte " << i;
+      ASSERT_EQ(encoded[i], bytes[i] & field_mask[i]) << "byte " << i;
     }
   }
 }
 
-TYPED_TEST(EveryMessage, ZeroBytesAreZeroFields) {
+TYPED_TEST(EveryMessage, ZeroBytesRoundTrip) {
   constexpr std::array<std::byte, kSize<TypeParam>> kZero{};
   EXPECT_EQ(encode(decode_exact<TypeParam>(kZero)), kZero);
 }

@@ -3,7 +3,7 @@
 #include "base/strong.h"
 #include "wire/ip.h"
 
-// Names the addresses of a host's loopback interface.
+// Defines the addresses of a host's loopback interface.
 namespace verbena::wire {
 
 inline constexpr Gid kLoopbackIpv4 = ipv4_gid(0x7f000001);

@@ -16,11 +16,11 @@ inline constexpr std::size_t kMadDataBytes = kMadBytes - kMadHeaderBytes;
 
 inline constexpr Qpn kSmiQpn{0};
 inline constexpr Qpn kGsiQpn{1};
-inline constexpr Qkey kGsiQkey{0x80010000};  // well-known Q_Key of QP1 (vol1 10.2.5)
+inline constexpr Qkey kGsiQkey{0x80010000};  // the well-known Q_Key of QP1 (vol1 10.2.5)
 
 inline constexpr std::uint8_t kMadBaseVersion = 1;
 
-// vol1 13.4.4
+// Names the management classes (vol1 13.4.4).
 enum class MgmtClass : std::uint8_t {
   kSubnetManagementLid = 0x01,
   kSubnetAdministration = 0x03,
@@ -33,12 +33,12 @@ enum class MgmtClass : std::uint8_t {
   kBoot = 0x11,
   kBis = 0x12,
   kCongestion = 0x21,
-  kVendorOuiFirst = 0x30,  // classes up to kVendorOuiLast have an OUI, and RMPP
+  kVendorOuiFirst = 0x30,  // the classes up to kVendorOuiLast have an OUI and RMPP
   kVendorOuiLast = 0x4f,
   kSubnetManagementDirected = 0x81,
 };
 
-// Returns the class version that this stack speaks.
+// Returns the version of a class that this stack implements.
 constexpr std::uint8_t class_version(MgmtClass mgmt_class) {
   switch (mgmt_class) {
     case MgmtClass::kSubnetAdministration:
@@ -73,7 +73,7 @@ inline constexpr std::uint16_t kInvalidValue = 0x001c;
 }  // namespace mad_status
 
 // clang-format off
-// vol1 13.4.3
+// Describes the common header of all MADs (vol1 13.4.3).
 struct MadHeader {
   std::uint8_t base_version{kMadBaseVersion};
   MgmtClass mgmt_class{};
@@ -105,8 +105,9 @@ struct MadHeader {
 
 inline constexpr std::uint16_t kAttributeClassPortInfo = 0x0001;
 
-// vol1 13.4.8.1: tells the capabilities of a class, and where to send its requests and traps.  It
-// is at byte 24 of a MAD, or at byte 56 for the SA.
+// Describes the attribute ClassPortInfo (vol1 13.4.8.1), which contains the capabilities of a class
+// and the destinations of its requests and traps.  ClassPortInfo begins at byte 24 of a MAD, or at
+// byte 56 for the SA.
 struct ClassPortInfo {
   std::uint8_t base_version{kMadBaseVersion};
   std::uint8_t class_version{};

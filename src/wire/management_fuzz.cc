@@ -1,5 +1,5 @@
-// Decodes any bytes as attributes of subnet and performance management.  Each attribute must still
-// be the same after it was encoded and decoded again.
+// Decodes arbitrary bytes as attributes of subnet and performance management.  An attribute must
+// not change when it is encoded and decoded again.
 
 #include <cstdint>
 #include <span>

@@ -20,7 +20,7 @@ TEST(Mgid, BroadcastGroupHasThePkeyOfFullMembers) {
   EXPECT_EQ(broadcast_mgid({0xffff}, 5), Gid{hex<"ff15 401b ffff 0000 0000 0000 ffff ffff">()});
 }
 
-TEST(Mgid, Ipv4GroupsKeepTheir28Bits) {
+TEST(Mgid, MgidOfAnIpv4GroupContainsItsLast28Bits) {
   const Gid group = parsed_ip("239.77.1.5");
   EXPECT_EQ(multicast_mgid(group, MgidUser::kIpoib, kPartition),
             Gid{hex<"ff12 401b 8001 0000 0000 0000 0f4d 0105">()});
@@ -30,7 +30,7 @@ TEST(Mgid, Ipv4GroupsKeepTheir28Bits) {
             Gid{hex<"ff1e 401b ffff 0000 0000 0000 0000 0001">()});
 }
 
-TEST(Mgid, Ipv6GroupsKeepTheirLast80Bits) {
+TEST(Mgid, MgidOfAnIpv6GroupContainsItsLast80Bits) {
   const Gid group = parsed_ip("ff3e:1234:5678:9abc:def0:1:2:3");
   EXPECT_EQ(multicast_mgid(group, MgidUser::kIpoib, kPartition),
             Gid{hex<"ff12 601b 8001 9abc def0 0001 0002 0003">()});
@@ -38,22 +38,22 @@ TEST(Mgid, Ipv6GroupsKeepTheirLast80Bits) {
             Gid{hex<"ff12 6001 8001 9abc def0 0001 0002 0003">()});
 }
 
-TEST(Mgid, WildcardLetsTheSaChoose) {
+TEST(Mgid, WildcardAddressGivesMgidZero) {
   EXPECT_EQ(multicast_mgid(Gid{}, MgidUser::kRdmaCm, kPartition), Gid{});
   EXPECT_EQ(multicast_mgid(ipv4_gid(0), MgidUser::kIpoib, kPartition), Gid{});
 }
 
-TEST(Mgid, MgidThatTheSaHasChosenIsReturnedUnchanged) {
-  const Gid chosen{hex<"ff1e a01b 8001 0000 0000 0000 0000 0007">()};
-  EXPECT_TRUE(is_sa_assigned(chosen));
-  EXPECT_EQ(multicast_mgid(chosen, MgidUser::kRdmaCm, kPartition), chosen);
-  EXPECT_EQ(multicast_mgid(chosen, MgidUser::kIpoib, kPartition),
+TEST(Mgid, MgidThatTheSaHasAssignedIsReturnedUnchanged) {
+  const Gid assigned{hex<"ff1e a01b 8001 0000 0000 0000 0000 0007">()};
+  EXPECT_TRUE(is_sa_assigned(assigned));
+  EXPECT_EQ(multicast_mgid(assigned, MgidUser::kRdmaCm, kPartition), assigned);
+  EXPECT_EQ(multicast_mgid(assigned, MgidUser::kIpoib, kPartition),
             Gid{hex<"ff12 601b 8001 0000 0000 0000 0000 0007">()});
   EXPECT_FALSE(is_sa_assigned(Gid{hex<"ff0e a01b 8001 0000 0000 0000 0000 0007">()}));
   EXPECT_FALSE(is_sa_assigned(Gid{hex<"ff1e 401b 8001 0000 0000 0000 0000 0007">()}));
 }
 
-TEST(Mgid, LimitedBroadcastAddressIsTheBroadcastGroup) {
+TEST(Mgid, LimitedBroadcastAddressGivesTheBroadcastGroup) {
   EXPECT_EQ(multicast_mgid(parsed_ip("255.255.255.255"), MgidUser::kIpoib, kPartition),
             broadcast_mgid(kPartition));
   EXPECT_EQ(multicast_mgid(parsed_ip("255.255.255.255"), MgidUser::kRdmaCm, kPartition),

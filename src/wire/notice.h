@@ -7,8 +7,8 @@
 #include "base/strong.h"
 #include "wire/layout.h"
 
-// Defines the attribute Notice, by which a node reports an event in a trap (vol1 13.4.8.2), and the
-// details of the traps of subnet management (vol1 14.2.5.1).
+// Defines the attribute Notice (vol1 13.4.8.2) and the details of the traps of subnet management
+// (vol1 14.2.5.1).  A node reports an event by a trap, which contains a Notice.
 namespace verbena::wire {
 
 inline constexpr std::size_t kNoticeDetailsBytes = 54;
@@ -22,14 +22,14 @@ enum class NoticeType : std::uint8_t {
 };
 
 enum class TrapNumber : std::uint16_t {
-  kGidInService = 64,  // the SA reports the traps 64 to 69
+  kGidInService = 64,  // the SA sends the traps 64 to 69
   kGidOutOfService = 65,
   kMulticastGroupCreated = 66,
   kMulticastGroupDeleted = 67,
   kUnpath = 68,  // paths are no longer valid
   kRepath = 69,  // paths have changed
   kLinkStateChange = 128,
-  kLocalChange = 144,  // the capability mask of a port or other values have changed
+  kLocalChange = 144,  // the capability mask or another value of a port has changed
   kBadMkey = 256,
   kBadPkey = 257,
   kBadQkey = 258,
@@ -37,12 +37,12 @@ enum class TrapNumber : std::uint16_t {
 };
 
 // clang-format off
-// Describes a notice.  The GID of the issuer follows it in other classes (SaNotice), but not in an
-// SMP, which has no room for it.
+// Describes the attribute Notice of an SMP.  In other classes, the GID of the issuer follows the
+// Notice (see SaNotice).
 struct Notice {
   bool is_generic{true};
   NoticeType type{};            // 7 bits
-  std::uint32_t producer{};     // 24 bits; 1 is a channel adapter, 2 a switch
+  std::uint32_t producer{};     // 24 bits; 1 is a channel adapter, 2 is a switch
   TrapNumber trap_number{};
   Lid issuer{};
   bool toggle{};
@@ -64,7 +64,7 @@ struct Notice {
   }
 };
 
-// Trap 128: the state of a port of this switch has changed.
+// Trap 128 reports that the state of a port of this switch has changed.
 struct LinkStateChange {
   Lid switch_lid{};
 
@@ -76,10 +76,10 @@ struct LinkStateChange {
   }
 };
 
-// Trap 144: a port's capabilities, or other values that its own node sets, have changed.
+// Trap 144 reports that the node has changed the capabilities or another value of its own port.
 struct LocalChange {
   Lid lid{};
-  bool other_local_changes{};  // `change_flags` tells which
+  bool other_local_changes{};  // change_flags contains the details
   std::uint32_t capability_mask{};
   std::uint16_t change_flags{};
   std::uint16_t capability_mask2{};
@@ -96,7 +96,7 @@ struct LocalChange {
   }
 };
 
-// Trap 256: a management datagram had a wrong M_Key.
+// Trap 256 reports a management datagram with a wrong M_Key.
 struct BadMkey {
   Lid lid{};
   Lid dr_source{};
@@ -126,7 +126,7 @@ struct BadMkey {
   }
 };
 
-// Traps 257 and 258: a packet had a wrong P_Key or Q_Key.
+// Traps 257 and 258 report a packet with a wrong P_Key or Q_Key.
 struct BadKey {
   Lid source{};
   Lid destination{};
@@ -152,9 +152,9 @@ struct BadKey {
   }
 };
 
-// Trap 259: a switch has dropped a packet because of its P_Key.
+// Trap 259 reports that a switch has dropped a packet because of its P_Key.
 struct BadPkeyAtSwitch {
-  std::uint16_t data_valid{};  // tells which of the following fields are set
+  std::uint16_t data_valid{};  // the ...Valid bits of the fields that are set
   Lid source{};
   Lid destination{};
   Pkey pkey{};

@@ -1,5 +1,5 @@
-// Parses any bytes as a transport packet.  parse_transport() must either drop them with a reason,
-// or return a packet that is still the same after it was written and parsed again.
+// Parses arbitrary bytes as a transport packet.  parse_transport() must drop the bytes with a
+// reason, or return a packet that does not change when it is written and parsed again.
 //
 // fuzz: runs 1000000
 
@@ -39,15 +39,15 @@ void check_packet(std::span<const std::byte> bytes) {
             packet->payload.data() + packet->payload.size() <= bytes.data() + bytes.size()));
   const auto written = write(*packet);
   VB_CHECK(written.size() == bytes.size());
-  const auto again = parse_transport(written);
-  VB_CHECK(again.has_value());
-  VB_CHECK(again->bth == packet->bth && again->deth == packet->deth &&
-           again->reth == packet->reth && again->atomic == packet->atomic &&
-           again->atomic_ack == packet->atomic_ack && again->aeth == packet->aeth &&
-           again->xrc == packet->xrc && again->immediate == packet->immediate &&
-           again->invalidate_r_key == packet->invalidate_r_key);
-  VB_CHECK(std::ranges::equal(again->payload, packet->payload));
-  VB_CHECK(write(*again) == written);
+  const auto parsed_again = parse_transport(written);
+  VB_CHECK(parsed_again.has_value());
+  VB_CHECK(parsed_again->bth == packet->bth && parsed_again->deth == packet->deth &&
+           parsed_again->reth == packet->reth && parsed_again->atomic == packet->atomic &&
+           parsed_again->atomic_ack == packet->atomic_ack && parsed_again->aeth == packet->aeth &&
+           parsed_again->xrc == packet->xrc && parsed_again->immediate == packet->immediate &&
+           parsed_again->invalidate_r_key == packet->invalidate_r_key);
+  VB_CHECK(std::ranges::equal(parsed_again->payload, packet->payload));
+  VB_CHECK(write(*parsed_again) == written);
 }
 
 // find_identification() must find the identification from any ICRC, even if inputs.identification

@@ -10,7 +10,7 @@
 // Defines the attributes of the performance management class (vol1 16.1).
 namespace verbena::wire {
 
-// The data of a MAD of this class, ClassPortInfo included, begins at this byte (vol1 16.1.1).
+// Attributes of this class, including ClassPortInfo, begin at this byte of the MAD (vol1 16.1.1).
 inline constexpr std::size_t kPerformanceDataOffset = 64;
 inline constexpr std::size_t kPerformanceDataBytes = kMadBytes - kPerformanceDataOffset;
 
@@ -37,10 +37,10 @@ inline constexpr std::uint32_t kAdditionalCountersExtended = 1u << 1;
 inline constexpr std::uint8_t kAllPorts = 0xff;
 
 // clang-format off
-// vol1 16.1.3.5.  A Set writes the counters that the bits of counter_select and counter_select2
-// name.  Bits 0 to 15 of counter_select are the counters from symbol_errors to rcv_packets in the
-// order of the fields, without qp1_dropped.  Bits 0 and 1 of counter_select2 are xmit_wait and
-// qp1_dropped.
+// Contains the basic counters of a port (vol1 16.1.3.5).  A Set writes only the counters that
+// counter_select and counter_select2 select.  Bits 0 to 15 of counter_select select the counters
+// from symbol_errors to rcv_packets in the order of the fields, without qp1_dropped.  Bits 0 and 1
+// of counter_select2 select xmit_wait and qp1_dropped.
 struct PortCounters {
   std::uint8_t port_select{};
   std::uint16_t counter_select{};
@@ -58,8 +58,8 @@ struct PortCounters {
   std::uint8_t excessive_buffer_overrun_errors{};  // 4 bits
   std::uint16_t qp1_dropped{};
   std::uint16_t vl15_dropped{};
-  std::uint32_t xmit_data{};  // in words of 4 bytes; so is rcv_data
-  std::uint32_t rcv_data{};
+  std::uint32_t xmit_data{};  // in words of 4 bytes
+  std::uint32_t rcv_data{};   // in words of 4 bytes
   std::uint32_t xmit_packets{};
   std::uint32_t rcv_packets{};
   std::uint32_t xmit_wait{};
@@ -92,13 +92,14 @@ struct PortCounters {
   }
 };
 
-// vol1 16.1.4.11.  The error counters at the end have bits in counter_select2.
+// Contains the 64-bit counters of a port (vol1 16.1.4.11).  The bits of counter_select2 select the
+// counters from symbol_errors on.
 struct PortCountersExtended {
   std::uint8_t port_select{};
   std::uint16_t counter_select{};
   std::uint32_t counter_select2{};
-  std::uint64_t xmit_data{};  // in words of 4 bytes; so is rcv_data
-  std::uint64_t rcv_data{};
+  std::uint64_t xmit_data{};  // in words of 4 bytes
+  std::uint64_t rcv_data{};   // in words of 4 bytes
   std::uint64_t xmit_packets{};
   std::uint64_t rcv_packets{};
   std::uint64_t unicast_xmit_packets{};
@@ -152,7 +153,7 @@ struct PortCountersExtended {
   }
 };
 
-// vol1 16.1.4.3: splits the counts of rcv_errors and rcv_switch_relay_errors by reason.
+// Contains the counts of rcv_errors and rcv_switch_relay_errors for each reason (vol1 16.1.4.3).
 struct PortRcvErrorDetails {
   std::uint8_t port_select{};
   std::uint16_t counter_select{};
@@ -178,7 +179,7 @@ struct PortRcvErrorDetails {
   }
 };
 
-// vol1 16.1.4.4: splits the count of xmit_discards by reason.
+// Contains the counts of xmit_discards for each reason (vol1 16.1.4.4).
 struct PortXmitDiscardDetails {
   std::uint8_t port_select{};
   std::uint16_t counter_select{};

@@ -9,7 +9,7 @@
 // Defines the attribute PortInfo of the subnet management class (vol1 14.2.5.6).
 namespace verbena::wire {
 
-// In a Set, kNop in one of these two enumerations means "no change".
+// kNop of the next two enumerations means "no change" in a Set.
 enum class PortState : std::uint8_t { kNop = 0, kDown = 1, kInit = 2, kArmed = 3, kActive = 4 };
 enum class PortPhysicalState : std::uint8_t {
   kNop = 0,

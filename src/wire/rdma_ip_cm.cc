@@ -8,7 +8,7 @@ namespace {
 constexpr std::uint8_t kIpv4 = 4;
 constexpr std::uint8_t kIpv6 = 6;
 
-// The next two functions convert between a GID and the header's form of an address.
+// The next two functions convert between GIDs and the addresses in the header.
 std::array<std::byte, 16> to_header_address(const Gid& gid) {
   if (!is_ipv4(gid)) return gid.bytes;
   std::array<std::byte, 16> address{};

@@ -9,9 +9,9 @@
 #include "wire/ip.h"
 #include "wire/layout.h"
 
-// Implements the RDMA IP CM service (annex A11): connections between IP addresses and ports as IB
-// CM exchanges.  The port is in the service id.  The addresses are at the beginning of the private
-// data of REQ and SIDR_REQ.
+// Implements the RDMA IP CM service (annex A11), which uses the IB CM for connections between IP
+// addresses and ports.  The service id contains the port.  The private data of a REQ or SIDR_REQ
+// begins with the addresses.
 namespace verbena::wire {
 
 // clang-format off
@@ -21,7 +21,7 @@ struct RdmaIpCmHeader {
   std::uint8_t minor_version{};
   std::uint8_t ip_version{};  // 4 or 6
   std::uint16_t source_port{};
-  std::array<std::byte, 16> source_address{};  // IPv4: in the last four bytes, the rest is zero
+  std::array<std::byte, 16> source_address{};  // an IPv4 address has 12 zero bytes in front
   std::array<std::byte, 16> destination_address{};
 
   friend bool operator==(const RdmaIpCmHeader&, const RdmaIpCmHeader&) = default;
@@ -40,24 +40,24 @@ struct RdmaIpCmHeader {
 
 inline constexpr std::size_t kRdmaIpCmHeaderBytes = kSize<RdmaIpCmHeader>;
 
-// Creates the header for two addresses in the form of RoCEv2 GIDs.  REQUIRES: they have the same
-// family.
+// Returns the header for two addresses in the form of RoCEv2 GIDs.  REQUIRES: both addresses have
+// the same IP version.
 RdmaIpCmHeader rdma_ip_cm_header(const Gid& source, const Gid& destination,
                                  std::uint16_t source_port);
 
-// Holds the addresses in the form of RoCEv2 GIDs (IPv4 as ::ffff:a.b.c.d).
+// Holds two addresses in the form of RoCEv2 GIDs.  IPv4 addresses have the form ::ffff:a.b.c.d.
 struct RdmaIpCmAddresses {
   Gid source{};
   Gid destination{};
   friend bool operator==(const RdmaIpCmAddresses&, const RdmaIpCmAddresses&) = default;
 };
 
-// Returns nullopt if the major version is not 0, or the IP version is neither 4 nor 6: such a
-// request is not for the RDMA CM.
+// Returns the addresses in the header.  Returns nullopt if the major version is not 0, or the IP
+// version is neither 4 nor 6.  A request with such a header is not for the RDMA CM.
 std::optional<RdmaIpCmAddresses> addresses(const RdmaIpCmHeader& header);
 
-// These are values for PP in the service id 0x0000'0000'01PP'xxxx; xxxx is the port.  The first two
-// are numbers of IP protocols, and the third is a number that Linux uses.
+// These constants are the values of PP in a service id 0x0000'0000'01PP'xxxx, where xxxx is the
+// port.  The first two are numbers of IP protocols.  The third is a number that Linux has chosen.
 inline constexpr std::uint8_t kServiceProtocolTcp = 0x06;
 inline constexpr std::uint8_t kServiceProtocolUdp = 0x11;
 inline constexpr std::uint8_t kServiceProtocolIb = 0x3f;
@@ -72,7 +72,7 @@ constexpr ServiceId rdma_cm_service_id(std::uint8_t ip_protocol, std::uint16_t p
   return {std::uint64_t{1} << 24 | std::uint64_t{ip_protocol} << 16 | port};
 }
 
-// Returns nullopt for a service id that is not of the RDMA IP CM service.
+// Returns the service of a service id, or nullopt if the id does not belong to the RDMA IP CM.
 constexpr std::optional<RdmaCmService> rdma_cm_service(ServiceId id) {
   if (id.value >> 24 != 1) return std::nullopt;
   return RdmaCmService{.ip_protocol = static_cast<std::uint8_t>(id.value >> 16),

@@ -6,17 +6,17 @@
 #include "wire/layout.h"
 #include "wire/mad.h"
 
-// Defines the reliable multi-packet protocol (RMPP), by which a management message of more than one
-// MAD travels (vol1 13.6).
+// Defines the reliable multi-packet protocol (RMPP), which splits a management message into several
+// MADs (vol1 13.6).
 namespace verbena::wire {
 
 inline constexpr std::uint8_t kRmppVersion = 1;
-inline constexpr std::size_t kRmppHeaderBytes = 12;  // after the MAD header
-// A segment has this many bytes after the RMPP header.  The payload length in RmppHeader counts
-// these bytes, which include the header of the class.
+inline constexpr std::size_t kRmppHeaderBytes = 12;  // the header follows the MAD header
+// kRmppPayloadBytes is the number of bytes of a segment after the RMPP header.  The payload length
+// in RmppHeader counts these bytes, which include the header of the class.
 inline constexpr std::size_t kRmppPayloadBytes = kMadDataBytes - kRmppHeaderBytes;
 
-// vol1 13.6.2.1
+// Names the types of RMPP packets (vol1 13.6.2.1).
 enum class RmppType : std::uint8_t { kNone = 0, kData = 1, kAck = 2, kStop = 3, kAbort = 4 };
 
 // Names the reasons of STOP and ABORT (vol1 13.6.2.1, table 176).
@@ -42,9 +42,9 @@ struct RmppHeader {
   bool first{};
   bool active{};
   RmppStatus status{};
-  std::uint32_t segment{};  // counts from 1; in an ACK: the last segment that has arrived
-  // Holds the payload length in the first and the last segment.  In an ACK it holds the number of
-  // the last segment that the receiver accepts.
+  std::uint32_t segment{};  // counts from 1; an ACK contains the last segment that has arrived
+  // Contains the payload length in the first and the last segment.  In an ACK, contains the number
+  // of the last segment that the receiver accepts.
   std::uint32_t length_or_window{};
 
   friend bool operator==(const RmppHeader&, const RmppHeader&) = default;
@@ -79,7 +79,8 @@ constexpr bool has_rmpp(MgmtClass mgmt_class) {
   }
 }
 
-// Returns the bytes of all headers of a MAD of the class, which every segment of a message repeats.
+// Returns the number of bytes of all headers of a MAD of the class.  Every segment of a message
+// repeats these headers.
 constexpr std::size_t class_header_bytes(MgmtClass mgmt_class) {
   switch (mgmt_class) {
     case MgmtClass::kSubnetAdministration: return 56;  // vol1 15.2.1.1

@@ -13,15 +13,15 @@
 #include "wire/notice.h"
 #include "wire/rmpp.h"
 
-// Defines the messages of subnet administration (SA), by which hosts ask the subnet manager for
-// paths, join multicast groups, subscribe to notices and register services (vol1 15.2).
+// Defines the messages of subnet administration (SA, vol1 15.2).  Hosts use them to ask the subnet
+// manager for paths, to join multicast groups, to subscribe to notices and to register services.
 namespace verbena::wire {
 
-inline constexpr std::size_t kSaHeaderBytes = 56;  // the headers of MAD, RMPP and SA
+inline constexpr std::size_t kSaHeaderBytes = 56;  // the total size of the MAD, RMPP and SA headers
 inline constexpr std::size_t kSaDataBytes = kMadBytes - kSaHeaderBytes;
 static_assert(class_header_bytes(MgmtClass::kSubnetAdministration) == kSaHeaderBytes);
 
-// vol1 15.2.5
+// Names the attributes of the SA (vol1 15.2.5).
 enum class SaAttribute : std::uint16_t {
   kClassPortInfo = 0x0001,
   kNotice = 0x0002,
@@ -51,16 +51,16 @@ constexpr SaStatus sa_status_of(std::uint16_t mad_status) {
   return static_cast<SaStatus>(mad_status >> 8);
 }
 
-// Tells how a value in a request limits the answer (vol1 15.2.5.16).
+// Determines how the SA compares a value in a request with its records (vol1 15.2.5.16).
 enum class Selector : std::uint8_t { kGreater = 0, kLess = 1, kExactly = 2, kBest = 3 };
 
 // clang-format off
-// vol1 15.2.1.1
+// Describes all headers of an SA MAD (vol1 15.2.1.1).
 struct SaHeader {
   MadHeader mad{};
   RmppHeader rmpp{};
   std::uint64_t sm_key{};
-  std::uint16_t attribute_offset{};  // from one record to the next, in units of 8 bytes
+  std::uint16_t attribute_offset{};  // distance between two records, in units of 8 bytes
   std::uint64_t component_mask{};
 
   friend bool operator==(const SaHeader&, const SaHeader&) = default;
@@ -75,7 +75,7 @@ struct SaHeader {
   }
 };
 
-// vol1 15.2.5.16
+// Describes a path between two ports (vol1 15.2.5.16).
 struct PathRecord {
   ServiceId service_id{};
   Gid destination_gid{};
@@ -101,9 +101,9 @@ struct PathRecord {
 
   friend bool operator==(const PathRecord&, const PathRecord&) = default;
 
-  // Names the bits of a component mask.
+  // Names the bits of a component mask for this record.
   struct Mask {
-    static constexpr std::uint64_t kServiceId = 0b11;  // two bits, for the two halves of the id
+    static constexpr std::uint64_t kServiceId = 0b11;  // each half of the id has a bit
     static constexpr std::uint64_t kDestinationGid = 1 << 2;
     static constexpr std::uint64_t kSourceGid = 1 << 3;
     static constexpr std::uint64_t kDestinationLid = 1 << 4;
@@ -163,7 +163,7 @@ inline constexpr std::uint8_t kSendOnlyFullMember = 8;
 inline constexpr std::uint8_t kAll = 15;
 }  // namespace join_state
 
-// vol1 15.2.5.17
+// Describes a multicast group and a member of the group (vol1 15.2.5.17).
 struct McMemberRecord {
   Gid mgid{};
   Gid port_gid{};
@@ -186,7 +186,7 @@ struct McMemberRecord {
 
   friend bool operator==(const McMemberRecord&, const McMemberRecord&) = default;
 
-  // Names the bits of a component mask.
+  // Names the bits of a component mask for this record.
   struct Mask {
     static constexpr std::uint64_t kMgid = 1 << 0;
     static constexpr std::uint64_t kPortGid = 1 << 1;
@@ -228,16 +228,16 @@ struct McMemberRecord {
   }
 };
 
-// vol1 13.4.8.3: subscribes to notices, or ends a subscription.
+// Describes a request to subscribe to notices, or to end a subscription (vol1 13.4.8.3).
 struct InformInfo {
-  Gid gid{};                         // the port whose notices are wanted; 0: see lid_begin
-  Lid lid_begin{};                   // if gid is 0: first LID of the ports, or kAnyLid for all
+  Gid gid{};                         // the port that sends the notices; 0 if lid_begin is used
+  Lid lid_begin{};                   // if gid is 0: the first LID of the ports, or kAnyLid
   Lid lid_end{};
-  bool is_generic{true};             // fills a whole byte
-  bool subscribe{};                  // fills a whole byte
+  bool is_generic{true};             // uses a whole byte
+  bool subscribe{};                  // uses a whole byte
   std::uint16_t type{};              // a NoticeType, or kAnyType
-  std::uint16_t trap_number{};       // a device id, if is_generic is false
-  Qpn qpn{};                         // the QP of the subscriber, when a subscription ends
+  std::uint16_t trap_number{};       // if is_generic is false, a device id
+  Qpn qpn{};                         // to end a subscription: the QP of the subscriber
   std::uint8_t resp_time_value{};    // timeout code, 5 bits
   std::uint32_t producer_type{};     // 24 bits
 
@@ -262,7 +262,7 @@ struct InformInfo {
   }
 };
 
-// vol1 15.2.5.12: a subscription, as the SA lists it.
+// Describes a subscription in the SA's list of subscriptions (vol1 15.2.5.12).
 struct InformInfoRecord {
   Gid subscriber_gid{};
   std::uint16_t subscriber_enum{};
@@ -278,7 +278,7 @@ struct InformInfoRecord {
   }
 };
 
-// Describes the notice in a Report, with the GID of the issuer after it (vol1 13.4.8.2).
+// Describes the notice in a Report, and the GID of its issuer (vol1 13.4.8.2).
 struct SaNotice {
   Notice notice{};
   Gid issuer_gid{};
@@ -292,7 +292,7 @@ struct SaNotice {
   }
 };
 
-// Traps 64 to 67: a port or a multicast group has appeared or disappeared (vol1 14.2.5.1).
+// Traps 64 to 67 report that a port or a multicast group was added or removed (vol1 14.2.5.1).
 struct GidChange {
   Gid gid{};
 
@@ -304,15 +304,15 @@ struct GidChange {
   }
 };
 
-// vol1 15.2.5.14
+// Describes a service that a port offers (vol1 15.2.5.14).
 struct ServiceRecord {
   ServiceId service_id{};
   Gid service_gid{};
   Pkey service_pkey{};
   std::uint32_t lease_seconds{};
   std::array<std::byte, 16> key{};
-  std::array<std::byte, 64> name{};  // UTF-8, filled up with zeros
-  // These four hold 16 numbers of 8 bits, 8 of 16 bits, 4 of 32 bits and 2 of 64 bits.
+  std::array<std::byte, 64> name{};  // UTF-8 text, padded with zeros
+  // The data members contain 16 numbers of 8 bits, 8 of 16 bits, 4 of 32 bits and 2 of 64 bits.
   std::array<std::byte, 16> data8{};
   std::array<std::byte, 16> data16{};
   std::array<std::byte, 16> data32{};
@@ -322,7 +322,8 @@ struct ServiceRecord {
 
   friend bool operator==(const ServiceRecord&, const ServiceRecord&) = default;
 
-  // Names the bits of a component mask.  The bits of the data follow the bit of the name.
+  // Names the bits of a component mask for this record.  kData has one bit for each number in the
+  // data members.
   struct Mask {
     static constexpr std::uint64_t kServiceId = 1 << 0;
     static constexpr std::uint64_t kServiceGid = 1 << 1;
@@ -352,14 +353,15 @@ struct ServiceRecord {
 // Gives access to the records of a table that the SA has sent.
 class SaTable {
  public:
-  // `data` follows the SA header.  kMalformed: the offset leaves no room for a record of this size,
-  // or the data ends within a record.
+  // Returns the table of the records in `data`, which are the bytes after the SA header.  Fails
+  // with kMalformed if the offset is less than the size of a record, or if the data ends within a
+  // record.
   template <Message Record>
   static Result<SaTable> of(std::span<const std::byte> data, std::uint16_t attribute_offset) {
     const std::size_t step = std::size_t{attribute_offset} * 8;
     if (data.empty()) return SaTable(data, kSize<Record>, 0);
     if (step < kSize<Record>) return drop(Drop::kTooShort);
-    // The padding behind the last record may be missing.
+    // The padding after the last record may be missing.
     const std::size_t complete = data.size() / step;
     const std::size_t rest = data.size() - complete * step;
     if (rest != 0 && rest < kSize<Record>) return drop(Drop::kTooShort);
@@ -367,7 +369,7 @@ class SaTable {
   }
 
   std::size_t size() const { return size_; }
-  // REQUIRES: `index` is less than size(), and Record is that of the call to of().
+  // REQUIRES: `index` is less than size(), and Record is the same as in the call of of().
   template <Message Record>
   Record at(std::size_t index) const {
     VB_CHECK(index < size_);

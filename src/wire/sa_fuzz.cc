@@ -1,6 +1,5 @@
-// Decodes any bytes as a message of subnet administration.  Each record must still be the same
-// after it was encoded and decoded again.  A table must not have more records than its bytes can
-// hold.
+// Decodes arbitrary bytes as a message of subnet administration.  A record must not change when it
+// is encoded and decoded again.  A table must not have more records than its bytes can contain.
 
 #include <cstdint>
 #include <span>

@@ -8,8 +8,8 @@
 
 #include "wire/hex.h"
 
-// layout_test.cc tests round trips of every message.  This file compares bytes with the tables of
-// the specification.
+// Compares encoded messages with the tables of the specification.  layout_test.cc tests the round
+// trips of every message.
 namespace verbena::wire {
 namespace {
 
@@ -151,7 +151,7 @@ TEST(Sa, ServiceRecordHasTheBytesOfTheSpec) {
   EXPECT_EQ(ServiceRecord::Mask::kData, 0x1fffffff80U);
 }
 
-TEST(SaTable, RecordsAreAsFarApartAsTheOffsetSays) {
+TEST(SaTable, AttributeOffsetIsTheDistanceBetweenRecords) {
   std::vector<std::byte> data(3 * 72);
   for (std::size_t i = 0; i < 3; ++i) {
     encode_to(std::span(data).subspan(i * 72),

@@ -3,7 +3,7 @@
 namespace verbena::wire {
 namespace {
 
-// Reads the `index`-th big-endian number of the data.
+// Returns the big-endian number with this index in the data.
 template <class Number>
 Number number_at(const SmpData& data, std::size_t index) {
   Number value = 0;

@@ -16,7 +16,7 @@ inline constexpr std::size_t kSmpDataBytes = 64;
 inline constexpr std::size_t kSmpPathBytes = 64;
 inline constexpr unsigned kSmpHopsMax = kSmpPathBytes - 1;  // byte 0 of a path is not used
 
-// vol1 14.2.5
+// Names the attributes of subnet management (vol1 14.2.5).
 enum class SmpAttribute : std::uint16_t {
   kNotice = 0x0002,
   kNodeDescription = 0x0010,
@@ -35,15 +35,16 @@ enum class SmpAttribute : std::uint16_t {
   kLedInfo = 0x0031,
 };
 
-// The top bit of the status of a directed route SMP is its direction (vol1 14.2.1.2).
+// The top bit of the status of a directed route SMP is its direction (vol1 14.2.1.2).  The bit is
+// set on the way back.
 inline constexpr std::uint16_t kSmpReturning = 0x8000;
 
 using SmpData = std::array<std::byte, kSmpDataBytes>;
 using SmpPath = std::array<std::byte, kSmpPathBytes>;
 
 // clang-format off
-// vol1 14.2.1.1 and 14.2.1.2.  LID routed SMPs do not use dr_source, dr_destination and the two
-// paths, whose bytes are zero in them.
+// Describes an SMP (vol1 14.2.1.1 and 14.2.1.2).  In LID routed SMPs, dr_source, dr_destination and
+// the two paths are zero.
 struct Smp {
   MadHeader header{};
   std::uint64_t m_key{};
@@ -78,7 +79,7 @@ struct Smp {
   }
 };
 
-// vol1 14.2.5.2: UTF-8 text, filled with zeros.
+// Contains the description of a node (vol1 14.2.5.2): UTF-8 text, padded with zeros.
 struct NodeDescription {
   std::array<std::byte, 64> text{};
 
@@ -89,7 +90,7 @@ struct NodeDescription {
   }
 };
 
-// vol1 14.2.5.3
+// Names the types of nodes (vol1 14.2.5.3).
 enum class NodeType : std::uint8_t { kChannelAdapter = 1, kSwitch = 2, kRouter = 3 };
 
 struct NodeInfo {
@@ -125,7 +126,7 @@ struct NodeInfo {
   }
 };
 
-// vol1 14.2.5.4
+// Describes a switch (vol1 14.2.5.4).
 struct SwitchInfo {
   std::uint16_t linear_fdb_cap{};
   std::uint16_t random_fdb_cap{};
@@ -171,7 +172,7 @@ struct SwitchInfo {
   }
 };
 
-// vol1 14.2.5.13
+// Names the states of a subnet manager (vol1 14.2.5.13).
 enum class SmState : std::uint8_t { kNotActive = 0, kDiscovering = 1, kStandby = 2, kMaster = 3 };
 
 struct SmInfo {
@@ -194,8 +195,8 @@ struct SmInfo {
 };
 // clang-format on
 
-// The following tables are transferred in blocks of this many entries.  The attribute modifier is
-// the number of the block.
+// The following constants are the sizes of the tables' blocks.  An SMP contains one block, and its
+// attribute modifier is the number of the block.
 inline constexpr std::size_t kGuidsPerBlock = 8;
 inline constexpr std::size_t kPkeysPerBlock = 32;
 inline constexpr std::size_t kLftPortsPerBlock = 64;
@@ -207,22 +208,22 @@ inline constexpr std::size_t kServiceLevels = 16;
 // An entry of a LinearForwardingTable with this value discards the packet (vol1 14.2.5.10).
 inline constexpr std::uint8_t kLftNoPort = 0xff;
 
-// vol1 14.2.5.5
+// Contains GUIDs of a port (vol1 14.2.5.5).
 using GuidBlock = std::array<Guid, kGuidsPerBlock>;
 GuidBlock decode_guids(const SmpData& data);
 SmpData encode_guids(const GuidBlock& block);
 
-// vol1 14.2.5.7
+// Contains a part of a P_Key table (vol1 14.2.5.7).
 using PkeyBlock = std::array<Pkey, kPkeysPerBlock>;
 PkeyBlock decode_pkeys(const SmpData& data);
 SmpData encode_pkeys(const PkeyBlock& block);
 
-// vol1 14.2.5.8: the virtual lane of each service level.
+// Contains the virtual lane of each service level (vol1 14.2.5.8).
 using SlToVl = std::array<std::uint8_t, kServiceLevels>;
 SlToVl decode_sl_to_vl(const SmpData& data);
 SmpData encode_sl_to_vl(const SlToVl& table);
 
-// vol1 14.2.5.9
+// Contains an entry of the virtual lane arbitration table (vol1 14.2.5.9).
 struct VlWeight {
   std::uint8_t virtual_lane{};  // 4 bits
   std::uint8_t weight{};        // in units of 64 bytes
@@ -232,18 +233,19 @@ using VlArbitrationBlock = std::array<VlWeight, kVlArbitrationEntriesPerBlock>;
 VlArbitrationBlock decode_vl_arbitration(const SmpData& data);
 SmpData encode_vl_arbitration(const VlArbitrationBlock& block);
 
-// vol1 14.2.5.10: the port of each LID.
+// Contains the output port of each LID (vol1 14.2.5.10).
 using LftBlock = std::array<std::uint8_t, kLftPortsPerBlock>;
 LftBlock decode_lft(const SmpData& data);
 SmpData encode_lft(const LftBlock& block);
 
-// vol1 14.2.5.12: a mask of 16 ports for each multicast LID.  Bit i stands for port i of these 16
-// ports.
+// Contains a mask of 16 ports for each multicast LID (vol1 14.2.5.12).  Bit i represents port i of
+// these 16 ports.
 using MftBlock = std::array<std::uint16_t, kMftMasksPerBlock>;
 MftBlock decode_mft(const SmpData& data);
 SmpData encode_mft(const MftBlock& block);
 
-// smp_data() puts a message into the data of an SMP.  from_smp_data() reads it back.
+// smp_data() encodes a message as the data of an SMP.  from_smp_data() decodes a message from the
+// data.
 template <Message M>
 SmpData smp_data(const M& message) {
   static_assert(kSize<M> <= kSmpDataBytes);

@@ -10,14 +10,14 @@
 #include "wire/notice.h"
 #include "wire/port_info.h"
 
-// layout_test.cc tests round trips of every message.  This file compares bytes with the tables of
-// the specification.
+// Compares encoded messages with the tables of the specification.  layout_test.cc tests the round
+// trips of every message.
 namespace verbena::wire {
 namespace {
 
 // Returns the first bytes of the data, and checks that the other bytes are zero.
 template <std::size_t Bytes>
-std::array<std::byte, Bytes> head(const SmpData& data) {
+std::array<std::byte, Bytes> first_bytes(const SmpData& data) {
   EXPECT_TRUE(std::ranges::all_of(std::span(data).subspan(Bytes),
                                   [](std::byte b) { return b == std::byte{0}; }));
   std::array<std::byte, Bytes> first;
@@ -31,7 +31,7 @@ SmpData random_smp_data(Random& random) {
   return data;
 }
 
-TEST(Smp, DirectedRouteFieldsHaveThePlacesOfTheSpec) {
+TEST(Smp, DirectedRouteFieldsAreAtThePlacesOfTheSpec) {
   Smp smp{.header = {.mgmt_class = MgmtClass::kSubnetManagementDirected,
                      .class_version = 1,
                      .response = true,
@@ -163,15 +163,15 @@ TEST(Smp, PortInfoHasTheBytesOfTheSpec) {
 }
 
 TEST(Smp, TablesHaveTheBytesOfTheSpec) {
-  EXPECT_EQ(head<16>(encode_guids({Guid{1}, Guid{0x0203}})),
+  EXPECT_EQ(first_bytes<16>(encode_guids({Guid{1}, Guid{0x0203}})),
             (hex<"0000000000000001 0000000000000203">()));
-  EXPECT_EQ(head<4>(encode_pkeys({Pkey{0xffff}, Pkey{0x7fff}})), (hex<"ffff 7fff">()));
-  EXPECT_EQ(head<8>(encode_sl_to_vl({0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15})),
+  EXPECT_EQ(first_bytes<4>(encode_pkeys({Pkey{0xffff}, Pkey{0x7fff}})), (hex<"ffff 7fff">()));
+  EXPECT_EQ(first_bytes<8>(encode_sl_to_vl({0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15})),
             (hex<"0123456789abcdef">()));
-  EXPECT_EQ(head<4>(encode_vl_arbitration({VlWeight{1, 2}, VlWeight{15, 255}})),
+  EXPECT_EQ(first_bytes<4>(encode_vl_arbitration({VlWeight{1, 2}, VlWeight{15, 255}})),
             (hex<"0102 0fff">()));
-  EXPECT_EQ(head<3>(encode_lft({1, 255, 3})), (hex<"01 ff 03">()));
-  EXPECT_EQ(head<4>(encode_mft({0x0102, 0x8000})), (hex<"0102 8000">()));
+  EXPECT_EQ(first_bytes<3>(encode_lft({1, 255, 3})), (hex<"01 ff 03">()));
+  EXPECT_EQ(first_bytes<4>(encode_mft({0x0102, 0x8000})), (hex<"0102 8000">()));
 }
 
 TEST(Smp, TablesRoundTrip) {
@@ -197,7 +197,7 @@ TEST(Notice, HasTheBytesOfTheSpec) {
                 .toggle = true,
                 .count = 1};
   notice.details = encode(LinkStateChange{.switch_lid = Lid{7}});
-  EXPECT_EQ(head<12>(smp_data(notice)), (hex<"81 000002 0080 0007 8001 0007">()));
+  EXPECT_EQ(first_bytes<12>(smp_data(notice)), (hex<"81 000002 0080 0007 8001 0007">()));
   EXPECT_EQ(from_smp_data<Notice>(smp_data(notice)), notice);
 }
 

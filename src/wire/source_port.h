@@ -4,9 +4,9 @@
 
 #include "base/strong.h"
 
-// Computes the UDP source port of a RoCEv2 packet (annex A17.3.2), so that packets of one
-// connection take one path through a network that distributes flows by port.  The port contains the
-// 20 bits of the flow label, folded into the range 0xc000 to 0xffff.
+// Computes the UDP source port of a RoCEv2 packet (annex A17.3.2) from its flow label.  A network
+// that distributes flows by port then sends all packets of a connection over the same path.  The 20
+// bits of the flow label are folded into the range 0xc000 to 0xffff.
 namespace verbena::wire {
 
 inline constexpr std::uint32_t kFlowLabelMask = 0xfffff;

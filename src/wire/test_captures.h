@@ -9,12 +9,12 @@
 #include <string>
 #include <vector>
 
-// Reads the captures of another implementation, which are in tests/captures.
+// Reads the captures in tests/captures, which contain packets of other implementations.
 namespace verbena::wire::testing {
 
 // Returns the directory of the captures in the source tree.  If the build does not define
 // VB_SOURCE_DIR, the environment variable VB_SOURCE names the source tree.  Without it, the source
-// tree must contain the current directory.  __FILE__ does not help, because the build makes it
+// tree must contain the current directory.  __FILE__ is of no use, because the build makes it
 // relative.
 inline std::filesystem::path captures() {
   const std::filesystem::path relative_path = "tests/captures";

@@ -4,8 +4,8 @@
 
 namespace verbena::wire {
 
-// Contains the example of the specification (vol1 7.8.3) from LRH to ICRC: a WRITE of 14 bytes in a
-// local packet.
+// kExamplePacket is the example of the specification (vol1 7.8.3), from LRH to ICRC: a local packet
+// with a WRITE of 14 bytes.
 inline constexpr auto kExamplePacket =
     hex<"7012375c 000e17d2"
         "0a202487 0087b1b3 000dec2a"

@@ -14,7 +14,8 @@
 namespace verbena::wire {
 namespace {
 
-// Divides polynomials bit by bit, in the order of the wire, as the specification describes it.
+// Computes the VCRC by a polynomial division bit by bit, in the order of the wire, as the
+// specification describes it.
 std::uint16_t remainder_of(std::span<const std::byte> bytes) {
   std::uint16_t state = 0xffff;
   for (const std::byte byte : bytes) {
@@ -53,8 +54,8 @@ TEST(Vcrc, IsTheRemainderOfADivisionOfPolynomials) {
   }
 }
 
-// A receiver divides packet and VCRC together, and finds the same remainder for every good packet.
-TEST(Vcrc, LeavesAFixedRemainderIfItIsCorrect) {
+// A receiver can divide a packet and its VCRC together.  Every valid packet has the same remainder.
+TEST(Vcrc, ValidPacketsHaveTheSameRemainder) {
   std::vector<std::byte> packet(kExamplePacket.begin(), kExamplePacket.end());
   const auto with_vcrc = [](std::vector<std::byte> bytes) {
     bytes.resize(bytes.size() + kVcrcBytes);
