@@ -1,7 +1,8 @@
 // Runs a chat over multicast:  chat GROUP ADDRESS NAME
 //
-// Sends each line of the standard input to all members of GROUP (such as 239.1.2.3), on the network
-// of the interface with ADDRESS.  Shows how a program can use the loop in its own poll().
+// The program sends each line of its standard input to all members of GROUP (such as 239.1.2.3), on
+// the network of the interface with ADDRESS.  It shows how a program can wait for the loop in its
+// own poll().
 #include <poll.h>
 #include <unistd.h>
 #include <verbena/verbena.h>
@@ -23,7 +24,7 @@ namespace {
 constexpr std::uint32_t kQkey = 0x63686174;  // datagrams with another Q_Key are dropped
 constexpr std::size_t kLineBytes = 512;
 constexpr std::size_t kSlotBytes = kDatagramHeaderBytes + kLineBytes;
-constexpr std::size_t kSlots = 64;       // number of posted receive requests
+constexpr std::size_t kSlots = 64;         // number of posted receive requests
 constexpr std::uint64_t kSendId = kSlots;  // the id of all send requests
 
 // Holds a queue pair in the group, and its receive buffers.
@@ -59,9 +60,9 @@ struct Room {
   void send(const AddressHandle& everybody, std::string line) {
     line.resize(std::min(line.size(), kLineBytes));
     const Segment bytes{reinterpret_cast<std::byte*>(line.data()),
-                      static_cast<std::uint32_t>(line.size()), 0};
-    // A completion also frees the places of earlier requests in the send queue, so only some
-    // requests ask for a completion.
+                        static_cast<std::uint32_t>(line.size()), 0};
+    // A completion also frees the send queue entries of earlier requests, so only some requests are
+    // signaled.
     const bool signaled = ++sent % (kSlots / 2) == 0;
     value_of(
         qp.post({.id = kSendId,

@@ -1,5 +1,5 @@
-// Runs a key-value store.  Clients read the table with RDMA READ, so a look-up takes no time of the
-// server's processor.
+// Runs a key-value store.  Clients read the table with RDMA READ, so the server's processor does no
+// work for a lookup.
 //     kvstore serve PORT KEY=VALUE...         kvstore get SERVER PORT KEY...
 #include <verbena/verbena.h>
 
@@ -19,8 +19,8 @@ using namespace verbena;
 namespace {
 
 // Holds one slot of the table.  The server increments `last`, writes the slot, and then sets
-// `first` to the same number.  A READ copies the bytes in order, from `first` to `last`.  So if it
-// runs during a write, the two numbers differ, and the client repeats the READ.
+// `first` to the same number.  A READ copies the bytes in order, from `first` to `last`.  So if the
+// server writes the slot during the READ, the two numbers differ, and the client repeats the READ.
 struct Slot {
   std::uint64_t first = 0;
   std::array<char, 48> key{};

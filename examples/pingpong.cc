@@ -1,4 +1,4 @@
-// Two programs send a message back and forth, and the client prints the time of a round:
+// Sends a message back and forth between two programs.  The client prints the time of a round:
 //     pingpong PORT                     the server, which answers 1000 messages
 //     pingpong PORT SERVER [ROUNDS]     the client
 #include <verbena/verbena.h>
@@ -22,10 +22,8 @@ enum RequestId : std::uint64_t { kSent, kReceived };
 Task<> await_completions(CompletionQueue& cq, int count) {
   std::array<Completion, 4> batch{};
   while (count > 0) {
-    for (const Completion& done :
-         co_await cq.next(std::span(batch)
-                              .first(std::min<std::size_t>(batch.size(),
-                                                           static_cast<std::size_t>(count))))) {
+    const std::size_t wanted = std::min(batch.size(), static_cast<std::size_t>(count));
+    for (const Completion& done : co_await cq.next(std::span(batch).first(wanted))) {
       if (done.status != 0) {
         throw std::runtime_error(std::string("a request failed: ") + status_text(done));
       }

@@ -36,7 +36,7 @@ class MappedFile {
     // A file that is only read is mapped as private, because adapters need pinned pages, and Linux
     // does not pin shared pages of a file that the program cannot write to.
     memory_ = create ? ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0)
-                   : ::mmap(nullptr, bytes_, PROT_READ, MAP_PRIVATE, fd, 0);
+                     : ::mmap(nullptr, bytes_, PROT_READ, MAP_PRIVATE, fd, 0);
     ::close(fd);
     if (memory_ == MAP_FAILED) throw std::runtime_error(path + ": " + std::strerror(errno));
   }

@@ -1,5 +1,5 @@
 // Writes into another program's memory:
-//     write PORT            waits until its memory was written, and prints it
+//     write PORT                        waits until the client has written, and prints the text
 //     write PORT SERVER TEXT            writes TEXT
 #include <verbena/verbena.h>
 
@@ -22,7 +22,7 @@ static Task<> run(Loop& loop, std::uint16_t port, std::string server, std::strin
   const MemoryRegion region = value_of(co_await pd.register_memory(memory, access));
   const Address address = value_of(Address::find(server, port));
 
-  if (server.empty()) {  // tell the peer the address, and wait until it leaves
+  if (server.empty()) {  // send the address of `memory` to the peer, and wait until it disconnects
     const auto remote_memory =
         std::bit_cast<std::array<std::byte, sizeof(RemoteMemory)>>(region.remote());
     ConnectOptions options;

@@ -2,7 +2,7 @@
 #define VERBENA_C_API_H
 
 // Declares the C API of libverbena.so: plain C with versioned symbols and no C++ types.  The
-// drop-in libraries use it, and so does all other code in a program, because a program has only one
+// drop-in libraries and the C++ API call these functions.  So all code of a program shares one
 // engine.
 //
 // Rules for all functions:
@@ -14,11 +14,11 @@
 //  * Any thread may call any function.  vb_channel_next(), vb_async_next() and vb_cm_next_event()
 //    wait for events.  They are cancellation points, and return EAGAIN at once if the caller has
 //    set O_NONBLOCK on the descriptor.
-//  * Other functions may wait for the agent, but for nobody else unless their comments say so.  The
-//    steps of a connection in an RDMA CM port space (resolving without a given source, connecting,
-//    accepting, rejecting, disconnecting) do not even wait for the agent.  If the agent refuses
-//    such a step (a limit of the host), its error is the status of ADDR_ERROR or CONNECT_ERROR, and
-//    its text is vb_last_error() in the thread that takes the event.
+//  * Other functions may wait for the agent.  They wait for no other process unless their comments
+//    say so.  Some steps of a connection in an RDMA CM port space do not wait for the agent either:
+//    resolving without a given source, connecting, accepting, rejecting, disconnecting.  If the
+//    agent refuses such a step (a limit of the host), ADDR_ERROR or CONNECT_ERROR reports the error
+//    as its status.  In the thread that takes this event, vb_last_error() returns the error's text.
 //  * Destroying an object that other objects use gives EBUSY.
 
 #include <stddef.h>
@@ -42,10 +42,10 @@ VB_API const char* vb_build_id(void);
 
 // ---- devices and ports -------------------------------------------------------------------------
 
-// A device is named by its index in the host's list, from 0 on.  A port is named by its number on
-// the device, from 1 on.  Devices and ports do not change while the agent lives.  A host has one
-// device with one port unless it is part of a fabric.
-#define VB_PORTS_MAX 2  // the most ports of one device
+// The devices of the host have the indices 0, 1 and so on.  The ports of a device have the numbers
+// 1, 2 and so on.  Devices and ports do not change while the agent runs.  A host has one device
+// with one port unless it is part of a fabric.
+#define VB_PORTS_MAX 2  // no device has more ports
 
 struct vb_device_attr {
   char name[64];  // "verbena0"
@@ -91,20 +91,20 @@ struct vb_gid_entry {
 VB_API int vb_device_query(uint32_t device, struct vb_device_attr* attr);
 // EINVAL: there is no such device or port.
 VB_API int vb_port_query(uint32_t device, uint32_t port, struct vb_port_attr* attr);
-// EINVAL: there is no such device or port.  ENOENT: the index is past the table.
+// EINVAL: there is no such device or port.  ENOENT: the index is past the end of the table.
 VB_API int vb_gid_query(uint32_t device, uint32_t port, uint32_t index, struct vb_gid_entry* entry);
-// EINVAL: there is no such device or port, or the index is past the table.
+// EINVAL: there is no such device or port, or the index is past the end of the table.
 VB_API int vb_pkey_query(uint32_t device, uint32_t port, uint32_t index, uint16_t* pkey);
 
 // A context receives asynchronous events.  Its descriptor is readable (level-triggered POLLIN)
-// exactly while events wait.  The events of a QP, CQ or SRQ come to the context with which it was
-// created; they are dropped if that context is 0 or destroyed.  Events of a port come to every
-// context of its device and to every context of VB_ALL_DEVICES.  Events of the device come to every
+// exactly while events wait.  The events of a QP, CQ or SRQ go to the context with which the object
+// was created; they are dropped if that context is 0 or destroyed.  Events of a port go to every
+// context of its device and to every context of VB_ALL_DEVICES.  Events of the device go to every
 // context.
 // Objects of different contexts can be used together, but a QP has the ports of one device only.
 #define VB_ALL_DEVICES 0xffffffffu
 VB_API int vb_context_create(uint32_t device, vb_handle* context, int* fd);
-VB_API int vb_context_destroy(vb_handle context);  // objects created with it stay
+VB_API int vb_context_destroy(vb_handle context);  // its objects remain usable
 struct vb_async_event {
   uint32_t type;          // enum ibv_event_type
   uint64_t cookie;        // the cookie of the QP, CQ or SRQ; 0 for port and device events
@@ -163,12 +163,13 @@ struct vb_wc {
   uint64_t timestamp_ns;  // CLOCK_MONOTONIC
 };
 
-// vb_channel_next() and vb_async_next() return `cookie`.  The caller sets *entries to the wanted
-// number, and the call changes it to the actual number.
+// Creates a completion queue.  vb_channel_next() and vb_async_next() return `cookie` with its
+// events.  The caller sets *entries to the wanted number, and the call changes it to the actual
+// number.
 VB_API int vb_cq_create(vb_handle context, uint32_t* entries, vb_handle channel, uint64_t cookie,
                         vb_handle* cq);
-// *entries is the wanted number, then the actual number.  EINVAL: the queue holds more completions
-// than the wanted number.
+// Changes the capacity.  The caller sets *entries to the wanted number, and the call changes it to
+// the actual number.  EINVAL: the queue holds more completions than the wanted number.
 VB_API int vb_cq_resize(vb_handle cq, uint32_t* entries);
 // After this call has returned, no event of this CQ comes from its channel.
 VB_API int vb_cq_destroy(vb_handle cq);
@@ -199,10 +200,12 @@ VB_API int vb_ah_destroy(vb_handle ah);
 
 struct vb_srq_attr {
   uint32_t max_wr, max_sge;
-  // IBV_EVENT_SRQ_LIMIT_REACHED comes once, when fewer receives than this are posted; 0: never.
+  // IBV_EVENT_SRQ_LIMIT_REACHED is reported once, when fewer receives than `limit` are posted.  0
+  // requests no event.
   uint32_t limit;
 };
-// vb_async_next() returns `cookie`.  *attr has the wanted numbers, then the actual ones; `limit` is
+// Creates a shared receive queue.  vb_async_next() returns `cookie` with its events.  The caller
+// sets *attr to the wanted numbers, and the call changes them to the actual numbers.  `limit` is
 // ignored.
 VB_API int vb_srq_create(vb_handle context, vb_handle pd, struct vb_srq_attr* attr, uint64_t cookie,
                          vb_handle* srq);
@@ -220,12 +223,12 @@ struct vb_qp_cap {
 
 struct vb_qp_init {
   vb_handle context;
-  uint64_t cookie;  // vb_async_next() returns it
+  uint64_t cookie;  // vb_async_next() returns the cookie with the QP's events
   uint32_t device;
   vb_handle pd, send_cq, recv_cq;
   vb_handle srq;         // 0: the QP has its own receive queue
-  struct vb_qp_cap cap;  // in: wanted, out: actual numbers
-  uint32_t type;         // IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD; others EOPNOTSUPP
+  struct vb_qp_cap cap;  // in: the wanted numbers; out: the actual numbers
+  uint32_t type;         // IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD; EOPNOTSUPP: another type
   uint32_t sq_sig_all;
 };
 
@@ -238,14 +241,14 @@ struct vb_qp_attr {
   uint32_t dest_qp_num;
   uint32_t qp_access_flags;
   struct vb_qp_cap cap;
-  struct vb_ah_attr ah;  // EINVAL: its port_num is not that of the QP
+  struct vb_ah_attr ah;  // EINVAL: ah.port_num is not the port of the QP
   uint16_t pkey_index;
   uint8_t max_rd_atomic, max_dest_rd_atomic;
   uint8_t min_rnr_timer, port_num, timeout, retry_cnt, rnr_retry;
   // For SQD: en_sqd_async_notify requests IBV_EVENT_SQ_DRAINED; sq_draining is 1 until that event.
   uint8_t en_sqd_async_notify, sq_draining;
-  // This is the alternate path (IBV_QP_ALT_PATH); after a migration it is the path that was used
-  // before.
+  // The alternate path (IBV_QP_ALT_PATH).  After a migration, these members have the path that the
+  // QP used before the migration.
   struct vb_ah_attr alt_ah;
   uint8_t alt_port_num, alt_timeout;
   uint16_t alt_pkey_index;
@@ -255,7 +258,7 @@ VB_API int vb_qp_create(struct vb_qp_init* init, vb_handle* qp, uint32_t* qp_num
 // `mask` is enum ibv_qp_attr_mask, checked against the specification's table (vol1 11.2.5.2).
 VB_API int vb_qp_modify(vb_handle qp, const struct vb_qp_attr* attr, uint32_t mask);
 VB_API int vb_qp_query(vb_handle qp, struct vb_qp_attr* attr, struct vb_qp_init* init);
-VB_API int vb_qp_destroy(vb_handle qp);  // EBUSY while it is attached to a multicast group
+VB_API int vb_qp_destroy(vb_handle qp);  // EBUSY while the QP is attached to a multicast group
 
 // Attaches a UD QP to a multicast group.  The QP receives a copy of each datagram that is sent to
 // this address and reaches the interface; index 0 stands for any interface of the host.  A QP that
@@ -296,7 +299,7 @@ struct vb_recv_wr {
   uint32_t num_sge;
 };
 
-// Sets *room to the number of send requests that the queue has room for.
+// Sets *room to the number of free entries of the send queue.
 VB_API int vb_qp_send_room(vb_handle qp, uint32_t* room);
 
 // Posts a send request.  ENOMEM: the queue is full.  EINVAL: the request or the state is wrong.
@@ -312,9 +315,10 @@ VB_API int vb_post_srq_recv(vb_handle srq, const struct vb_recv_wr* wr);
 // events wait.
 VB_API int vb_cm_channel_create(vb_handle* channel, int* fd);
 VB_API int vb_cm_channel_destroy(vb_handle channel);  // EBUSY while an id uses it
-// From now on, an id that a CONNECT_REQUEST created gives no events before the program has accepted
-// the id.  Accepting fails if the request is already over.  The kernel's RDMA CM does the same, and
-// UCX relies on it, because before accept such an id still has the context of the listener.
+// Hides the events of ids that a CONNECT_REQUEST created, until the program has accepted the id.
+// Accepting fails if the request has ended already.  The kernel's RDMA CM does the same.  UCX
+// relies on this behaviour, because such an id has the context of the listener until UCX accepts
+// the id.
 VB_API int vb_cm_channel_hide_lost_requests(vb_handle channel);
 
 struct vb_cm_addresses {
@@ -341,7 +345,7 @@ struct vb_cm_addresses {
 VB_API int vb_cm_id_create(vb_handle channel, uint32_t ps, uint32_t qp_type, uint64_t cookie,
                            vb_handle* id);
 // Destroys an id without waiting for the peer: the DREQ is sent in the background.  Events that
-// were not taken are dropped, with the requests (new ids) that they carry.
+// were not taken are dropped.  New ids of dropped CONNECT_REQUESTs are destroyed, too.
 VB_API int vb_cm_id_destroy(vb_handle id);
 VB_API int vb_cm_id_set_cookie(vb_handle id, uint64_t cookie);
 // Moves the id and its waiting events to another channel.
@@ -357,8 +361,8 @@ VB_API int vb_cm_listen(vb_handle id, int backlog);
 // after its address was resolved; then ROUTE_RESOLVED follows.
 VB_API int vb_cm_set_option(vb_handle id, int level, int optname, const void* value, size_t bytes);
 
-// Gives the id a QP; 0 takes the QP away from the id.  The QP goes to INIT now, and later to RTR,
-// RTS and ERR with the connection.
+// Attaches a QP to the id.  If `qp` is 0, detaches the QP from the id.  This call moves the QP to
+// INIT.  Later, changes of the connection's state move the QP to RTR, RTS and ERR.
 VB_API int vb_cm_id_set_qp(vb_handle id, vb_handle qp);
 // Returns the attributes for the state attr->qp_state, for programs that change the state of their
 // QP themselves.
@@ -379,8 +383,8 @@ struct vb_conn_param {
   uint8_t flow_control, retry_count, rnr_retry_count;
   uint8_t srq;
   uint32_t qp_num;  // used if the id has no QP of its own
-  // These describe enhanced connection establishment: the vendor (24 bits) and its options.  Both
-  // are 0 without it.  They are used if the id has no QP of its own.
+  // The vendor (24 bits) and its options for enhanced connection establishment; both are 0 without
+  // it.  These members are used only if the id has no QP of its own.
   uint32_t ece_vendor_id, ece_options;
   // ---- only for VB_PS_NONE
   const struct vb_cm_path* alternate;  // connect: an alternate path for the QP, or null
@@ -428,10 +432,11 @@ struct vb_cm_event {
   uint8_t srq;
   uint32_t qp_num;
   uint32_t qkey;                        // datagrams: the Q_Key of qp_num
-  uint32_t ece_vendor_id, ece_options;  // CONNECT_REQUEST and CONNECT_RESPONSE: the peer's
-  // MULTICAST_JOIN: where to send to; MULTICAST_ERROR: its dgid is the group.
+  uint32_t ece_vendor_id, ece_options;  // CONNECT_REQUEST, CONNECT_RESPONSE: of the peer
+  // MULTICAST_JOIN: the destination for datagrams to the group.  MULTICAST_ERROR: group.dgid is the
+  // group.
   struct vb_ah_attr group;
-  uint8_t group_rate;     // enum ibv_rate, of the group; 0 on Ethernet
+  uint8_t group_rate;     // the group's rate (enum ibv_rate); 0 on Ethernet
   uint64_t group_cookie;  // the cookie of the join
   uint64_t arg;           // the `arg` of vb_cm_id_write_event()
   // ---- only for VB_PS_NONE
@@ -468,16 +473,16 @@ struct vb_service_query {
   int timeout_ms;              // at most 1 h
 };
 
-// Asks the SA of the id's port for services; an id may ask only once.  ADDRINFO_RESOLVED or _ERROR
-// follows; its status is -EADDRNOTAVAIL if there is no such service.  Then vb_cm_services() returns
-// the answer, and vb_cm_resolve_route() resolves the path to the first service;
-// vb_cm_resolve_addr() is not needed.  EINVAL: the id is not bound to a port, or has asked before.
-// EOPNOTSUPP: the port is not an InfiniBand port.
+// Asks the SA of the id's port for services.  An id may ask only once.  ADDRINFO_RESOLVED or
+// ADDRINFO_ERROR follows.  The error's status is -EADDRNOTAVAIL if there is no such service.  After
+// ADDRINFO_RESOLVED, vb_cm_services() returns the services, and vb_cm_resolve_route() resolves the
+// path to the first service; vb_cm_resolve_addr() is not needed.  EINVAL: the id is not bound to a
+// port, or has asked before.  EOPNOTSUPP: the port is not an InfiniBand port.
 VB_API int vb_cm_find_services(vb_handle id, const struct vb_service_query* query);
 // Copies at most `max` services, and sets *count to the number of all services.
 VB_API int vb_cm_services(vb_handle id, struct vb_service* services, uint32_t max, uint32_t* count);
 // Asks the SA of a port, and waits for its answer.  Sets *count as vb_cm_services() does.  If there
-// is no such service, *count is 0; that is no error.
+// is no such service, the call succeeds with *count 0.
 VB_API int vb_services_find(uint32_t device, uint8_t port, const struct vb_service_query* query,
                             struct vb_service* services, uint32_t max, uint32_t* count);
 // Registers a service with the SA of a port, and waits until the SA has it.  The agent renews the
@@ -489,13 +494,13 @@ VB_API int vb_service_remove(uint64_t registration);
 
 // ---- fabrics of virtual hosts -----------------------------------------------------------------
 
-// Breaks a link or a node of a fabric, or mends it.  The words are those of `verbena fabric fault`:
-// {"link", "a", "red", "lossy", "2"}.  A null `fabric` stands for the fabric in VERBENA_FABRIC, or
-// else for the only fabric that is up.  `seed` may be null: lossy then uses the seed 1, and
-// flapping has fixed periods.  `text` gets the new state as a line for people, cut to `text_bytes`;
-// it may be null.  Waits for the fabric for up to 10 seconds.  Needs no device.  EINVAL: the words
-// describe no fault, or the fabric has no such link or node.  ENODEV: no such fabric is up, or it
-// does not answer.
+// Breaks or repairs a link or a node of a fabric.  The words are those of `verbena fabric fault`:
+// {"link", "a", "red", "lossy", "2"}.  A null `fabric` stands for the fabric in VERBENA_FABRIC.
+// Without VERBENA_FABRIC, it stands for the only fabric that is up.  `seed` may be null: lossy then
+// uses the seed 1, and flapping has fixed periods.  `text` gets the new state as a line for people,
+// cut to `text_bytes`; it may be null.  Waits for the fabric for up to 10 seconds.  Needs no
+// device.  EINVAL: the words describe no fault, or the fabric has no such link or node.  ENODEV: no
+// such fabric is up, or it does not answer.
 VB_API int vb_fabric_fault(const char* fabric, const char* const* words, size_t count,
                            const uint64_t* seed, char* text, size_t text_bytes);
 
@@ -510,16 +515,17 @@ VB_API int vb_fabric_fault(const char* fabric, const char* const* words, size_t 
 //  * An id that connects peer to peer may get CONNECT_REQUEST itself, with new_id 0.  Then the
 //    program has to accept.
 //
-// These ids fail with EOPNOTSUPP over an adapter: the system's libraries do not support them.
+// Over an adapter, creating such an id fails with EOPNOTSUPP, because the system's libraries do not
+// support it.
 #define VB_PS_NONE 0
 
 // These are types of events that enum rdma_cm_event_type does not have.
 enum {
-  VB_CM_PATH_OFFERED = 32,  // the peer's LAP has come
-  // The peer's APR has come; the event's status is that of the APR.  0: the QP has loaded the path.
-  // -errno: the peer has agreed, but the path could not be loaded.
+  VB_CM_PATH_OFFERED = 32,  // the peer's LAP has arrived
+  // The peer's APR has arrived; the event's status is that of the APR.  0: the QP has loaded the
+  // path.  -errno: the peer has agreed, but the path could not be loaded.
   VB_CM_PATH_ANSWERED = 33,
-  VB_CM_PATH_UNANSWERED = 34,  // no APR has come; the connection keeps its paths
+  VB_CM_PATH_UNANSWERED = 34,  // no APR has arrived; the paths are unchanged
 };
 
 // Holds the data that a program may add to a message.  EINVAL: the data is too long.
@@ -531,9 +537,9 @@ struct vb_cm_message_data {
 
 // Selects the requests that a listener gets: their service id must match the listener's in the bits
 // of `mask`, and their private data must match `data` in the bits of `data_mask`.  EADDRINUSE:
-// another listener could get the same request, whatever GIDs both are bound to.  EINVAL: the filter
-// would match more than one port of the RDMA CM.  ENOMEM: there are too many different masks, or
-// too many listeners that differ only in their data.
+// another listener could get the same request, even if it is bound to another GID.  EINVAL: the
+// filter would match more than one port of the RDMA CM.  ENOMEM: there are too many different
+// masks, or too many listeners that differ only in their data.
 struct vb_cm_filter {
   uint64_t mask;
   const void *data, *data_mask;
@@ -546,9 +552,9 @@ VB_API int vb_cm_reject_with(vb_handle id, uint32_t reason, const struct vb_cm_m
 VB_API int vb_cm_establish_with(vb_handle id, const struct vb_cm_message_data* data);
 VB_API int vb_cm_disconnect_with(vb_handle id, const struct vb_cm_message_data* data);
 
-// Offers the peer an alternate path with a LAP.  The timeout is that of the connection.  EBUSY: the
-// last offer is not answered yet.  EOPNOTSUPP: this side accepted the connection; only the side
-// that requested it may offer paths.
+// Offers the peer an alternate path with a LAP.  The connection's timeout limits the wait for the
+// APR.  EBUSY: the last offer is not answered yet.  EOPNOTSUPP: this side accepted the connection;
+// only the side that requested the connection may offer paths.
 VB_API int vb_cm_load_path(vb_handle id, const struct vb_cm_path* path,
                            const struct vb_cm_message_data* data);
 // Answers an offer.  `status` is 0 to 13 (vol1 table 123); with 0 the id's QP loads the path.

@@ -9,10 +9,11 @@ extern "C" {
 
 // Declares the part of the C API that submits commands as requests.
 
-// The functions of c_api.h that enum vb_command lists can be submitted as commands instead of
-// called.  vb_submit() never waits: when it returns, the command is done, or it is pending
-// (EINPROGRESS).  The request of a pending command comes out of the queue later, exactly once.
-// There are no callbacks, so these functions may be used at any time and in any thread.
+// A program may submit commands instead of calling functions of c_api.h.  enum vb_command lists the
+// commands, which have the names of the functions.  vb_submit() never waits: when it returns, the
+// command is done, or it is pending (EINPROGRESS).  Later, vb_requests_next() or vb_requests_wait()
+// takes the request of a pending command, exactly once.  There are no callbacks, so these functions
+// may be used at any time and in any thread.
 //
 // The caller owns the request and its arguments, and must not move or free them until the request
 // is taken or cancelled.  Data that the arguments point to (private data, socket addresses) is

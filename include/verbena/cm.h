@@ -221,7 +221,8 @@ class ConnectionId {
   Request<void> resolve_route(int timeout_ms) {
     return command(VB_CM_RESOLVE_ROUTE, [&](vb_cm_args& args) { args.timeout_ms = timeout_ms; });
   }
-  // Gives the id a queue pair.  The id changes the state of the queue pair with the connection.
+  // Attaches a queue pair to the id.  From then on, the id changes the state of the queue pair when
+  // the state of the connection changes.
   Request<void> set_queue_pair(const QueuePair& qp) {
     return command(VB_CM_ID_SET_QP, [&](vb_cm_args& args) { args.qp = qp.handle(); });
   }
@@ -261,7 +262,8 @@ class ConnectionId {
   std::unique_ptr<detail::IdSink> sink_;
 };
 
-// Holds an established connection: both queues work.  The id gets kDisconnected when it ends.
+// Holds an established connection: the program may use both queues of `qp`.  `id` gets
+// kDisconnected when the connection ends.
 struct Connection {
   ConnectionId id;
   QueuePair qp;
@@ -284,7 +286,7 @@ inline std::vector<std::byte> private_data_of(const vb_cm_event& event) {
 
 }  // namespace detail
 
-// Waits until the connection has ended: the peer has disconnected or is gone, or the agent is gone.
+// Waits until the connection has ended: the peer has disconnected or died, or the agent has died.
 inline Task<> disconnected(ConnectionId& id) {
   for (;;) {
     const detail::IdEvent event = co_await id.event();
@@ -296,8 +298,8 @@ inline Task<> disconnected(ConnectionId& id) {
 // Holds the options of connect() and Listener::accept().  `prepare` is called after the queue pair
 // is created and before the peer can send, so that it can post receives.
 //
-// It has a constructor so that it cannot be written in braces inside a co_await: GCC 12 would
-// destroy such an object twice.
+// The constructor exists so that a program cannot write these options in braces inside a co_await:
+// GCC 12 would destroy such an object twice.
 struct ConnectOptions {
   ConnectOptions() {}  // NOLINT(modernize-use-equals-default): see above
   QueuePairOptions queue_pair{};
@@ -345,8 +347,8 @@ class Listener {
     co_return Listener(std::move(*id));
   }
 
-  // Holds a request that is not answered yet.  Call accept() with it, or reject() of its id, or
-  // destroy it.
+  // Holds a request that is not answered yet.  Pass it to accept(), or call id.reject(), or destroy
+  // it.
   struct IncomingRequest {
     ConnectionId id;
     std::vector<std::byte> private_data;

@@ -145,14 +145,14 @@ class CompletionQueue {
   // Does not wait.  Any thread may call it.
   std::size_t poll(std::span<Completion> out) const { return sink_->poll(out); }
   // Waits for at least one completion:
-  //     for (const Completion& done : co_await cq.next(room)) ...
+  //     for (const Completion& done : co_await cq.next(buffer)) ...
   // Only one coroutine may wait at a time.
   detail::CqSink::Next next(std::span<Completion> out) { return {*sink_, out}; }
   // Returns true if a completion came when the queue was full.  Such a queue returns no more
   // completions.
   bool overrun() const { return sink_->overrun(); }
   // Changes the capacity to at least `entries`, and returns the new capacity.  The completions in
-  // the queue stay.
+  // the queue remain.
   Request<std::uint32_t> resize(std::uint32_t entries) {
     vb_cq_args args{};
     args.cq = sink_->handle.get();
@@ -161,7 +161,7 @@ class CompletionQueue {
         *loop_, VB_CQ_RESIZE, args,
         [](Loop&, vb_cq_args& results) -> Outcome<std::uint32_t> { return results.entries; });
   }
-  // Destroys the queue.  Fails as busy while queue pairs use it.
+  // Destroys the queue.  Fails with device_or_resource_busy while queue pairs use it.
   Request<void> destroy() {
     return detail::submit_plain<vb_cq_args>(
         *loop_, VB_CQ_DESTROY, [&](vb_cq_args& args) { args.cq = sink_->handle.get(); });

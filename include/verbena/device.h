@@ -73,7 +73,8 @@ class MemoryRegion {
   std::span<std::byte> bytes() const {
     return {static_cast<std::byte*>(args_->address), args_->length};
   }
-  // Changes memory and access rights, and keeps the keys.  After an error nothing has changed.
+  // Changes the memory and the access rights, but not the keys.  After an error nothing has
+  // changed.
   Request<void> reregister(std::span<std::byte> memory, Access access) {
     struct Arguments {
       vb_mr_args value{};
@@ -141,7 +142,8 @@ class NullRegion {
   std::uint32_t lkey_;
 };
 
-// Only memory, queue pairs and address handles of one domain can be used together (vol1 10.2.3).
+// Groups memory, queue pairs and address handles.  Only objects of the same domain can be used
+// together (vol1 10.2.3).
 class ProtectionDomain {
  public:
   ProtectionDomain(Loop& loop, std::uint32_t device, vb_handle handle)
@@ -182,7 +184,8 @@ class ProtectionDomain {
     return detail::submit<void>(*loop_, VB_MR_PREFETCH, std::move(args),
                                 [](Loop&, Arguments&) -> Outcome<void> { return {}; });
   }
-  // Destroys the domain.  Fails as busy while regions, windows, queues or address handles use it.
+  // Destroys the domain.  Fails with device_or_resource_busy while regions, windows, queues or
+  // address handles use it.
   Request<void> destroy() {
     return detail::submit_plain<vb_pd_args>(*loop_, VB_PD_DESTROY,
                                             [&](vb_pd_args& args) { args.pd = handle_.get(); });

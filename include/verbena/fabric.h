@@ -33,20 +33,23 @@ struct FabricLink {
 //     ...
 //     lab.lose({"a", "red"}, 0).value();
 //
-// Faults stay when this object is destroyed, and end with the fabric.
+// Faults remain when this object is destroyed.  They end with the fabric.
 //
-// Errors: invalid_argument: a value is wrong, or the fabric has no such link or node.
-// no_such_device: no such fabric is up, or it does not answer.  operation_not_supported: an adapter
-// of this host is used.
+// These are the errors:
 //
-// Threads: any thread may call any function.  A call waits for the fabric for up to 10 seconds, so
-// do not make it in the thread of a Loop that serves others.
+//   invalid_argument          a value is wrong, or the fabric has no such link or node
+//   no_such_device            no such fabric is up, or it does not answer
+//   operation_not_supported   the program uses an adapter of this host
+//
+// Threads: any thread may call any function.  A call waits for the fabric for up to 10 seconds.  So
+// do not call these functions in a thread whose Loop has other work.
 class Fabric {
  public:
   using State = Outcome<std::string>;
 
-  // Names the fabric.  Without a name, it is the fabric on whose host this program runs, or else
-  // the only fabric that is up.  The constructor does not look for it; the first fault does.
+  // Stores the name of the fabric.  An empty name stands for the fabric in VERBENA_FABRIC, or, if
+  // that is not set, for the only fabric that is up.  The constructor does not check that the
+  // fabric exists; the first fault does.
   explicit Fabric(std::string name = {}) : name_(std::move(name)) {}
 
   // ---- links

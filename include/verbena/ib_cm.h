@@ -44,7 +44,7 @@ struct ServiceFilter {
 struct AlternatePath {
   Gid source{};  // an address of this host
   Gid destination{};
-  std::uint32_t interface = 0;   // of a link-local source; 0: the first that has this address
+  std::uint32_t interface = 0;   // of a link-local source; 0: the first one with this address
   std::uint32_t flow_label = 0;  // 20 bits; 0: computed from the queue pairs' numbers
   std::uint8_t hop_limit = 0;    // 0: 64
   std::uint8_t traffic_class = 0;
@@ -130,7 +130,8 @@ inline std::uint8_t length_of(std::span<const std::byte> bytes) {
 //     kPathAnswered <.................... APR ....  answer_path()
 //     disconnect() ...................... DREQ ..> kDisconnected
 //
-// If the first packet on the queue pair comes before the RTU, it establishes the connection, too.
+// If the first packet on the queue pair arrives before the RTU, this packet establishes the
+// connection.
 // If two endpoints connect peer to peer, one of them gets kConnectRequest without a new endpoint,
 // and has to accept.  co_await event() returns the events in order; only one coroutine may wait at
 // a time.  Destroying an endpoint disconnects the peer.
@@ -139,7 +140,8 @@ class Endpoint {
   using EventType = CmEventType;
   struct Event;
 
-  // Holds the parameters of connect() and accept().  0xff stands for as much as both sides allow.
+  // Holds the parameters of connect() and accept().  0xff stands for the largest value that both
+  // sides allow.
   struct Parameters {
     Parameters() {}                         // NOLINT(modernize-use-equals-default): see above
     std::vector<std::byte> private_data{};  // connect(): up to 92 bytes; accept(): 196
@@ -220,8 +222,9 @@ class Endpoint {
   }
 
   // ---- both
-  // Gives the endpoint a queue pair.  The endpoint changes the state of the queue pair with the
-  // connection.  Without this call, the program changes the state of its queue pair itself.
+  // Attaches a queue pair to the endpoint.  From then on, the endpoint changes the state of the
+  // queue pair when the state of the connection changes.  Without this call, the program changes
+  // the state of its queue pair itself.
   Request<void> set_queue_pair(const QueuePair& qp) {
     return command(VB_CM_ID_SET_QP, [&](vb_cm_args& args) { args.qp = qp.handle(); });
   }
@@ -322,8 +325,8 @@ struct Endpoint::Event {
   // has agreed and the path cannot be loaded.  kUnreachable of datagrams: SIDR's status, if
   // positive.  Other events: 0 or -errno.
   int status() const { return raw.status; }
-  // Returns the number of the peer's queue pair, for kConnectRequest and the answer to it.  qkey()
-  // returns its Q_Key, for datagrams only.
+  // Returns the number of the peer's queue pair, for kConnectRequest and for the event that answers
+  // a request.  qkey() returns the Q_Key of that queue pair, for datagrams only.
   std::uint32_t queue_pair() const { return raw.qp_num; }
   std::uint32_t qkey() const { return raw.qkey; }
   std::span<const std::byte> private_data() const {

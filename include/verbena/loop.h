@@ -31,8 +31,8 @@ namespace detail {
 
 // Owns a handle of the C API.
 //
-// The destructor destroys the object.  If other objects still use it, it stays until the program
-// ends; destroy() reports that as an error.
+// The destructor destroys the object.  If other objects still use the object, it remains until the
+// program ends; the destroy() functions of the API report this case as an error.
 template <int (*Destroy)(vb_handle)>
 class Owned {
  public:
@@ -189,7 +189,7 @@ class AsyncEvents {
   };
   static AsyncEvents* make() {
     auto* const all = new AsyncEvents;
-    // A forked child starts without loops and objects.  It cannot use those of its parent, because
+    // A forked child starts without loops and objects.  It cannot use the parent's objects, because
     // it shares their descriptors with the parent.
     ::pthread_atfork([] { get().mutex_.lock(); }, [] { get().mutex_.unlock(); },
                      [] {

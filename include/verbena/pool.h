@@ -27,8 +27,8 @@
 namespace verbena {
 
 // Runs threads that have one loop each.  By default it runs one thread for each processor that the
-// program may use.  Callbacks and coroutines of an object run in the thread of its loop: one at a
-// time, and in parallel with those of other loops.
+// program may use.  Callbacks and coroutines of an object run in the thread of its loop.  Each
+// thread runs one of them at a time, in parallel with the other threads.
 //
 //     auto pool = value_of(Pool::create());
 //     pool->spawn([](Loop& loop) { return serve(loop); });  // in the next thread, round robin
@@ -39,7 +39,7 @@ class Pool {
  public:
   using Work = std::move_only_function<Task<void>(Loop&)>;
 
-  // Starts this number of threads; 0 stands for one for each processor that the program may use.
+  // Starts this number of threads.  0: one thread for each processor that the program may use.
   static Outcome<std::unique_ptr<Pool>> create(std::size_t threads = 0) {
     auto made = std::unique_ptr<Pool>(new Pool);
     if (threads == 0) threads = processors();

@@ -100,7 +100,7 @@ class SharedReceiveQueue {
   Request<void> set_limit(std::uint32_t fewer_than) {
     return modify({.max_wr = 0, .max_sge = 0, .limit = fewer_than}, 2);
   }
-  // Changes the capacity to at least `requests`.  Posted receives stay.
+  // Changes the capacity to at least `requests`.  Posted receives remain.
   Request<void> resize(std::uint32_t requests) {
     return modify({.max_wr = requests, .max_sge = 0, .limit = 0}, 1);
   }
@@ -111,7 +111,7 @@ class SharedReceiveQueue {
         *loop_, VB_SRQ_QUERY, args,
         [](Loop&, vb_srq_args& results) -> Outcome<vb_srq_attr> { return results.attr; });
   }
-  // Destroys the queue.  Fails as busy while queue pairs use it.
+  // Destroys the queue.  Fails with device_or_resource_busy while queue pairs use it.
   Request<void> destroy() {
     return detail::submit_plain<vb_srq_args>(
         *loop_, VB_SRQ_DESTROY, [&](vb_srq_args& args) { args.srq = sink_->handle.get(); });
@@ -273,7 +273,7 @@ class QueuePair {
     kFatal = 1,
     kRequestError = 2,
     kAccessError = 3,
-    kEstablished = 4,  // in RTR: the peer's first packet has come
+    kEstablished = 4,  // in RTR: the peer's first packet has arrived
     kDrained = 5,      // in SQD: all requests that had begun are complete
     kMigrated = 6,     // the queue pair uses its alternate path now
     kMigrationError = 7,

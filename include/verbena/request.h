@@ -108,8 +108,9 @@ class StartedCommandWith final : public StartedCommand<T> {
 //
 // wait() does not run the loop, so it may be used anywhere, even in callbacks of the loop.
 //
-// Destroying the request cancels the command: its outcome is not delivered.  If the command was not
-// carried out yet, it never is; if it was, the object that it created is destroyed.
+// Destroying the request cancels the command: its outcome is not delivered.  A command that was not
+// carried out yet will not be carried out.  Otherwise the object that the command created is
+// destroyed.
 template <class T>
 class [[nodiscard]] Request {
  public:

@@ -30,8 +30,8 @@ inline int with_errno(int error) {
   return error;
 }
 
-// Converts to any null pointer and sets errno.  Functions that return a pointer use it: return
-// null_with(error);
+// Converts to a null pointer of any type, and sets errno.  Functions that return a pointer use this
+// type with `return null_with(error);`.
 struct NullWith {
   int error;
   template <class T>

@@ -27,8 +27,8 @@ inline void acknowledge(pthread_mutex_t& mutex, pthread_cond_t& cond, std::uint3
 }
 
 // Waits until all events are acknowledged, in any order.  Both counters may wrap.
-inline void wait_acknowledged(pthread_mutex_t& mutex, pthread_cond_t& cond,
-                              const std::uint32_t& completed, std::uint32_t delivered) {
+inline void wait_until_acknowledged(pthread_mutex_t& mutex, pthread_cond_t& cond,
+                                    const std::uint32_t& completed, std::uint32_t delivered) {
   PthreadLock lock(mutex);
   while (static_cast<std::int32_t>(delivered - completed) > 0) pthread_cond_wait(&cond, &mutex);
 }

@@ -5,8 +5,9 @@
 
 #include "abi/objects.h"
 
-// Checks the layout for programs that were compiled with rdma-core 44 on x86-64, as pahole printed
-// it from Debian's libraries.  There is no code here: compiling fails if a header disagrees.
+// Checks that the public structures have the layout of rdma-core 44 on x86-64, because programs
+// were compiled with that layout.  The tool pahole has printed these numbers from Debian's
+// libraries.  This file contains no code: compiling fails if a structure has another layout.
 
 #if defined(__x86_64__)
 

@@ -44,8 +44,8 @@ struct Td : ibv_td {
 struct Pd : ibv_pd {
   vb_handle library_handle;
   std::atomic<std::uint32_t> children;  // counts the parent domains that refer to this domain
-  // Only a parent domain has these two; else they are null.  A parent domain has the library_handle
-  // of its `parent`.
+  // These pointers are null unless this is a parent domain.  A parent domain has the same
+  // library_handle as its `parent`.
   Pd* parent;
   Td* td;
 };

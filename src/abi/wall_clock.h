@@ -16,11 +16,12 @@ class WallClock {
   void measure(std::uint64_t before, std::uint64_t wall, std::uint64_t after) {
     const auto error = static_cast<std::int64_t>((after - before) / 2 + 1);
     const auto offset = static_cast<std::int64_t>(wall - before) - error;
-    if (known() && std::abs(offset - offset_) <= error + error_) return;
+    if (is_known() && std::abs(offset - offset_) <= error + error_) return;
     offset_ = offset;
     error_ = error;
   }
-  bool known() const { return error_ != 0; }
+  // Returns true after the first measurement.
+  bool is_known() const { return error_ != 0; }
 
   std::uint64_t at(std::uint64_t monotonic) const {
     return monotonic + static_cast<std::uint64_t>(offset_);

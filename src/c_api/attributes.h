@@ -66,7 +66,7 @@ inline ibv_qp_cap from_c_api(const vb_qp_cap& cap) {
           .max_inline_data = cap.max_inline_data};
 }
 
-// Reads only members that `mask` names: programs leave the rest of the structure uninitialised.
+// Reads only the members that `mask` names, because programs leave the others uninitialised.
 inline vb_qp_attr to_c_api(const ibv_qp_attr& attr, int mask) {
   vb_qp_attr out{};
   const auto has = [mask](int bit) { return (mask & bit) != 0; };

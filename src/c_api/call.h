@@ -29,7 +29,7 @@ int guarded(Body body) {
   }
 }
 
-// Calls that wait for the agent need this class, because they are no cancellation points.
+// Calls that wait for the agent use this class, because they must not be cancellation points.
 using os::NoCancellation;
 
 }  // namespace verbena::c_api

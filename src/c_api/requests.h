@@ -27,7 +27,7 @@ class RequestQueue {
   // Adds a request.  Call it before the command starts: another thread may complete the command at
   // once.
   void begin(vb_request& request);
-  // Withdraws a request that was done at once or refused.
+  // Removes a request whose command was done at once or refused.
   void end(vb_request& request);
   // Completes the command: next() and wait() find the request from now on.
   void finish(vb_request& request, int status, std::string_view text);
@@ -55,8 +55,8 @@ class RequestQueue {
   std::size_t request_count_ = 0;  // the number of pending and completed requests
 };
 
-// Names a submitted command.  Functions that take a pointer to a Submission wait for the result if
-// it is null.
+// Names a submitted command.  A function that takes a pointer to a Submission waits for the result
+// if the pointer is null.
 struct Submission {
   RequestQueue& queue;
   vb_request& request;

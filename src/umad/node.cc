@@ -208,7 +208,7 @@ Reply Node::send(SessionId session, const UserMad& header, std::span<const std::
     return {.error = EINVAL, .text = "no such entry in the P_Key table"};
   }
   const std::uint32_t timeout_ms = std::min(header.timeout_ms, kUnlimitedMs);
-  // The cookie lets the report of a timeout repeat the program's own values.
+  // A report of a timeout has the program's own timeout and retries, so the cookie stores them.
   const std::uint64_t cookie = std::uint64_t{header.timeout_ms} << 32 | header.retries;
   const auto sent = port(number).mads.send(found->second.agents[header.agent_id],
                                            {.to = *std::move(to),
@@ -224,9 +224,9 @@ Reply Node::send(SessionId session, const UserMad& header, std::span<const std::
 
 void Node::set_manager_file_open(std::uint8_t number, bool is_open, Time now) {
   Port& port = this->port(number);
-  if (!is_open && port.managers == 0) return;
-  port.managers += is_open ? 1 : -1U;
-  subnet_.set_is_sm(ref(number), port.managers != 0, now);
+  if (!is_open && port.open_manager_files == 0) return;
+  port.open_manager_files += is_open ? 1 : -1U;
+  subnet_.set_is_sm(ref(number), port.open_manager_files != 0, now);
 }
 
 void Node::receive(const subnet::MadDelivery& arrival, Time now) {
@@ -240,8 +240,8 @@ void Node::receive(const subnet::MadDelivery& arrival, Time now) {
 void Node::pump(std::uint8_t number, Time now) {
   Port& port = this->port(number);
   while (const auto packet = port.mads.next_packet()) {
-    // send_mad() fails only if the subnet manager has removed the P_Key since.  Then the MAD is
-    // lost.
+    // send_mad() fails only if the subnet manager has removed the P_Key after the check in send().
+    // Then the MAD is lost.
     (void)subnet_.send_mad(ref(number), *packet, now);
   }
   while (auto message = port.mads.next_message()) {

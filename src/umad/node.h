@@ -21,9 +21,9 @@ namespace verbena::umad {
 // Identifies a port that a program has opened.
 using SessionId = std::uint64_t;
 
-// Serves the programs of one HCA of a simulated subnet that use libibumad, as Linux's ib_umad does:
-// each session (an open port of a program) has up to 32 agents, numbered from 0.  The agents end
-// with their session, so a program that dies leaves none.
+// Serves the programs of one HCA of a simulated subnet that use libibumad, as Linux's ib_umad does.
+// Each session (an open port of a program) has up to 32 agents, numbered from 0.  The end of a
+// session unregisters its agents, so the death of a program unregisters all its agents.
 //
 // The class is pure: the owner passes in requests of programs and MADs of the subnet, and pulls
 // messages for programs.  MADs of programs go to the subnet at once.  Only one thread may use it.
@@ -41,7 +41,7 @@ class Node {
   ipc::umad::Device describe() const;
 
   // Opens a port for a program.  kInvalidArgument: there is no such device or port.  kNoResources:
-  // kSessionsMax.
+  // kSessionsMax ports are open.
   Result<void> open(SessionId session, const std::string& device, std::uint8_t port);
   // Ends a session, and unregisters its agents.  Ignores unknown sessions.
   void close(SessionId session);
@@ -86,7 +86,7 @@ class Node {
   struct Port {
     mad::ManagementPort mads{};
     std::map<mad::AgentNumber, AgentOwner> owners{};
-    unsigned managers = 0;  // programs that have the subnet manager's file open
+    unsigned open_manager_files = 0;  // counts the programs that have the manager's file open
   };
 
   subnet::PortRef ref(std::uint8_t port) const { return {.node = hca_, .port = port}; }
@@ -94,6 +94,7 @@ class Node {
   static Result<mad::Address> address_of(std::uint8_t port, const subnet::PortStatus& status,
                                          const ipc::umad::UserMad& header);
   ipc::umad::UserMad header_of(std::uint8_t port, const mad::Address& from) const;
+  // Sends the MADs of programs to the subnet, and stores messages for programs in outputs_.
   void pump(std::uint8_t number, Time now);
 
   subnet::Subnet& subnet_;

@@ -58,7 +58,7 @@ class UmadNodeTest : public testing::Test {
   Time now{1s};
 };
 
-TEST_F(UmadNodeTest, AgentsOfAnOpeningCountFromZeroAndTheirNumbersAreUsedAgain) {
+TEST_F(UmadNodeTest, AgentNumbersStartAtZeroAndAreReused) {
   ASSERT_TRUE(node->open(7, "verbena0", 1));
   EXPECT_EQ(node->add_agent(7, kSmpClient).value, 0U);
   EXPECT_EQ(node->add_agent(7, kSmpClient).value, 1U);
@@ -67,19 +67,19 @@ TEST_F(UmadNodeTest, AgentsOfAnOpeningCountFromZeroAndTheirNumbersAreUsedAgain) 
   EXPECT_EQ(node->add_agent(7, kSmpClient).value, 0U);
 }
 
-TEST_F(UmadNodeTest, OneOpeningHasThirtyTwoAgents) {
+TEST_F(UmadNodeTest, SessionHasAtMostThirtyTwoAgents) {
   ASSERT_TRUE(node->open(7, "verbena0", 1));
   for (std::uint32_t i = 0; i < 32; ++i) ASSERT_EQ(node->add_agent(7, kSmpClient).error, 0);
   EXPECT_EQ(node->add_agent(7, kSmpClient).error, ENOMEM);
 }
 
-TEST_F(UmadNodeTest, OpeningThatEndsUnregistersItsAgents) {
+TEST_F(UmadNodeTest, ClosingASessionUnregistersItsAgents) {
   constexpr Register kManager{
       .qpn = 0, .mgmt_class = 0x81, .class_version = 1, .methods = {0b110, 0}};
   ASSERT_TRUE(node->open(7, "verbena0", 1));
   ASSERT_EQ(node->add_agent(7, kManager).error, 0);
   ASSERT_TRUE(node->open(8, "verbena0", 1));
-  EXPECT_EQ(node->add_agent(8, kManager).error, EINVAL) << "the methods are taken";
+  EXPECT_EQ(node->add_agent(8, kManager).error, EINVAL) << "another agent has these methods";
   node->close(7);
   EXPECT_EQ(node->add_agent(8, kManager).error, 0);
 }
@@ -90,7 +90,7 @@ TEST_F(UmadNodeTest, UnknownDevicesAndPortsCannotBeOpened) {
   EXPECT_FALSE(node->open(7, "verbena0", 2));
 }
 
-TEST_F(UmadNodeTest, DirectedRouteToTheOwnPortIsAnswered) {
+TEST_F(UmadNodeTest, DirectedRouteRequestToTheOwnPortIsAnswered) {
   ASSERT_TRUE(node->open(7, "verbena0", 1));
   const std::uint32_t agent = node->add_agent(7, kSmpClient).value;
   ASSERT_EQ(node->send(7, header(agent), direct_get(1), now).error, 0);
@@ -106,7 +106,7 @@ TEST_F(UmadNodeTest, DirectedRouteToTheOwnPortIsAnswered) {
   EXPECT_EQ(answer->mad[64 + 3], std::byte{1});
 }
 
-TEST_F(UmadNodeTest, RequestWithoutAnswerComesBackWithItsTimeoutAndStatus) {
+TEST_F(UmadNodeTest, UnansweredRequestIsReturnedWithItsTimeoutAndStatus) {
   ASSERT_TRUE(node->open(7, "verbena0", 1));
   const std::uint32_t agent = node->add_agent(7, kSmpClient).value;
   auto nowhere = direct_get(2);
@@ -138,7 +138,7 @@ TEST_F(UmadNodeTest, MadsOfUnknownSessionsAndWrongLengthsAreRefused) {
   EXPECT_EQ(node->send(7, without_pkey, mad, now).error, EINVAL);
 }
 
-TEST_F(UmadNodeTest, PortShowsAManagerAsLongAsItsFileIsOpen) {
+TEST_F(UmadNodeTest, PortReportsASubnetManagerWhileTheManagerFileIsOpen) {
   constexpr std::uint32_t kIsSm = 2;
   const auto is_sm = [&] { return (node->describe().ports[0].capability_mask & kIsSm) != 0; };
   EXPECT_FALSE(is_sm());

@@ -119,9 +119,10 @@ int look_up(const char* node, const char* service, const rdma_addrinfo& hints, r
 using namespace verbena::abi;
 
 // Returns 0, a code EAI_*, or -1 with errno.  If getaddrinfo() fails, returns its code, as Debian's
-// library does (its examples print gai_strerror() of the code).  EAI_ADDRFAMILY, EAI_MEMORY: the
-// address that getaddrinfo() found cannot be used.  With RAI_SA, EAI_SERVICE: the service is not
-// valid; EAI_NONAME: no port finds it.  Other errors are -1.  ai_route stays empty:
+// library does (its examples print gai_strerror() of the code).  EAI_ADDRFAMILY: the address that
+// getaddrinfo() found is not of IPv6, although the program wants a GID.  EAI_MEMORY: no memory for
+// that address.  With RAI_SA, EAI_SERVICE: `service` is neither a name nor a number.  EAI_NONAME:
+// no subnet has such a service.  All other errors are -1.  ai_route is always empty, because
 // rdma_resolve_route() resolves routes.
 VB_EXPORT int rdma_getaddrinfo(const char* node, const char* service, const rdma_addrinfo* hints,
                                rdma_addrinfo** res) {

@@ -14,8 +14,8 @@ using namespace verbena::abi;
 namespace {
 
 // A program may destroy a channel while one of its threads is about to call rdma_get_cm_event()
-// again (rping does so when it ends).  So the last destroyed channels stay in memory: such a thread
-// blocks for ever, as if it had called a moment earlier.
+// again (rping does so when it ends).  So the memory of the last destroyed channels is not freed.
+// Such a thread blocks for ever, as if it had made the call before the channel was destroyed.
 std::array<std::atomic<CmChannel*>, 256> destroyed_channels;
 std::atomic<std::size_t> next_destroyed{0};
 
@@ -29,15 +29,15 @@ VB_EXPORT rdma_event_channel* rdma_create_event_channel() {
     explain_once();
     return null_with(error);
   }
-  // If connections to other hosts will fail, this prints the reason before they do.
+  // If this host cannot connect to other hosts, prints the reason before the first connect fails.
   vb_port_attr port{};
   if (vb_port_query(0, 1, &port) == 0 && port.host_alone != 0) explain_once();
   vb_cm_channel_hide_lost_requests(channel->library_handle);
   return channel.release();
 }
 
-// Destroying a channel cannot fail.  Ids that still use the channel keep it alive in libverbena,
-// and get no more events.
+// Destroying a channel cannot fail.  Ids that still use the channel get no more events.  In
+// libverbena the channel exists until the last of these ids is destroyed.
 VB_EXPORT void rdma_destroy_event_channel(rdma_event_channel* channel) {
   auto* self = static_cast<CmChannel*>(channel);
   self->was_blocking = (fcntl(self->fd, F_GETFL) & O_NONBLOCK) == 0;

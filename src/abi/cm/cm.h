@@ -22,9 +22,9 @@ namespace verbena::abi {
 struct CmChannel : rdma_event_channel {
   vb_handle library_handle;
   std::atomic<bool> is_destroyed{false};
-  bool was_blocking = true;  // the mode of the descriptor when the channel was destroyed
+  bool was_blocking = true;  // O_NONBLOCK was not set when the channel was destroyed
   std::atomic<std::uint64_t> last_request{0};  // cookie of the id that the last request created
-  std::atomic<bool> defers_requests{false};  // the program takes requests, and uses their ids later
+  std::atomic<bool> defers_requests{false};  // the program stores requests and uses their ids later
 };
 
 // Describes a multicast group that the id has joined and not left.
@@ -56,12 +56,12 @@ struct CmId : rdma_cm_id {
   std::uint64_t cookie = 0;
   // A request created this id, and the program has not used it yet.
   std::atomic<bool> is_unused{false};
-  // A synchronous id has its own channel.  Each call waits for its event and keeps it in `event`.
-  bool sync = false;
+  // A synchronous id has its own channel.  Each call waits for its event, and stores it in `event`.
+  bool is_synchronous = false;
   ibv_sa_path_rec path{};    // route.path_rec points here once the route is known
-  vb_handle library_qp = 0;  // the QP that libverbena knows for this id
-  // These are the options of enhanced connection establishment: ours for the next REQ or REP, and
-  // the peer's.
+  vb_handle library_qp = 0;  // the QP that is attached to this id in libverbena
+  // These are options of enhanced connection establishment.  The next REQ or REP carries
+  // local_ece.  The peer has sent remote_ece.
   ibv_ece local_ece{};
   ibv_ece remote_ece{};
   // A listening id of rdma_create_ep() creates a QP with these attributes for each request.
@@ -70,18 +70,18 @@ struct CmId : rdma_cm_id {
   std::uint32_t events_delivered = 0;  // guarded by the lock of the EventTargets
   pthread_mutex_t mutex;               // guards the members below
   pthread_cond_t cond;
-  std::uint32_t events_filled = 0;     // how many of events_delivered are complete
-  std::uint32_t events_completed = 0;  // how many events the program has acknowledged
-  CmEvent* unacknowledged = nullptr;   // the first event that the program has not acknowledged
-  bool is_named_by_request = false;    // its CONNECT_REQUEST is not acknowledged yet
-  bool is_destroyed = false;           // the id is kept only until its events are acknowledged
+  std::uint32_t events_filled = 0;          // counts the events of events_delivered that are filled
+  std::uint32_t events_completed = 0;       // counts the events that the program has acknowledged
+  CmEvent* first_unacknowledged = nullptr;  // the first event that the program has not acknowledged
+  bool has_unacknowledged_request = false;  // a CONNECT_REQUEST created this id
+  bool is_destroyed = false;                // the memory is freed when all events are acknowledged
   std::vector<CmGroup> groups;
   std::shared_ptr<CmLookup> lookup;  // the last rdma_resolve_addrinfo()
 };
 
-// An event counts for the id that received it; a CONNECT_REQUEST counts for the listening id.  The
-// ids that an event names stay in memory until the event is acknowledged, even if the program
-// destroys them.
+// Represents an event that the program gets.  The event is counted for its `target`: the id that
+// received it, which is the listening id for a CONNECT_REQUEST.  Until the event is acknowledged,
+// the memory of `target` and `new_id` is not freed, even if the program destroys these ids.
 struct CmEvent : rdma_cm_event {
   CmId* target;
   CmId* new_id;  // the id that a CONNECT_REQUEST has created; else null
@@ -95,7 +95,7 @@ EventTargets<CmId>& cm_ids();
 
 inline bool is_datagram(const rdma_cm_id& id) { return id.qp_type == IBV_QPT_UD; }
 
-// ---- functions that return 0 or a positive errno
+// ---- functions; an int result is 0 or a positive errno
 
 // Creates an id.  If `library_handle` is not 0, it is the id of a CONNECT_REQUEST in libverbena.
 int cm_make_id(rdma_event_channel* channel, void* context, rdma_port_space ps, ibv_qp_type qp_type,
@@ -109,49 +109,51 @@ void cm_release(CmId& id);
 // Waits, for a limited time, until the program uses the id of the last request.  Requests are
 // delivered one at a time (see requests.cc).  The function is a cancellation point.
 void cm_wait_until_used(CmChannel& channel);
-// Notes that the program gets the request with this id.
+// Records that the program gets the request that created this id.
 void cm_request_delivered(CmChannel& channel, CmId& id);
-// Notes that the program has begun to use the id, or has destroyed it.
+// Records that the program has begun to use the id, or has destroyed it.
 void cm_mark_used(CmId& id);
 
 // The fork handlers call these.
 void cm_lock_requests();
 void cm_unlock_requests(bool in_child);
-void cm_forget_device();
+void cm_forget_devices();
 void cm_forget_lookups();
 
-// Asks the subnet administration for the service of this name or number (RAI_SA).  The program gets
-// an event, for which a synchronous id waits.  EOPNOTSUPP: `node` is not null, which rdma-core
-// refuses too, or the id is not on an InfiniBand port.  EINVAL: the service is neither a name nor a
-// number, or the id is not bound to a port.
+// Asks the subnet administration for the service of this name or number (RAI_SA).  An event reports
+// the result.  For a synchronous id, this call waits for the event.  EOPNOTSUPP: `node` is not null
+// (rdma-core also refuses this), or the id is not on an InfiniBand port.  EINVAL: the service is
+// neither a name nor a number, or the id is not bound to a port.
 int cm_find_services(CmId& id, const char* node, const char* service);
 // Lists the services that cm_find_services() has found.  ENOENT: there are none.
-int cm_services(const CmId& id, rdma_addrinfo*& list);
+int cm_list_services(const CmId& id, rdma_addrinfo*& list);
 // Updates the public members: addresses, device, default PD, route.
 int cm_refresh(CmId& id);
-// Tells libverbena which QP the id has: programs move a QP between ids by writing to id->qp.
-int cm_follow_qp(CmId& id);
+// Attaches the QP in id->qp to the id in libverbena, or detaches the old QP if id->qp is null.
+// Programs may change id->qp themselves, to move a QP to another id.
+int cm_update_qp(CmId& id);
 // Holds a device that ids of this process share, and its default protection domain.
 struct CmDevice {
   ibv_context* verbs;
   ibv_pd* pd;
 };
 // Returns the device with this index in the host's list, and opens it on first use.
-int cm_device(std::uint32_t index, CmDevice& device);
+int cm_get_device(std::uint32_t index, CmDevice& device);
 
 // ---- functions that return 0, or -1 with errno, as the public functions do
 
-// Lists the services of this name or number, for rdma_getaddrinfo(): it asks the subnet
-// administration by each active InfiniBand port, until one has such a service.  May also return an
-// EAI_ error.
+// Lists the services of this name or number, for rdma_getaddrinfo().  Asks the subnet
+// administration through each active InfiniBand port, until one answers with such a service.  May
+// also return an EAI_ error.
 int find_services(const char* service, const rdma_addrinfo& hints, rdma_addrinfo*& list);
 
-// Waits for the event of the call just made.  REQUIRES: the id is synchronous.  The caller checks
-// `sync` before its own call: after that call, another thread may already have destroyed an id that
-// is not synchronous.
+// Waits for the event of the step that the caller has started.  REQUIRES: the id is synchronous.
+// The caller reads `is_synchronous` before it starts the step.  After that, another thread may
+// already have destroyed an id that is not synchronous.
 int cm_wait_for_event(CmId& id);
-// Gets the next event of a synchronous id's steps.  Skips events of rdma_write_cm_event() and
-// rdma_resolve_addrinfo(), which may be left from before the id became synchronous.
-int cm_next_step(rdma_event_channel* channel, rdma_cm_event*& event);
+// Gets the next event that reports a step of a synchronous id.  Skips events of
+// rdma_write_cm_event() and rdma_resolve_addrinfo(), which may be older than the call that made the
+// id synchronous.
+int cm_get_step_event(rdma_event_channel* channel, rdma_cm_event*& event);
 
 }  // namespace verbena::abi

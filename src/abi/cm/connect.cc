@@ -7,7 +7,8 @@
 namespace verbena::abi {
 namespace {
 
-// Messages have this space for private data (vol1 12.6, annex A11 for the REQ's header).
+// These constants limit the private data of messages (vol1 12.6).  The header of the RDMA IP CM
+// service takes kHeaderBytes of a REQ or SIDR_REQ (annex A11).
 constexpr std::uint8_t kHeaderBytes = 36;
 constexpr std::uint8_t kConnectBytesMax = 92;
 constexpr std::uint8_t kConnectDatagramBytesMax = 216;
@@ -85,8 +86,8 @@ VB_EXPORT int rdma_connect(rdma_cm_id* id, rdma_conn_param* conn_param) {
   if (int error = to_c_api(self, conn_param, connect_bytes_max(self), param)) {
     return failed(error);
   }
-  if (int error = cm_follow_qp(self)) return failed(error);
-  const bool waits = self.sync;
+  if (int error = cm_update_qp(self)) return failed(error);
+  const bool waits = self.is_synchronous;
   if (int error = vb_cm_connect(self.library_handle, &param)) return failed(error);
   return waits ? cm_wait_for_event(self) : 0;
 }
@@ -97,13 +98,13 @@ VB_EXPORT int rdma_accept(rdma_cm_id* id, rdma_conn_param* conn_param) {
   vb_conn_param param{};
   const auto bytes_max = is_datagram(self) ? kAcceptDatagramBytesMax : kAcceptBytesMax;
   if (int error = to_c_api(self, conn_param, bytes_max, param)) return failed(error);
-  if (int error = cm_follow_qp(self)) return failed(error);
+  if (int error = cm_update_qp(self)) return failed(error);
   const std::uint64_t cookie = self.cookie;
-  const bool waits = self.sync, expects_event = !is_datagram(self);
+  const bool waits = self.is_synchronous, expects_event = !is_datagram(self);
   if (int error = vb_cm_accept(self.library_handle, &param)) return failed(error);
   refresh_qp(cookie);
   if (waits && expects_event) return cm_wait_for_event(self);
-  if (waits && self.event != nullptr) {  // the CONNECT_REQUEST, which is not needed any more
+  if (waits && self.event != nullptr) {  // acknowledge the CONNECT_REQUEST
     rdma_ack_cm_event(self.event);
     self.event = nullptr;
   }
@@ -119,7 +120,7 @@ VB_EXPORT int rdma_reject_ece(rdma_cm_id* id, const void* private_data, uint8_t 
 }
 
 VB_EXPORT int rdma_establish(rdma_cm_id* id) {
-  if (id->qp != nullptr) return failed(EINVAL);  // the library establishes such ids itself
+  if (id->qp != nullptr) return failed(EINVAL);  // libverbena establishes an id with a QP itself
   if (int error = vb_cm_establish(static_cast<CmId*>(id)->library_handle)) return failed(error);
   return 0;
 }
@@ -131,10 +132,10 @@ VB_EXPORT int rdma_notify(rdma_cm_id* id, ibv_event_type event) {
 
 VB_EXPORT int rdma_disconnect(rdma_cm_id* id) {
   auto& self = *static_cast<CmId*>(id);
-  if (int error = cm_follow_qp(self)) return failed(error);
+  if (int error = cm_update_qp(self)) return failed(error);
   const std::uint64_t cookie = self.cookie;
   // Datagram ids send no message and get no event.
-  const bool waits = self.sync && !is_datagram(self);
+  const bool waits = self.is_synchronous && !is_datagram(self);
   if (int error = vb_cm_disconnect(self.library_handle)) return failed(error);
   refresh_qp(cookie);
   return waits ? cm_wait_for_event(self) : 0;

@@ -42,7 +42,7 @@ int open_device(std::uint32_t index, CmDevice& device) {
 
 // Opens a device on first use, and never closes it.  A forked child opens the device again, because
 // it cannot use the parent's objects of libverbena.
-int cm_device(std::uint32_t index, CmDevice& device) {
+int cm_get_device(std::uint32_t index, CmDevice& device) {
   if (index >= kDevicesMax) return ENODEV;
   std::scoped_lock lock(open_devices_mutex);
   if (opened_by_pid != getpid()) {
@@ -56,9 +56,10 @@ int cm_device(std::uint32_t index, CmDevice& device) {
   return 0;
 }
 
-// Forgets the devices in a forked child.  Makes a new mutex, because the old one may be locked for
-// ever: another thread of the parent may have been waiting for an agent to start.
-void cm_forget_device() {
+// Removes the devices of the parent in a forked child.  Makes a new mutex: a thread of the parent
+// may have held the old one while it waited for an agent to start.  That thread does not exist in
+// the child, so it would never unlock the mutex.
+void cm_forget_devices() {
   new (&open_devices_mutex) std::mutex;
   opened_by_pid = 0;
 }
@@ -79,7 +80,7 @@ VB_EXPORT ibv_context** rdma_get_devices(int* num_devices) {
   if (list == nullptr) return null_with(ENOMEM);
   for (int i = 0; i < count; ++i) {
     CmDevice device{};
-    if (int error = cm_device(static_cast<std::uint32_t>(i), device)) {
+    if (int error = cm_get_device(static_cast<std::uint32_t>(i), device)) {
       std::free(static_cast<void*>(list));
       return null_with(error);
     }

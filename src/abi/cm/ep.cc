@@ -3,7 +3,8 @@
 #include "abi/abi.h"
 #include "abi/cm/cm.h"
 
-// Implements endpoints: one call creates a synchronous id and takes all its steps.
+// Implements endpoints.  rdma_create_ep() creates a synchronous id, and binds it or resolves its
+// address and route, in one call.
 
 namespace verbena::abi {
 namespace {
@@ -27,7 +28,7 @@ int prepare_connector(CmId& id, const rdma_addrinfo& res, ibv_pd* pd, ibv_qp_ini
         0) {
       return -1;
     }
-    if (id.sync && cm_wait_for_event(id) != 0) return -1;
+    if (id.is_synchronous && cm_wait_for_event(id) != 0) return -1;
   } else if (rdma_resolve_route(&id, kResolveMs) != 0) {
     return -1;
   }
@@ -51,7 +52,7 @@ VB_EXPORT int rdma_create_ep(rdma_cm_id** id, rdma_addrinfo* res, ibv_pd* pd,
     rdma_destroy_event_channel(channel);
     return failed(error);
   }
-  new_id->sync = true;
+  new_id->is_synchronous = true;
   const int result = (res->ai_flags & RAI_PASSIVE) != 0
                          ? prepare_listener(*new_id, *res, pd, qp_init_attr)
                          : prepare_connector(*new_id, *res, pd, qp_init_attr);
@@ -71,13 +72,13 @@ VB_EXPORT void rdma_destroy_ep(rdma_cm_id* id) {
 
 VB_EXPORT int rdma_get_request(rdma_cm_id* listen, rdma_cm_id** id) {
   auto& listener = *static_cast<CmId*>(listen);
-  if (!listener.sync) return failed(EINVAL);
+  if (!listener.is_synchronous) return failed(EINVAL);
   if (listen->event != nullptr) {
     rdma_ack_cm_event(listen->event);
     listen->event = nullptr;
   }
   rdma_cm_event* event = nullptr;
-  if (cm_next_step(listen->channel, event) != 0) return -1;
+  if (cm_get_step_event(listen->channel, event) != 0) return -1;
   int error = 0;
   if (event->status != 0) {
     error = event->status < 0 ? -event->status : event->status;

@@ -27,7 +27,8 @@ void fill_connection(const vb_cm_event& from, CmEvent& event) {
                       .qp_num = from.qp_num};
 }
 
-// Stores the peer's ECE options, if the event is of a message that can carry them.
+// Stores the peer's options of enhanced connection establishment (ECE), if the event reports a
+// message that can carry them.
 void store_ece(const vb_cm_event& from, const CmEvent& event) {
   switch (event.event) {
     case RDMA_CM_EVENT_CONNECT_REQUEST:
@@ -94,23 +95,24 @@ int adopt_request(const vb_cm_event& from, const CmId& listener, CmEvent& event)
     return error;
   }
   int error = cm_refresh(*id);
-  if (error == 0 && listener.sync && rdma_migrate_id(id, nullptr) != 0) error = errno;
+  if (error == 0 && listener.is_synchronous && rdma_migrate_id(id, nullptr) != 0) error = errno;
   if (error != 0) {
     rdma_destroy_id(id);
     return error;
   }
   {
     PthreadLock lock(id->mutex);
-    id->is_named_by_request = true;
+    id->has_unacknowledged_request = true;
   }
   event.new_id = id;
   event.id = id;
   event.listen_id = event.target;
-  if (!listener.sync) cm_request_delivered(*static_cast<CmChannel*>(listener.channel), *id);
+  if (!listener.is_synchronous)
+    cm_request_delivered(*static_cast<CmChannel*>(listener.channel), *id);
   return 0;
 }
 
-// Updates the addresses of the id and the state of its QP.
+// Updates the addresses of the id, and the state of its QP, if the event has changed them.
 void bring_up_to_date(CmId& id, CmEvent& event) {
   switch (event.event) {
     case RDMA_CM_EVENT_ADDR_RESOLVED:
@@ -129,8 +131,8 @@ void bring_up_to_date(CmId& id, CmEvent& event) {
     case RDMA_CM_EVENT_UNREACHABLE:
     case RDMA_CM_EVENT_REJECTED:
     case RDMA_CM_EVENT_ESTABLISHED:
-      // A DISCONNECTED event does not refresh the state: the program may have destroyed the QP
-      // without telling the id.
+      // DISCONNECTED is not in this list: by then the program may have destroyed the QP without
+      // setting id.qp to null.
       if (id.qp != nullptr) refresh_state(*qp_of(id.qp));
       return;
     default: return;
@@ -140,14 +142,15 @@ void bring_up_to_date(CmId& id, CmEvent& event) {
 // Counts an acknowledgement by calling count().  The last acknowledgement of a destroyed id frees
 // the id.
 void acknowledge(CmId& id, auto&& count) {
-  bool last = false;
+  bool is_last = false;
   {
     PthreadLock lock(id.mutex);
     count();
     pthread_cond_broadcast(&id.cond);
-    last = id.is_destroyed && !id.is_named_by_request && id.events_completed == id.events_delivered;
+    is_last = id.is_destroyed && !id.has_unacknowledged_request &&
+              id.events_completed == id.events_delivered;
   }
-  if (last) delete &id;
+  if (is_last) delete &id;
 }
 
 // Fills the public event.  Returns false if the program must not get the event.
@@ -182,17 +185,18 @@ bool fill(const vb_cm_event& from, CmId& id, CmEvent& event) {
 void link_event(CmId& id, CmEvent& event) {
   event.receiver_thread = pthread_self();
   event.previous = nullptr;
-  event.next = id.unacknowledged;
-  if (id.unacknowledged != nullptr) id.unacknowledged->previous = &event;
-  id.unacknowledged = &event;
+  event.next = id.first_unacknowledged;
+  if (id.first_unacknowledged != nullptr) id.first_unacknowledged->previous = &event;
+  id.first_unacknowledged = &event;
 }
 
 void unlink_event(CmId& id, CmEvent& event) {
-  (event.previous != nullptr ? event.previous->next : id.unacknowledged) = event.next;
+  (event.previous != nullptr ? event.previous->next : id.first_unacknowledged) = event.next;
   if (event.next != nullptr) event.next->previous = event.previous;
 }
 
-// Counts the event as filled on every exit: the thread may be cancelled.
+// Counts an event as filled in its destructor, because the thread may be cancelled while it fills
+// the event.
 struct Filling {
   Filling(CmId& target_id, CmEvent& filled) : id(target_id), event(filled) {}
   Filling(const Filling&) = delete;
@@ -250,7 +254,7 @@ constexpr std::array kEventNames{
 
 }  // namespace
 
-int cm_next_step(rdma_event_channel* channel, rdma_cm_event*& event) {
+int cm_get_step_event(rdma_event_channel* channel, rdma_cm_event*& event) {
   for (;;) {
     rdma_cm_event* next = nullptr;
     if (rdma_get_cm_event(channel, &next) != 0) return -1;
@@ -272,7 +276,7 @@ using namespace verbena::abi;
 // memory.
 VB_EXPORT int rdma_get_cm_event(rdma_event_channel* channel, rdma_cm_event** event) {
   if (event == nullptr) return failed(EINVAL);
-  // Allocates first, so that an event taken from libverbena is not lost for lack of memory.
+  // Allocates memory first, so that no event of libverbena is lost if memory is short.
   std::unique_ptr<CmEvent> new_event(new (std::nothrow) CmEvent);
   if (!new_event) return failed(ENOMEM);
   vb_cm_event next;  // NOLINT: filled by vb_cm_next_event()
@@ -292,7 +296,7 @@ VB_EXPORT int rdma_ack_cm_event(rdma_cm_event* event) {
   if (event == nullptr) return failed(EINVAL);
   const std::unique_ptr<CmEvent> self(static_cast<CmEvent*>(event));
   if (CmId* const new_id = self->new_id) {
-    acknowledge(*new_id, [&] { new_id->is_named_by_request = false; });
+    acknowledge(*new_id, [&] { new_id->has_unacknowledged_request = false; });
   }
   CmId& target = *self->target;
   acknowledge(target, [&] {

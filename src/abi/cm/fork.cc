@@ -20,7 +20,7 @@ void after_fork_in_parent() {
 void after_fork_in_child() {
   cm_ids().unlock();
   cm_unlock_requests(true);
-  cm_forget_device();
+  cm_forget_devices();
   cm_forget_lookups();
 }
 

@@ -32,7 +32,7 @@ CmId::~CmId() {
 
 int cm_make_id(rdma_event_channel* channel, void* context, rdma_port_space ps, ibv_qp_type qp_type,
                vb_handle library_handle, CmId*& id) {
-  if (ps == VB_PS_NONE) return EOPNOTSUPP;  // only in the C API; librdmacm has no such port space
+  if (ps == VB_PS_NONE) return EOPNOTSUPP;  // librdmacm has no such port space; only the C API has
   return guarded([&] {
     auto owned = std::make_unique<CmId>();
     CmId& new_id = *owned;
@@ -61,8 +61,8 @@ namespace {
 
 constexpr long kHandlerSeconds = 10;
 
-bool others_hold_events(const CmId& id) {
-  for (const CmEvent* event = id.unacknowledged; event != nullptr; event = event->next) {
+bool other_threads_have_events(const CmId& id) {
+  for (const CmEvent* event = id.first_unacknowledged; event != nullptr; event = event->next) {
     if (pthread_equal(event->receiver_thread, pthread_self()) == 0) return true;
   }
   return false;
@@ -79,18 +79,18 @@ void cm_release(CmId& id) {
     timespec deadline{};
     clock_gettime(CLOCK_MONOTONIC, &deadline);
     deadline.tv_sec += kHandlerSeconds;
-    while (others_hold_events(id)) {
+    while (other_threads_have_events(id)) {
       if (pthread_cond_clockwait(&id.cond, &id.mutex, CLOCK_MONOTONIC, &deadline) != 0) break;
     }
     id.is_destroyed = true;
-    is_needed = id.is_named_by_request || id.events_completed != id.events_delivered;
+    is_needed = id.has_unacknowledged_request || id.events_completed != id.events_delivered;
   }
   if (!is_needed) delete &id;  // otherwise the last acknowledgement frees the id
 }
 
 namespace {
 
-// This means "exactly" in the selector fields of a path record (vol1 15.2.5.16).
+// The selector fields of a path record use this value for "exactly" (vol1 15.2.5.16).
 constexpr std::uint8_t kExactly = 2;
 
 // Computes the rate of the port from the codes of PortInfo (vol1 14.2.5.6).
@@ -164,7 +164,7 @@ int cm_refresh(CmId& id) {
     addr.addr.ibaddr.pkey = htobe16(addresses.pkey);
     if (id.verbs == nullptr) {
       CmDevice device{};
-      if (int error = cm_device(addresses.device, device)) return error;
+      if (int error = cm_get_device(addresses.device, device)) return error;
       id.verbs = device.verbs;
       id.port_num = static_cast<std::uint8_t>(addresses.port_num);
       if (id.pd == nullptr) id.pd = device.pd;
@@ -183,9 +183,9 @@ int cm_wait_for_event(CmId& id) {
     rdma_ack_cm_event(id.event);
     id.event = nullptr;
   }
-  if (cm_next_step(id.channel, id.event) != 0) return -1;
+  if (cm_get_step_event(id.channel, id.event) != 0) return -1;
   const int status = id.event->status;
-  // The agent is gone, and no other event will follow.
+  // The agent has ended, so no other event will follow.
   if (id.event->event == RDMA_CM_EVENT_DEVICE_REMOVAL) return failed(ENODEV);
   if (status == 0) return 0;
   if (id.event->event == RDMA_CM_EVENT_REJECTED) return failed(ECONNREFUSED);
@@ -199,16 +199,16 @@ using namespace verbena::abi;
 VB_EXPORT int rdma_create_id(rdma_event_channel* channel, rdma_cm_id** id, void* context,
                              rdma_port_space ps) {
   if (int error = check_cm_library()) return failed(error);
-  const bool sync = channel == nullptr;
-  if (sync) channel = rdma_create_event_channel();
+  const bool is_synchronous = channel == nullptr;
+  if (is_synchronous) channel = rdma_create_event_channel();
   if (channel == nullptr) return -1;
   const auto qp_type = ps == RDMA_PS_UDP || ps == RDMA_PS_IPOIB ? IBV_QPT_UD : IBV_QPT_RC;
   CmId* new_id = nullptr;
   if (int error = cm_make_id(channel, context, ps, qp_type, 0, new_id)) {
-    if (sync) rdma_destroy_event_channel(channel);
+    if (is_synchronous) rdma_destroy_event_channel(channel);
     return failed(error);
   }
-  new_id->sync = sync;
+  new_id->is_synchronous = is_synchronous;
   *id = new_id;
   return 0;
 }
@@ -218,7 +218,7 @@ VB_EXPORT int rdma_destroy_id(rdma_cm_id* id) {
   if (int error = vb_cm_id_destroy(self.library_handle)) return failed(error);
   if (self.event != nullptr) rdma_ack_cm_event(self.event);
   cm_mark_used(self);
-  rdma_event_channel* const own_channel = self.sync ? self.channel : nullptr;
+  rdma_event_channel* const own_channel = self.is_synchronous ? self.channel : nullptr;
   cm_release(self);
   if (own_channel != nullptr) rdma_destroy_event_channel(own_channel);
   return 0;
@@ -227,16 +227,16 @@ VB_EXPORT int rdma_destroy_id(rdma_cm_id* id) {
 VB_EXPORT int rdma_migrate_id(rdma_cm_id* id, rdma_event_channel* channel) {
   auto& self = *static_cast<CmId*>(id);
   cm_mark_used(self);
-  const bool sync = channel == nullptr;
-  if (sync && self.sync) return failed(EINVAL);
-  if (sync) channel = rdma_create_event_channel();
+  const bool is_synchronous = channel == nullptr;
+  if (is_synchronous && self.is_synchronous) return failed(EINVAL);
+  if (is_synchronous) channel = rdma_create_event_channel();
   if (channel == nullptr) return -1;
   if (int error =
           vb_cm_id_migrate(self.library_handle, static_cast<CmChannel*>(channel)->library_handle)) {
-    if (sync) rdma_destroy_event_channel(channel);
+    if (is_synchronous) rdma_destroy_event_channel(channel);
     return failed(error);
   }
-  if (self.sync) {
+  if (self.is_synchronous) {
     if (self.event != nullptr) {
       rdma_ack_cm_event(self.event);
       self.event = nullptr;
@@ -244,10 +244,10 @@ VB_EXPORT int rdma_migrate_id(rdma_cm_id* id, rdma_event_channel* channel) {
     rdma_destroy_event_channel(self.channel);
   }
   self.channel = channel;
-  self.sync = sync;
+  self.is_synchronous = is_synchronous;
   // When rdma_migrate_id() returns, no thread handles an event of the old channel.
-  wait_acknowledged(self.mutex, self.cond, self.events_completed,
-                    cm_ids().delivered(self, &CmId::events_delivered));
+  wait_until_acknowledged(self.mutex, self.cond, self.events_completed,
+                          cm_ids().delivered(self, &CmId::events_delivered));
   return 0;
 }
 
@@ -267,7 +267,7 @@ VB_EXPORT int rdma_resolve_addr(rdma_cm_id* id, sockaddr* src_addr, sockaddr* ds
   // Stores the address before the call, because another thread may take the event before the call
   // returns.
   std::memcpy(&id->route.addr.dst_storage, dst_addr, verbena::c_api::bytes_of(*dst_addr));
-  const bool waits = self.sync;
+  const bool waits = self.is_synchronous;
   if (int error = vb_cm_resolve_addr(self.library_handle, src_addr, dst_addr, timeout_ms)) {
     return failed(error);
   }
@@ -276,7 +276,7 @@ VB_EXPORT int rdma_resolve_addr(rdma_cm_id* id, sockaddr* src_addr, sockaddr* ds
 
 VB_EXPORT int rdma_resolve_route(rdma_cm_id* id, int timeout_ms) {
   auto& self = *static_cast<CmId*>(id);
-  const bool waits = self.sync;
+  const bool waits = self.is_synchronous;
   if (int error = vb_cm_resolve_route(self.library_handle, timeout_ms)) return failed(error);
   return waits ? cm_wait_for_event(self) : 0;
 }
@@ -285,7 +285,7 @@ VB_EXPORT int rdma_listen(rdma_cm_id* id, int backlog) {
   auto& self = *static_cast<CmId*>(id);
   if (int error = vb_cm_listen(self.library_handle, backlog)) return failed(error);
   if (int error = cm_refresh(self)) return failed(error);  // vb_cm_listen() may choose the port
-  // If the port of the device is down, no request will come: print the reason.
+  // If the port of the device is down, no request can arrive.  So the reason is printed now.
   const std::uint32_t device = id->verbs != nullptr ? device_of(id->verbs) : 0;
   vb_port_attr port{};
   if (vb_port_query(device, id->verbs != nullptr ? id->port_num : 1, &port) == 0 &&

@@ -19,10 +19,10 @@
 #include "abi/acknowledge.h"
 #include "abi/cm/cm.h"
 
-// Implements functions that rdma-core 60 added: an asynchronous rdma_getaddrinfo() that ends with
-// an event, and events that programs write themselves.
+// Implements functions that rdma-core 60 added: an asynchronous rdma_getaddrinfo(), whose result
+// comes as an event, and events that programs write themselves.
 
-#ifndef RAI_SA  // Debian's header does not declare them
+#ifndef RAI_SA  // Debian's header declares neither RAI_SA nor these functions
 extern "C" {
 int rdma_resolve_addrinfo(rdma_cm_id* id, const char* node, const char* service,
                           const rdma_addrinfo* hints);
@@ -39,7 +39,7 @@ struct CmLookup {
   ~CmLookup() { rdma_freeaddrinfo(found); }
 
   std::mutex mutex;
-  bool is_over = false;
+  bool is_done = false;
   rdma_addrinfo* found = nullptr;
 };
 
@@ -61,7 +61,8 @@ Slot take_slot() {
   return slot;
 }
 
-// Copies the arguments, because the program may free its own after the call.
+// Copies the arguments of rdma_resolve_addrinfo(), because the program may free them after the
+// call.
 class Arguments {
  public:
   Arguments(const char* node, const char* service, const rdma_addrinfo* hints) {
@@ -112,14 +113,14 @@ struct Task {
   Slot slot{};  // empty for a synchronous lookup, which needs no thread
 };
 
-// Stores the result when it goes out of scope, even if the thread is cancelled.
+// Stores the result of a lookup in its destructor, so that cancelling the thread also stores it.
 struct StoreResult {
-  explicit StoreResult(CmLookup& its) : lookup(its) {}
+  explicit StoreResult(CmLookup& target) : lookup(target) {}
   StoreResult(const StoreResult&) = delete;
   StoreResult& operator=(const StoreResult&) = delete;
   ~StoreResult() {
     const std::lock_guard lock(lookup.mutex);
-    lookup.is_over = true;
+    lookup.is_done = true;
     lookup.found = found;
   }
 
@@ -138,8 +139,8 @@ void* run_thread(void* raw) {
   // If the id is destroyed, the call fails with another error, and nobody waits for the event.
   while (vb_cm_id_write_event(task->id, error == 0 ? kAddrInfoResolved : kAddrInfoError, -error,
                               0) == ENOMEM) {
-    constexpr timespec kUntilThereIsMemory{.tv_sec = 0, .tv_nsec = 10'000'000};
-    nanosleep(&kUntilThereIsMemory, nullptr);
+    constexpr timespec kRetryDelay{.tv_sec = 0, .tv_nsec = 10'000'000};
+    nanosleep(&kRetryDelay, nullptr);
   }
   return nullptr;
 }
@@ -171,8 +172,8 @@ int begin(CmId& id, std::shared_ptr<CmLookup>& lookup) {
     auto new_lookup = std::make_shared<CmLookup>();
     PthreadLock lock(id.mutex);
     if (id.lookup) {
-      const std::lock_guard of_lookup(id.lookup->mutex);
-      if (!id.lookup->is_over || id.lookup->found != nullptr) return EBUSY;
+      const std::lock_guard lookup_lock(id.lookup->mutex);
+      if (!id.lookup->is_done || id.lookup->found != nullptr) return EBUSY;
     }
     lookup = id.lookup = std::move(new_lookup);
     return 0;
@@ -181,7 +182,7 @@ int begin(CmId& id, std::shared_ptr<CmLookup>& lookup) {
 
 }  // namespace
 
-// Forgets the lookups in a forked child: only the parent has their threads.
+// Sets the number of running lookups to 0 in a forked child, because it has no lookup threads.
 void cm_forget_lookups() { lookups_running = 0; }
 
 }  // namespace verbena::abi
@@ -203,8 +204,8 @@ VB_EXPORT int rdma_resolve_addrinfo(rdma_cm_id* id, const char* node, const char
     const int error = cm_find_services(self, node, service);
     return error == 0 ? 0 : failed(error);
   }
-  // The libverbena that uses a hardware adapter (src/adapter) cannot report the result.
-  if (!self.sync && vb_cm_id_write_event(self.library_handle, 0, 0, 0) == EOPNOTSUPP) {
+  // Another libverbena (src/adapter) uses a hardware adapter, and cannot report the result.
+  if (!self.is_synchronous && vb_cm_id_write_event(self.library_handle, 0, 0, 0) == EOPNOTSUPP) {
     return failed(EOPNOTSUPP);
   }
   std::shared_ptr<CmLookup> lookup;
@@ -214,7 +215,7 @@ VB_EXPORT int rdma_resolve_addrinfo(rdma_cm_id* id, const char* node, const char
     task.reset(new Task{Arguments(node, service, hints), lookup, self.library_handle});
     return 0;
   });
-  if (error == 0) error = self.sync ? run(*task) : start(std::move(task));
+  if (error == 0) error = self.is_synchronous ? run(*task) : start(std::move(task));
   if (error == 0) return 0;
   const StoreResult none(*lookup);  // ends the lookup without a result
   return failed(error);
@@ -227,10 +228,10 @@ VB_EXPORT int rdma_query_addrinfo(rdma_cm_id* id, rdma_addrinfo** info) {
   auto& self = *static_cast<CmId*>(id);
   PthreadLock lock(self.mutex);
   if (!self.lookup) {
-    const int error = cm_services(self, *info);
+    const int error = cm_list_services(self, *info);
     return error == 0 ? 0 : failed(error);
   }
-  const std::lock_guard of_lookup(self.lookup->mutex);
+  const std::lock_guard lookup_lock(self.lookup->mutex);
   *info = std::exchange(self.lookup->found, nullptr);
   return *info == nullptr ? failed(ENOENT) : 0;
 }
@@ -240,7 +241,7 @@ VB_EXPORT int rdma_write_cm_event(rdma_cm_id* id, rdma_cm_event_type event, int 
                                   uint64_t arg) {
   if (id == nullptr || static_cast<std::uint32_t>(event) != kUserEvent) return failed(EINVAL);
   const auto& self = *static_cast<CmId*>(id);
-  if (self.sync) return failed(EINVAL);
+  if (self.is_synchronous) return failed(EINVAL);
   const int error = vb_cm_id_write_event(self.library_handle, kUserEvent, status, arg);
   return error == 0 ? 0 : failed(error);
 }

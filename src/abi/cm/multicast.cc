@@ -19,7 +19,7 @@ std::atomic<std::uint64_t> last_cookie{0};
 int join(CmId& id, const sockaddr& address, bool send_only, void* context) {
   const std::size_t bytes = verbena::c_api::bytes_of(address);
   if (bytes == 0) return EINVAL;
-  if (int error = cm_follow_qp(id)) return error;
+  if (int error = cm_update_qp(id)) return error;
   CmGroup group{
       .cookie = ++last_cookie, .address_bytes = static_cast<socklen_t>(bytes), .context = context};
   std::memcpy(&group.address, &address, bytes);
@@ -65,7 +65,7 @@ VB_EXPORT int rdma_join_multicast_ex(rdma_cm_id* id, rdma_cm_join_mc_attr_ex* mc
   if (mc_join_attr->join_flags >= RDMA_MC_JOIN_FLAG_RESERVED) return failed(EINVAL);
   auto& self = *static_cast<CmId*>(id);
   const bool send_only = mc_join_attr->join_flags == RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER;
-  const bool waits = self.sync;
+  const bool waits = self.is_synchronous;
   if (int error = join(self, *mc_join_attr->addr, send_only, context)) return failed(error);
   return waits ? cm_wait_for_event(self) : 0;
 }
@@ -73,7 +73,7 @@ VB_EXPORT int rdma_join_multicast_ex(rdma_cm_id* id, rdma_cm_join_mc_attr_ex* mc
 VB_EXPORT int rdma_join_multicast(rdma_cm_id* id, sockaddr* addr, void* context) {
   if (addr == nullptr) return failed(EINVAL);
   auto& self = *static_cast<CmId*>(id);
-  const bool waits = self.sync;
+  const bool waits = self.is_synchronous;
   if (int error = join(self, *addr, false, context)) return failed(error);
   return waits ? cm_wait_for_event(self) : 0;
 }

@@ -6,8 +6,8 @@
 #include "abi/objects.h"
 #include "c_api/attributes.h"
 
-// Creates and destroys the QP of an id.  Completion queues and channels that the program does not
-// provide are created too.
+// Creates and destroys the QP of an id.  Also creates the completion queues and channels that the
+// program does not provide.
 
 namespace verbena::abi {
 namespace {
@@ -56,7 +56,7 @@ int modify_state(Qp& qp, ibv_qp_state state, int mask) {
   return vb_qp_modify(qp.library_handle, &attr, static_cast<std::uint32_t>(mask | IBV_QP_STATE));
 }
 
-// Moves a datagram QP to RTS at once: it has no connection to wait for.
+// Moves a datagram QP to RTS at once, because it does not wait for a connection.
 int make_ready(Qp& qp) {
   vb_qp_attr current{};
   vb_qp_init init{};
@@ -112,7 +112,7 @@ int create_qp(CmId& id, ibv_qp_init_attr_ex& attr) {
 
 }  // namespace
 
-int cm_follow_qp(CmId& id) {
+int cm_update_qp(CmId& id) {
   if (id.qp != nullptr) {
     auto* qp = qp_of(id.qp);
     const bool same = qp->library_handle == id.library_qp && qp->cm_id == id.library_handle;

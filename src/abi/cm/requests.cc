@@ -11,11 +11,12 @@
 //
 // Some programs pass a request from the thread that takes events to another thread through a single
 // variable (rping -s -P, up to rdma-core 56).  A second request that comes too early overwrites the
-// first; then two threads of the server use one id, and none uses the other.  With an adapter,
-// requests come far enough apart.  Here a thread that waits for events gets the next one only after
-// the program has begun to use the id of the last request.  Programs that use their ids at once do
-// not notice the wait.  A program that takes requests and uses them later waits only once; a
-// program that has set O_NONBLOCK never waits.
+// first one.  Then two threads of the server use the id of the second request, and no thread uses
+// the id of the first request.  With an adapter, the time between two requests is long enough.
+// Here, a thread that waits for events gets the next event only after the program has begun to use
+// the id of the last request.  Programs that use their ids at once do not notice the wait.  A
+// program that stores requests and uses them later waits only once.  A program that has set
+// O_NONBLOCK never waits.
 namespace verbena::abi {
 namespace {
 

@@ -26,7 +26,8 @@ struct FreeList {
   void operator()(rdma_addrinfo* list) const { rdma_freeaddrinfo(list); }
 };
 
-// Holds what a program asks for: a service id if all of the text is a number, else a name.
+// Holds a program's query.  The query is for a service id if the whole text is a number, else for a
+// service name.
 struct Query {
   std::uint64_t service_id = 0;
   vb_service_query service_query{};
@@ -91,8 +92,8 @@ int list_of(std::span<const vb_service> services, int port_space, int qp_type,
   return 0;
 }
 
-// Calls get() again with more room if there are more services than expected.
-int all_services(std::vector<vb_service>& services, auto&& get) {
+// Gets all services.  Calls get() again with a larger buffer if the first buffer was too small.
+int get_all_services(std::vector<vb_service>& services, auto&& get) {
   return guarded([&] {
     services.resize(16);
     for (;;) {
@@ -123,7 +124,7 @@ int wait_for_services(CmId& id) {
 }
 
 // Calls use(device, port) for each InfiniBand port that is active, until it returns 0.
-int on_active_port(auto&& use) {
+int try_active_ports(auto&& use) {
   int error = ENODEV;
   vb_device_attr attributes{};
   for (std::uint32_t device = 0; vb_device_query(device, &attributes) == 0; ++device) {
@@ -144,15 +145,15 @@ int cm_find_services(CmId& id, const char* node, const char* service) {
   if (node != nullptr) return EOPNOTSUPP;
   Query query;
   if (int error = Query::parse(service, query)) return error;
-  const bool waits = id.sync;
+  const bool waits = id.is_synchronous;
   if (int error = vb_cm_find_services(id.library_handle, &query.service_query)) return error;
   return waits ? wait_for_services(id) : 0;
 }
 
-int cm_services(const CmId& id, rdma_addrinfo*& list) {
+int cm_list_services(const CmId& id, rdma_addrinfo*& list) {
   std::vector<vb_service> services;
   if (int error =
-          all_services(services, [&](vb_service* to, std::uint32_t max, std::uint32_t& count) {
+          get_all_services(services, [&](vb_service* to, std::uint32_t max, std::uint32_t& count) {
             return vb_cm_services(id.library_handle, to, max, &count);
           })) {
     return error;
@@ -166,9 +167,9 @@ int find_services(const char* service, const rdma_addrinfo& hints, rdma_addrinfo
   std::vector<vb_service> services;
   // Each port may be on a subnet of its own, so a port without such a service does not end the
   // search.
-  const int error = on_active_port([&](std::uint32_t device, std::uint8_t port) {
+  const int error = try_active_ports([&](std::uint32_t device, std::uint8_t port) {
     const int failure =
-        all_services(services, [&](vb_service* to, std::uint32_t max, std::uint32_t& count) {
+        get_all_services(services, [&](vb_service* to, std::uint32_t max, std::uint32_t& count) {
           return vb_services_find(device, port, &query.service_query, to, max, &count);
         });
     return failure == 0 && services.empty() ? ENOENT : failure;

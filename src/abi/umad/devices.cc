@@ -11,8 +11,8 @@
 
 #include "abi/umad/service.h"
 
-// Implements the queries of devices and ports.  libibumad reads them from sysfs; here the service
-// of the program's node answers each query.
+// Implements the queries of devices and ports.  The original libibumad reads sysfs.  Here, the
+// service of the program's node answers each query.
 
 using namespace verbena::abi;
 using namespace verbena::abi::umad;
@@ -42,7 +42,7 @@ bool fill_port(const um::Device& device, const um::Port& from, umad_port_t& port
   port.port_guid = htobe64(from.guid);
   copy_text(port.link_layer, from.infiniband ? "InfiniBand" : "Ethernet");
   port.pkeys_size = static_cast<unsigned>(from.pkeys.size());
-  // The program may release the P_Keys by umad_release_port(), which calls free().
+  // The program may release the P_Keys with umad_release_port(), which calls free().
   port.pkeys = static_cast<std::uint16_t*>(std::calloc(from.pkeys.size() + 1, sizeof *port.pkeys));
   if (port.pkeys == nullptr) return false;
   std::ranges::copy(from.pkeys, port.pkeys);
@@ -98,8 +98,9 @@ int get_port(const char* name, int number, umad_port_t& port) {
   return fill_port(*device, *from, port) ? 0 : -EIO;
 }
 
-// Holds the file that a subnet manager keeps open (/dev/infiniband/issmN on Linux).  The file
-// exists as long as this process holds it, and the service sees when the program opens it.
+// Holds the file that a subnet manager opens while it runs (/dev/infiniband/issmN on Linux).  The
+// file exists as long as this process has its descriptor.  The service sees when the program opens
+// the file.
 struct ManagerFile {
   ServiceConnection connection;
   verbena::os::Fd file;
@@ -264,8 +265,8 @@ VB_EXPORT int umad_sort_ca_device_list(umad_device_node** head, std::size_t size
 
 // ---- pairs --------------------------------------------------------------------------------------
 
-// Hardware of several planes has one device for SMPs and another for other MADs.  No device here
-// has more than one plane, so the two are the same.
+// Hardware with several planes has one device for SMPs, and another device for all other MADs.
+// Devices here have only one plane, so both names are the same.
 VB_EXPORT int umad_get_smi_gsi_pairs(umad_ca_pair cas[], std::size_t max) {
   std::size_t count = 0;
   const int error = guarded([&] {

@@ -11,8 +11,8 @@
 
 #include "abi/abi.h"
 
-// Implements the names of classes, methods, attributes and statuses, in the words of libibumad,
-// since programs print them.
+// Implements the names of classes, methods, attributes and statuses.  The texts are those of
+// libibumad, because programs print them.
 
 namespace {
 
@@ -172,7 +172,7 @@ VB_EXPORT const char* umad_class_str(std::uint8_t mgmt_class) {
 }
 
 VB_EXPORT const char* umad_method_str(std::uint8_t mgmt_class, std::uint8_t method) {
-  // libibumad's own text lacks the last character.
+  // The text of the original libibumad has no closing '>' either.
   const char* common = find(kMethods, method, "<unknown");
   return mgmt_class == UMAD_CLASS_SUBN_ADM ? find(kSaMethods, method, common) : common;
 }

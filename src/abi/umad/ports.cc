@@ -27,13 +27,13 @@ namespace {
 
 // Lists the open ports of this process by their descriptors.  The list is never destroyed, since
 // other threads may use it while the process ends.
-struct Openings {
+struct OpenPorts {
   std::mutex lock;
   std::map<int, std::shared_ptr<OpenPort>> by_fd;
 };
 
-Openings& openings() {
-  static auto& all = *new Openings();
+OpenPorts& open_ports() {
+  static auto& all = *new OpenPorts();
   return all;
 }
 
@@ -59,11 +59,11 @@ int OpenPort::open(const char* name, int number, bool enforce_smi) {
                                           error, &mads);
   if (!requests) return error == ENODEV ? -EOPNOTSUPP : error == EINVAL ? -EINVAL : -EIO;
   std::shared_ptr<OpenPort> old_port;  // destroyed after the lock is released
-  const std::lock_guard guard(openings().lock);
-  // A program may have closed the descriptor of an older port by close(), so that the new port got
-  // the same number.  Destroying the older port closes that number once more, so the new port takes
-  // another number.
-  while (const auto old = openings().by_fd.extract(mads.get())) {
+  const std::lock_guard guard(open_ports().lock);
+  // A program may have closed the descriptor of an older port with close(), so that the new port
+  // got the same descriptor.  Destroying the older port closes that descriptor once more.  So the
+  // new port takes another descriptor.
+  while (const auto old = open_ports().by_fd.extract(mads.get())) {
     auto other = mads.duplicate();
     if (!other) return -EIO;
     (void)mads.release();
@@ -71,24 +71,24 @@ int OpenPort::open(const char* name, int number, bool enforce_smi) {
     old_port = old.mapped();
   }
   const int fd = mads.get();
-  openings().by_fd[fd] =
+  open_ports().by_fd[fd] =
       std::shared_ptr<OpenPort>(new OpenPort(std::move(*requests), std::move(mads)));
   return fd;
 }
 
 std::shared_ptr<OpenPort> OpenPort::find(int fd) {
-  const std::lock_guard guard(openings().lock);
-  const auto found = openings().by_fd.find(fd);
-  return found == openings().by_fd.end() ? nullptr : found->second;
+  const std::lock_guard guard(open_ports().lock);
+  const auto found = open_ports().by_fd.find(fd);
+  return found == open_ports().by_fd.end() ? nullptr : found->second;
 }
 
 void OpenPort::close(int fd) {
-  std::shared_ptr<OpenPort> port;  // destroyed, and closed, after the lock is released
-  const std::lock_guard guard(openings().lock);
-  const auto found = openings().by_fd.find(fd);
-  if (found == openings().by_fd.end()) return;
+  std::shared_ptr<OpenPort> port;  // its destructor closes the port after the lock is released
+  const std::lock_guard guard(open_ports().lock);
+  const auto found = open_ports().by_fd.find(fd);
+  if (found == open_ports().by_fd.end()) return;
   port = std::move(found->second);
-  openings().by_fd.erase(found);
+  open_ports().by_fd.erase(found);
 }
 
 um::Reply OpenPort::ask(std::span<const std::byte> request, std::span<const int> passed) {
@@ -103,8 +103,9 @@ OpenPort::ReceiveResult OpenPort::receive(ib_user_mad& buffer, std::size_t capac
   const long received_bytes =
       os::repeat_call(SYS_recvfrom, mads_.fd(), first.data(), first.size(),
                       MSG_PEEK | MSG_DONTWAIT | MSG_TRUNC, nullptr, nullptr);
-  if (received_bytes < 0) return errno == EAGAIN ? ReceiveResult::kNothing : ReceiveResult::kGone;
-  if (received_bytes < static_cast<long>(um::kUserMadBytes)) return ReceiveResult::kGone;
+  if (received_bytes < 0)
+    return errno == EAGAIN ? ReceiveResult::kNothing : ReceiveResult::kDisconnected;
+  if (received_bytes < static_cast<long>(um::kUserMadBytes)) return ReceiveResult::kDisconnected;
   um::UserMad header{};
   std::memcpy(&header, first.data(), um::kUserMadBytes);
   mad_bytes = header.length - um::kUserMadBytes;
@@ -119,15 +120,15 @@ OpenPort::ReceiveResult OpenPort::receive(ib_user_mad& buffer, std::size_t capac
     return receive_from_memory(out, mad_bytes);
   const long result =
       os::repeat_call(SYS_recvfrom, mads_.fd(), out, message_bytes, MSG_DONTWAIT, nullptr, nullptr);
-  return result == received_bytes ? ReceiveResult::kMad : ReceiveResult::kGone;
+  return result == received_bytes ? ReceiveResult::kMad : ReceiveResult::kDisconnected;
 }
 
 OpenPort::ReceiveResult OpenPort::receive_from_memory(std::byte* buffer, std::size_t mad_bytes) {
   std::vector<os::Fd> fds;
   std::array<std::byte, um::kUserMadBytes + wire::kMadBytes> first{};
-  if (!mads_.receive(first, fds) || fds.empty()) return ReceiveResult::kGone;
+  if (!mads_.receive(first, fds) || fds.empty()) return ReceiveResult::kDisconnected;
   const auto memory = os::map_shared(fds.front().get(), mad_bytes, mad_bytes, false);
-  if (!memory) return ReceiveResult::kGone;
+  if (!memory) return ReceiveResult::kDisconnected;
   std::copy_n(first.begin(), um::kUserMadBytes, buffer);
   std::ranges::copy(memory->bytes(), buffer + um::kUserMadBytes);
   return ReceiveResult::kMad;
@@ -160,8 +161,8 @@ int wait_for_mad(int fd, int timeout_ms) {
   return ready == 0 ? -ETIMEDOUT : -EIO;
 }
 
-// Waits as on a removed device, on which nothing arrives.  Otherwise a program that receives in a
-// loop would use a whole processor.
+// Waits until the timeout, as a call on a removed device does.  An immediate error would let a
+// program that receives in a loop use a whole processor.
 int wait_for_nothing(int timeout_ms) {
   explain("the fabric is gone: no MADs arrive any more");
   if (timeout_ms != 0) ::poll(nullptr, 0, timeout_ms);
@@ -201,7 +202,7 @@ int receive(int fd, ib_user_mad& mad, int& length, int timeout_ms) {
       errno = ENOSPC;
       break;
     case OpenPort::ReceiveResult::kInvalid: errno = EINVAL; break;
-    case OpenPort::ReceiveResult::kGone: return wait_for_nothing(timeout_ms);
+    case OpenPort::ReceiveResult::kDisconnected: return wait_for_nothing(timeout_ms);
   }
   return -errno;
 }
@@ -328,7 +329,7 @@ VB_EXPORT int umad_register2(int port_fd, umad_reg_attr* attr, std::uint32_t* ag
   const bool vendor = attr->mgmt_class >= 0x30 && attr->mgmt_class <= 0x4f;
   if (vendor && ((attr->oui & 0xffffff) == 0 || (attr->oui & 0xff000000) != 0)) return EINVAL;
   if ((attr->flags & ~std::uint32_t{UMAD_USER_RMPP}) != 0) {
-    attr->flags = 0;  // libibumad clears the flags after a refusal, too
+    attr->flags = 0;  // the original libibumad also clears the flags when it refuses them
     return errno = EINVAL;
   }
   int id = -ENOMEM;

@@ -24,10 +24,11 @@ class OpenPort {
   // Sends a request and waits for the answer.
   ipc::umad::Reply ask(std::span<const std::byte> request, std::span<const int> passed = {});
 
-  enum class ReceiveResult { kMad, kNothing, kTooShort, kInvalid, kGone };
+  enum class ReceiveResult { kMad, kNothing, kTooShort, kInvalid, kDisconnected };
   // Receives the next MAD without waiting, with its header, into a buffer of `capacity` bytes.
   // `mad_bytes` gets the length of the MAD.  kTooShort: the buffer got the header and the first
-  // segment of a longer message; the message stays.  kInvalid: the buffer is too small for them.
+  // segment of a longer message, which remains in the queue.  kInvalid: the buffer is too small for
+  // the header and the first segment.  kDisconnected: the service has ended.
   ReceiveResult receive(ib_user_mad& buffer, std::size_t capacity, std::size_t& mad_bytes);
 
  private:

@@ -35,7 +35,7 @@ bool may_use(const um::Port& port, bool enforce_smi) {
   return port.infiniband && !(enforce_smi && (port.capability_mask & kSmDisabled) != 0);
 }
 
-// Judges one port of a device, or chooses one if `port` is 0.
+// Returns how usable a port of a device is.  If `port` is 0, first sets it to the best port.
 Fitness fitness_of(const um::Device& device, int& port, bool enforce_smi) {
   if (port > 0) {
     const um::Port* named_port = find_port(device, port);

@@ -39,12 +39,12 @@ class ServiceConnection {
   static std::optional<ServiceConnection> open(ipc::umad::Hello hello, int& error,
                                                os::Fd* fd = nullptr);
 
-  // Sends a request and waits for the answer.  Returns nothing if the service is gone.
+  // Sends a request and waits for the answer.  Returns nothing if the service has ended.
   std::optional<std::vector<std::byte>> ask(std::span<const std::byte> request,
                                             std::vector<os::Fd>& fds,
                                             std::span<const int> passed = {});
-  // Works as ask(), for requests whose answer is a Reply.  If the service is gone, the Reply has
-  // EIO.
+  // Works as ask(), for requests whose answer is a Reply.  If the service has ended, the error of
+  // the Reply is EIO.
   ipc::umad::Reply ask_reply(std::span<const std::byte> request, std::span<const int> passed = {});
 
  private:
@@ -66,16 +66,18 @@ bool has_node();
 void explain(const std::string& text);
 int debug_level();
 
-// Holds a device and a port that a program has named, or that were chosen for it.
+// Holds the device and the port that a program has named, or that choose() has chosen.
 struct Choice {
   std::string device{};
   int port = 0;
 };
 // Chooses a device and a port as libibumad does.  Only ports of InfiniBand count.
-//   * If `name` is null, the first device with an active port is chosen, or else the first device
-//     with a port whose link is up.  If no device fits, the result is libibumad's default.
-//   * If `port` is 0, the first active port is chosen, or else the first port whose link is up.
-//   * If `wants_port` is false, a name is not checked.
+//   * If `name` is null, the first device with an active port is chosen.  If no port is active, the
+//     first device with a usable port is chosen.  If no port is usable, the result is libibumad's
+//     default.
+//   * If `port` is 0, the first active port is chosen.  If no port is active, the first port whose
+//     link is up is chosen, and then the first port that is not disabled.
+//   * If `wants_port` is false, choose() does not check that the named device exists.
 // Returns nothing if the named device has no such port.
 std::optional<Choice> choose(const char* name, int port, bool wants_port, bool enforce_smi = false);
 

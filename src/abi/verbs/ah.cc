@@ -118,7 +118,7 @@ VB_EXPORT ibv_ah* ibv_create_ah_from_wc(ibv_pd* pd, ibv_wc* wc, ibv_grh* grh, ui
   return ibv_create_ah(pd, &attr);
 }
 
-// The host resolves link-layer addresses; Verbena does not know them.
+// The host's kernel resolves link-layer addresses, and Verbena does not use them.
 VB_EXPORT int ibv_resolve_eth_l2_from_gid(ibv_context*, ibv_ah_attr*, uint8_t*, uint16_t*) {
   return with_errno(EOPNOTSUPP);
 }

@@ -152,8 +152,10 @@ VB_EXPORT int ibv_destroy_cq(ibv_cq* cq) {
   auto* self = cq_of(cq);
   if (int error = vb_cq_destroy(self->library_handle)) return with_errno(error);
   const auto owned = cqs().remove(self->cookie);
-  wait_acknowledged(cq->mutex, cq->cond, cq->comp_events_completed, self->comp_events_delivered);
-  wait_acknowledged(cq->mutex, cq->cond, cq->async_events_completed, self->async_events_delivered);
+  wait_until_acknowledged(cq->mutex, cq->cond, cq->comp_events_completed,
+                          self->comp_events_delivered);
+  wait_until_acknowledged(cq->mutex, cq->cond, cq->async_events_completed,
+                          self->async_events_delivered);
   change_refcnt(cq->channel, -1);
   pthread_cond_destroy(&cq->cond);
   pthread_mutex_destroy(&cq->mutex);

@@ -24,12 +24,13 @@ std::uint64_t now_ns(clockid_t clock) {
          static_cast<std::uint64_t>(now.tv_nsec);
 }
 
-// Repeats the first measurement: the thread may lose its processor between reading the two clocks.
+// Measures the offset between the clocks.  Makes the first measurement several times and uses the
+// most accurate one, because the thread may lose its processor between reading the two clocks.
 void measure(WallClock& clock) {
   constexpr int kTries = 8;
-  constexpr std::uint64_t kGoodNs = 2'000;
+  constexpr std::uint64_t kAccurateNs = 2'000;
   std::uint64_t best[3] = {0, 0, ~std::uint64_t{0}};
-  for (int i = 0; i < (clock.known() ? 1 : kTries); ++i) {
+  for (int i = 0; i < (clock.is_known() ? 1 : kTries); ++i) {
     const std::uint64_t before = now_ns(CLOCK_MONOTONIC);
     const std::uint64_t wall = now_ns(CLOCK_REALTIME);
     const std::uint64_t after = now_ns(CLOCK_MONOTONIC);
@@ -37,7 +38,7 @@ void measure(WallClock& clock) {
     best[0] = before;
     best[1] = wall;
     best[2] = after;
-    if (after - before < kGoodNs) break;
+    if (after - before < kAccurateNs) break;
   }
   clock.measure(best[0], best[1], best[2]);
 }
@@ -77,7 +78,8 @@ std::uint32_t read_vendor_err(ibv_cq_ex* cq) { return self_of(cq).current.vendor
 std::uint32_t read_byte_len(ibv_cq_ex* cq) { return self_of(cq).current.byte_len; }
 __be32 read_imm_data(ibv_cq_ex* cq) {
   const vb_wc& wc = self_of(cq).current;
-  // ibv_wc_read_invalidated_rkey() of the headers calls this, and does not convert the value.
+  // The headers' ibv_wc_read_invalidated_rkey() calls this function, and does not convert the R_Key
+  // from network order.
   return (wc.wc_flags & IBV_WC_WITH_INV) != 0 ? wc.invalidated_rkey : htobe32(wc.imm);
 }
 std::uint32_t read_qp_num(ibv_cq_ex* cq) { return self_of(cq).current.qp_num; }

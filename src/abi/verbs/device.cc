@@ -167,7 +167,7 @@ VB_EXPORT void ibv_free_device_list(ibv_device** list) { std::free(static_cast<v
 
 VB_EXPORT const char* ibv_get_device_name(ibv_device* device) { return device->name; }
 
-// There is no kernel device, and so no index.
+// The kernel has no device for Verbena, so the device has no index.
 VB_EXPORT int ibv_get_device_index(ibv_device*) { return -1; }
 
 VB_EXPORT __be64 ibv_get_device_guid(ibv_device* device) {
@@ -187,8 +187,8 @@ VB_EXPORT ibv_context* ibv_open_device(ibv_device* device) {
 
   ibv_context& context = verbs->context;
   context.device = device;
-  // There is no kernel device.  Programs may duplicate cmd_fd to import the device, which
-  // ibv_import_device() then refuses.
+  // There is no kernel device to open.  Programs may duplicate cmd_fd to import the device, but
+  // ibv_import_device() refuses it.
   context.cmd_fd = async_fd;
   context.async_fd = async_fd;
   context.num_comp_vectors = 1;
@@ -207,9 +207,9 @@ VB_EXPORT ibv_context* ibv_open_device(ibv_device* device) {
   return &verbs.release()->context;
 }
 
-// Objects that the program has not destroyed stay usable, but their events are lost.  The error is
-// ignored: a forked child may close a context of its parent, which libverbena does not know in the
-// child.
+// Objects that the program has not destroyed remain usable, but their events are lost.  An error of
+// vb_context_destroy() is ignored: a forked child may close a context of its parent, and libverbena
+// has no such context in the child.
 VB_EXPORT int ibv_close_device(ibv_context* context) {
   const std::unique_ptr<Context> verbs(&context_of(context));
   (void)vb_context_destroy(verbs->library_handle);

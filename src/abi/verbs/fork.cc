@@ -5,9 +5,9 @@
 #include "abi/verbs/events.h"
 #include "abi/verbs/ops.h"
 
-// Forking is always safe: no adapter reads the parent's pages, so copy-on-write does no harm.  Data
-// that all threads share is locked across a fork, so that no lock in the child belongs to a thread
-// that does not exist there.
+// Makes fork() safe.  No adapter reads the parent's pages, so copy-on-write does no harm.  The
+// handlers lock the data that all threads share before a fork, and unlock it afterwards.  So the
+// child has no lock that belongs to a thread which exists only in the parent.
 
 namespace verbena::abi {
 namespace {

@@ -32,8 +32,8 @@ int dealloc_mw(ibv_mw* mw) {
   return 0;
 }
 
-// Binds a window of type 1.  The library chooses the new R_Key, and the program reads it in the
-// window.
+// Binds a window of type 1.  The library chooses the new R_Key, and stores it in the window for the
+// program.
 int bind_mw(ibv_qp* qp, ibv_mw* mw, ibv_mw_bind* bind) {
   const ibv_mw_bind_info& info = bind->bind_info;
   if (mw->type != IBV_MW_TYPE_1) return with_errno(EINVAL);

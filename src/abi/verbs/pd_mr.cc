@@ -9,7 +9,7 @@
 
 // Implements protection domains and memory regions.
 
-#undef ibv_reg_mr  // macros of the headers that choose between the functions here
+#undef ibv_reg_mr  // the headers' macros choose one of the functions below
 #undef ibv_reg_mr_iova
 
 using namespace verbena::abi;
@@ -48,8 +48,8 @@ ibv_mr* alloc_null_mr(ibv_pd* pd) {
   return mr.release();
 }
 
-// Prefetches memory.  Every kind of prefetch only makes the pages present, which is done when this
-// function returns, even without IBV_ADVISE_MR_FLAG_FLUSH.
+// Prefetches memory.  Every kind of prefetch only makes the pages present.  All pages are present
+// when this function returns, even without IBV_ADVISE_MR_FLAG_FLUSH.
 int advise_mr(ibv_pd* pd, ibv_advise_mr_advice advice, std::uint32_t flags, ibv_sge* sg_list,
               std::uint32_t num_sge) {
   if ((flags & ~std::uint32_t{IBV_ADVISE_MR_FLAG_FLUSH}) != 0) return with_errno(EINVAL);
@@ -124,7 +124,7 @@ VB_EXPORT int ibv_rereg_mr(ibv_mr* mr, int flags, ibv_pd* pd, void* addr, size_t
                            int access) {
   const auto changes = [flags](int bit) { return (flags & bit) != 0; };
   const bool moves = changes(IBV_REREG_MR_CHANGE_TRANSLATION);
-  // An argument that the flags do not select is not checked: programs pass anything there.
+  // Arguments that the flags do not select are not checked, because programs pass any values there.
   if (!changes(IBV_REREG_MR_CHANGE_PD)) pd = nullptr;
   if ((changes(IBV_REREG_MR_CHANGE_PD) && pd == nullptr) ||
       (moves && (addr == nullptr || length == 0))) {

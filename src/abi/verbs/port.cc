@@ -11,7 +11,7 @@
 
 // Implements queries of ports, their GIDs and their P_Keys.
 
-#undef ibv_query_port  // the macro of the headers, which prefers the operation of the context
+#undef ibv_query_port  // the headers' macro calls the operation of the context instead
 
 namespace verbena::abi {
 namespace {
@@ -41,7 +41,7 @@ int query_port(ibv_context* context, std::uint8_t port_num, ibv_port_attr* attr,
   full.sm_lid = port.sm_lid;
   full.lmc = port.lmc;
   full.sm_sl = port.sm_sl;
-  // Every RoCE address is a GID.
+  // RoCE has no LIDs: every address is a GID.
   if (port.link_layer == IBV_LINK_LAYER_ETHERNET) full.flags = IBV_QPF_GRH_REQUIRED;
   std::memset(attr, 0, attr_bytes);
   std::memcpy(attr, &full, std::min(attr_bytes, sizeof full));
@@ -117,7 +117,7 @@ VB_EXPORT ssize_t _ibv_query_gid_table(ibv_context* context, ibv_gid_entry* entr
       ibv_gid_entry entry{};
       const int error = query_gid(context, port, index, entry);
       if (error == ENODATA) continue;
-      if (error == EINVAL) break;  // the index is past the table
+      if (error == EINVAL) break;  // the index is past the end of the table
       if (error != 0) return -with_errno(error);
       if (stored == max_entries) return -with_errno(EINVAL);
       std::memset(out, 0, entry_size);
@@ -129,8 +129,8 @@ VB_EXPORT ssize_t _ibv_query_gid_table(ibv_context* context, ibv_gid_entry* entr
   return static_cast<ssize_t>(stored);
 }
 
-// ibv_devinfo and pyverbs call this private function.  In its numbering, 1 is RoCE v2, and 0 stands
-// for InfiniBand.
+// ibv_devinfo and pyverbs call this private function.  It sets *type to 1 for RoCE v2, and to 0 for
+// InfiniBand.
 VB_EXPORT int ibv_query_gid_type(ibv_context* context, uint8_t port_num, unsigned int index,
                                  int* type) {
   ibv_gid_entry entry{};

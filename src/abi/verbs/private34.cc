@@ -2,9 +2,10 @@
 
 // Defines symbols that Debian's provider libraries need in libibverbs.  libmlx5 and libefa resolve
 // all of them when they are loaded, and perftest, UCX and libfabric are linked with these
-// libraries.  They never find a device that they support, so only the registration from their
-// constructors is called.  Their header is not public; C functions without arguments suit every
-// caller.
+// libraries.  They never find a device that they support.  So they call only
+// verbs_register_driver_34(), from their constructors.  The header of these functions is not
+// public.  The definitions here take no arguments: with the C calling convention, a caller may pass
+// arguments that a function ignores.
 
 using namespace verbena::abi;
 

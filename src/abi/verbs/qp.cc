@@ -21,7 +21,7 @@ EventTargets<Qp>& qps() {
 namespace {
 
 using c_api::from_c_api;
-using c_api::to_c_api;  // another overload is below
+using c_api::to_c_api;  // this file adds one overload
 
 // libverbena refuses a request with these flags (EINVAL).
 constexpr std::uint32_t kInvalidFlags = ~0u;
@@ -32,14 +32,14 @@ bool may_bind(const decltype(ibv_send_wr::bind_mw)& bind) {
 }
 
 // A program chooses the low 8 bits of a type 2 window's R_Key; the upper bits identify the window.
-// Drivers ignore the upper bits of the request, and programs may leave anything there.
+// Drivers ignore the upper bits of the request, so programs may have any values there.
 std::uint32_t bound_key(const decltype(ibv_send_wr::bind_mw)& bind) {
   constexpr std::uint32_t kProgramBits = 0xff;
   return (bind.mw->rkey & ~kProgramBits) | (bind.rkey & kProgramBits);
 }
 
-// Invalid requests are passed on: libverbena refuses them, and starts the requests that were posted
-// before.
+// Converts a request.  Also converts invalid requests, because libverbena refuses them, and starts
+// the earlier requests of the list.
 vb_send_wr to_c_api(const ibv_send_wr& wr, bool is_ud) {
   vb_send_wr out{};
   out.wr_id = wr.wr_id;
@@ -193,7 +193,7 @@ VB_EXPORT int ibv_destroy_qp(ibv_qp* qp) {
   }
   if (int error = vb_qp_destroy(self->library_handle)) return with_errno(error);
   const auto owned = qps().remove(self->cookie);
-  wait_acknowledged(qp->mutex, qp->cond, qp->events_completed, self->async_events_delivered);
+  wait_until_acknowledged(qp->mutex, qp->cond, qp->events_completed, self->async_events_delivered);
   pthread_cond_destroy(&qp->cond);
   pthread_mutex_destroy(&qp->mutex);
   return 0;

@@ -105,7 +105,8 @@ VB_EXPORT int ibv_destroy_srq(ibv_srq* srq) {
   auto* self = static_cast<Srq*>(srq);
   if (int error = vb_srq_destroy(self->library_handle)) return with_errno(error);
   const auto owned = srqs().remove(self->cookie);
-  wait_acknowledged(srq->mutex, srq->cond, srq->events_completed, self->async_events_delivered);
+  wait_until_acknowledged(srq->mutex, srq->cond, srq->events_completed,
+                          self->async_events_delivered);
   pthread_cond_destroy(&srq->cond);
   pthread_mutex_destroy(&srq->mutex);
   return 0;

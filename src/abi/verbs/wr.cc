@@ -8,7 +8,8 @@
 #include "abi/verbs/ops.h"
 #include "abi/verbs/wr_builder.h"
 
-// Implements posting with ibv_wr_*(): one function begins a request, and other functions fill it.
+// Implements posting with ibv_wr_*(): one function begins a request, and other functions set its
+// values.
 
 namespace verbena::abi {
 
@@ -65,8 +66,8 @@ void WrBuilder::fail(int error) {
   if (error_ == 0) error_ = error;
 }
 
-int WrBuilder::complete(ibv_qp& qp, std::uint32_t room) {
-  if (items_.size() > room) fail(ENOMEM);
+int WrBuilder::complete(ibv_qp& qp, std::uint32_t free_entries) {
+  if (items_.size() > free_entries) fail(ENOMEM);
   for (std::size_t i = 0; i < items_.size(); ++i) {
     Item& item = items_[i];
     item.wr.next = i + 1 < items_.size() ? &items_[i + 1].wr : nullptr;
@@ -99,6 +100,7 @@ void add(ibv_qp_ex* qp, ibv_wr_opcode opcode, auto&& fill) {
   if (error != 0) builder.fail(error);
 }
 
+// Lets `body` change the newest request.  wr_complete() reports an error.
 void change(ibv_qp_ex* qp, auto&& body) {
   WrBuilder& builder = builder_of(qp);
   const int error = guarded([&] {
@@ -108,7 +110,8 @@ void change(ibv_qp_ex* qp, auto&& body) {
   if (error != 0) builder.fail(error);
 }
 
-auto to_memory(std::uint32_t rkey, std::uint64_t remote_addr) {
+// Returns a function that sets the remote address and key of a request.
+auto remote_memory_setter(std::uint32_t rkey, std::uint64_t remote_addr) {
   return [=](ibv_send_wr& wr) { wr.wr.rdma = {.remote_addr = remote_addr, .rkey = rkey}; };
 }
 
@@ -122,17 +125,17 @@ void wr_send_inv(ibv_qp_ex* qp, std::uint32_t invalidate_rkey) {
   add(qp, IBV_WR_SEND_WITH_INV, [&](ibv_send_wr& wr) { wr.invalidate_rkey = invalidate_rkey; });
 }
 void wr_rdma_write(ibv_qp_ex* qp, std::uint32_t rkey, std::uint64_t remote_addr) {
-  add(qp, IBV_WR_RDMA_WRITE, to_memory(rkey, remote_addr));
+  add(qp, IBV_WR_RDMA_WRITE, remote_memory_setter(rkey, remote_addr));
 }
 void wr_rdma_write_imm(ibv_qp_ex* qp, std::uint32_t rkey, std::uint64_t remote_addr,
                        __be32 imm_data) {
   add(qp, IBV_WR_RDMA_WRITE_WITH_IMM, [&](ibv_send_wr& wr) {
-    to_memory(rkey, remote_addr)(wr);
+    remote_memory_setter(rkey, remote_addr)(wr);
     wr.imm_data = imm_data;
   });
 }
 void wr_rdma_read(ibv_qp_ex* qp, std::uint32_t rkey, std::uint64_t remote_addr) {
-  add(qp, IBV_WR_RDMA_READ, to_memory(rkey, remote_addr));
+  add(qp, IBV_WR_RDMA_READ, remote_memory_setter(rkey, remote_addr));
 }
 void wr_atomic_cmp_swp(ibv_qp_ex* qp, std::uint32_t rkey, std::uint64_t remote_addr,
                        std::uint64_t compare, std::uint64_t swap) {
@@ -148,7 +151,7 @@ void wr_atomic_fetch_add(ibv_qp_ex* qp, std::uint32_t rkey, std::uint64_t remote
 }
 void wr_atomic_write(ibv_qp_ex* qp, std::uint32_t rkey, std::uint64_t remote_addr,
                      const void* atomic_wr) {
-  add(qp, IBV_WR_ATOMIC_WRITE, to_memory(rkey, remote_addr));
+  add(qp, IBV_WR_ATOMIC_WRITE, remote_memory_setter(rkey, remote_addr));
   change(qp, [&](WrBuilder& builder) {
     const ibv_data_buf value{.addr = const_cast<void*>(atomic_wr), .length = sizeof(std::uint64_t)};
     builder.set_inline({&value, 1});
@@ -186,10 +189,11 @@ void wr_set_inline_data_list(ibv_qp_ex* qp, std::size_t num_buf, const ibv_data_
 
 void wr_start(ibv_qp_ex* qp) { builder_of(qp).start(); }
 int wr_complete(ibv_qp_ex* qp) {
-  std::uint32_t room = 0;
+  std::uint32_t free_entries = 0;
   WrBuilder& builder = builder_of(qp);
-  if (int error = vb_qp_send_room(static_cast<Qp*>(qp)->library_handle, &room)) builder.fail(error);
-  return with_errno(builder.complete(qp->qp_base, room));
+  if (int error = vb_qp_send_room(static_cast<Qp*>(qp)->library_handle, &free_entries))
+    builder.fail(error);
+  return with_errno(builder.complete(qp->qp_base, free_entries));
 }
 void wr_abort(ibv_qp_ex* qp) { builder_of(qp).abort(); }
 
@@ -238,15 +242,16 @@ ibv_qp* create_qp_ex(ibv_context* context, ibv_qp_init_attr_ex* attr) {
     return null_with(EINVAL);
   }
   if (has(IBV_QP_INIT_ATTR_CREATE_FLAGS) && attr->create_flags != 0) return null_with(EOPNOTSUPP);
-  const bool builds = has(IBV_QP_INIT_ATTR_SEND_OPS_FLAGS);
-  if (builds && (attr->send_ops_flags & ~ops_of(attr->qp_type)) != 0) return null_with(EOPNOTSUPP);
+  const bool has_builder = has(IBV_QP_INIT_ATTR_SEND_OPS_FLAGS);
+  if (has_builder && (attr->send_ops_flags & ~ops_of(attr->qp_type)) != 0)
+    return null_with(EOPNOTSUPP);
 
   ibv_qp_init_attr basic{};
   std::memcpy(&basic, attr, sizeof basic);  // *attr begins with the same members
   ibv_qp* const qp = ibv_create_qp(attr->pd, &basic);
   if (qp == nullptr) return nullptr;
   attr->cap = basic.cap;
-  if (!builds) return qp;
+  if (!has_builder) return qp;
   Qp& self = *qp_of(qp);
   if (int error = guarded([&] {
         self.builder = std::make_unique<WrBuilder>(basic.cap);

@@ -13,8 +13,8 @@ namespace verbena::abi {
 // Collects the requests of one QP between ibv_wr_start() and ibv_wr_complete(), and posts them with
 // ibv_post_send().  Its buffers grow to the size of the largest batch and live as long as the QP.
 //
-// Threads: start() waits until no other thread is between start() and complete() or abort(); all
-// other calls are for the thread that has started.
+// Threads: start() waits while another thread is between its start() and its complete() or abort().
+// Only the thread that has called start() may call the other functions.
 class WrBuilder {
  public:
   explicit WrBuilder(const ibv_qp_cap& caps) : caps_(caps) {}
@@ -27,11 +27,11 @@ class WrBuilder {
   void set_sges(std::span<const ibv_sge> list);
   // Copies the contents of the buffers.
   void set_inline(std::span<const ibv_data_buf> buffers);
-  // Notes that a request could not be collected.  complete() returns the first such error.
+  // Records that a request could not be collected.  complete() returns the first such error.
   void fail(int error);
   // Posts all requests.  After an error, posts none and returns the error.  ENOMEM: there are more
-  // than `room` requests.
-  int complete(ibv_qp& qp, std::uint32_t room);
+  // requests than `free_entries` of the send queue.
+  int complete(ibv_qp& qp, std::uint32_t free_entries);
   void abort();
 
  private:
