@@ -14,25 +14,26 @@
 namespace verbena::adapter {
 namespace {
 
-// The adapter is never destroyed: threads of the program may use it when it exits.
+// The adapter is never destroyed, because threads of the program may use it while the program
+// exits.
 std::atomic<Adapter*> the_adapter{nullptr};
 std::mutex open_mutex;
 std::atomic<bool> in_forked_child{false};
 
 void after_fork_in_child() {
   in_forked_child = in_forked_child || the_adapter.exchange(nullptr) != nullptr;
-  new (&open_mutex) std::mutex;  // another thread may have held the mutex at the fork
+  new (&open_mutex) std::mutex;  // another thread may have locked it at the fork
 }
 
 template <class T>
 using OrProblem = std::expected<T, std::string>;
 
 struct AdapterChoice {
-  std::string name;       // empty: the first adapter with an active port
-  std::uint8_t port = 0;  // 0: the first active port
+  std::string name;       // if empty, the first adapter with an active port is used
+  std::uint8_t port = 0;  // if 0, the first active port is used
 };
 
-OrProblem<AdapterChoice> choice_of_environment() {
+OrProblem<AdapterChoice> read_choice() {
   const char* const variable = ::secure_getenv("VERBENA_ADAPTER");
   const std::string_view text = variable == nullptr ? "" : variable;
   const std::size_t slash = text.find('/');
@@ -48,13 +49,14 @@ OrProblem<AdapterChoice> choice_of_environment() {
   return out;
 }
 
-// Returns the contexts of librdmacm, because the ids of librdmacm use them.  If librdmacm has none,
-// opens the devices.
+// Returns the open devices of librdmacm, because the ids of librdmacm use them.  If librdmacm has
+// no open devices, opens all devices.
 std::vector<ibv_context*> contexts(const Libraries& system) {
   int count = 0;
   std::vector<ibv_context*> all;
   if (ibv_context** const cm_contexts = system.get_devices(&count)) {
-    all.assign(cm_contexts, cm_contexts + count);  // not freed: librdmacm keeps the contexts open
+    // The list of librdmacm is not freed, so that the contexts remain open.
+    all.assign(cm_contexts, cm_contexts + count);
     return all;
   }
   ibv_device** const list = system.get_device_list(&count);
@@ -89,7 +91,7 @@ OrProblem<std::uint8_t> choose_port(const Libraries& system, ibv_context* contex
 }
 
 OrProblem<Adapter*> open_adapter() {
-  const auto choice = choice_of_environment();
+  const auto choice = read_choice();
   if (!choice) return std::unexpected(choice.error());
   const auto system = load_libraries();
   if (!system) return std::unexpected(system.error());
@@ -115,7 +117,7 @@ Adapter* fail_without_adapter(const std::string& text, int& error) {
 
 }  // namespace
 
-int no_such_object() { return c_api::failed({Errc::kBadHandle, 0, "no such object"}); }
+int fail_without_object() { return c_api::failed({Errc::kBadHandle, 0, "no such object"}); }
 
 int fail_with_errno(const char* what, int error) {
   if (error == 0) error = ENOMEM;
@@ -123,15 +125,15 @@ int fail_with_errno(const char* what, int error) {
   return error;
 }
 
-Adapter* Adapter::if_any() { return the_adapter.load(std::memory_order_acquire); }
+Adapter* Adapter::get_if_open() { return the_adapter.load(std::memory_order_acquire); }
 
 Adapter* Adapter::get(int& error) {
-  if (Adapter* adapter = if_any()) return adapter;
+  if (Adapter* adapter = get_if_open()) return adapter;
   if (in_forked_child)
     return fail_without_adapter("an adapter is not shared with forked children of its user", error);
   const c_api::NoCancellation whole_call;
   const std::lock_guard lock(open_mutex);
-  if (Adapter* adapter = if_any()) return adapter;
+  if (Adapter* adapter = get_if_open()) return adapter;
   static const int registered = pthread_atfork(nullptr, nullptr, after_fork_in_child);
   (void)registered;
   const auto result = open_adapter();

@@ -13,15 +13,15 @@
 #include "os/fd.h"
 #include "verbena/c_api.h"
 
-// Implements the C API (verbena/c_api.h) over an adapter of this host.  Each handle stands for an
-// object of the system's libraries.  Events and their descriptors are those of the kernel.
+// Implements the C API (verbena/c_api.h) over an adapter of this host.  Each handle represents an
+// object of the system's libraries.  Events and their descriptors come from the kernel.
 namespace verbena::adapter {
 
 // Stores "cannot `what`: ..." as the last error, and returns the errno.  0 becomes ENOMEM, because
 // some functions fail without setting errno.
 int fail_with_errno(const char* what, int error);
 // Stores the last error for a handle without an object, and returns EINVAL.
-int no_such_object();
+int fail_without_object();
 
 // Holds the objects of one kind.  Any thread may call find(); the other functions need the
 // adapter's mutex.
@@ -50,7 +50,7 @@ struct Channel {
   std::uint32_t ids = 0;
 };
 
-// The context pointer of the system's id points to its Id.
+// Represents an id of the system.  raw->context points to this object.
 struct Id {
   rdma_cm_id* raw = nullptr;
   Channel* channel = nullptr;
@@ -59,8 +59,8 @@ struct Id {
   std::map<std::uint64_t, sockaddr_storage> joins{};
 };
 
-// Describes the membership of a QP in a group.  The socket is a member too, so that the group's
-// packets reach the port.
+// Describes the membership of a QP in a group.  The socket has joined the group too, so that
+// the group's packets reach the port.
 struct Membership {
   ibv_gid group;
   os::Fd socket;
@@ -71,8 +71,8 @@ class Adapter {
   // Returns the adapter of this process, and opens it on first use; VERBENA_ADAPTER chooses it.  If
   // there is none, returns nullptr and an errno, and vb_last_error() gives the reason.
   static Adapter* get(int& error);
-  // Returns the adapter if it is open, else nullptr.
-  static Adapter* if_any();
+  // Returns the adapter if it is already open, else nullptr.
+  static Adapter* get_if_open();
 
   Adapter(const Libraries& libraries, ibv_context* device_context, std::uint8_t port_number)
       : system(libraries), context(device_context), port(port_number) {}
@@ -81,14 +81,15 @@ class Adapter {
   ibv_context* const context;
   const std::uint8_t port;
 
-  // Serializes commands.  A command looks up its handle under this lock, so that no other thread
-  // destroys the object meanwhile.  The lock is held during system calls.  Lock it before `mutex`.
-  std::mutex commands;
-  std::map<ibv_qp*, rdma_cm_id*> users{};  // the ids that use the queue pairs
+  // Serializes commands.  A command looks up its handle while it has locked this mutex, so that no
+  // other thread destroys the object.  The mutex remains locked during system calls.  Lock it
+  // before `mutex`.
+  std::mutex command_mutex;
+  std::map<ibv_qp*, rdma_cm_id*> ids_of_qps{};  // has only queue pairs that belong to an id
   std::multimap<ibv_qp*, Membership> memberships{};
 
-  // Guards all members below, but Table::find() needs no lock.  The mutex is not locked during
-  // calls of the system's libraries.
+  // Guards all members below, but Table::find() needs no lock.  Calls of the system's libraries are
+  // made without this mutex.
   std::mutex mutex;
   Table<ibv_pd> pds{kMax};
   Table<ibv_mr> mrs{kMax};
@@ -100,8 +101,8 @@ class Adapter {
   Table<ibv_qp> qps{kMax};
   Table<Channel> channels{kMax};
   Table<Id> ids{kMax};
-  // Requests name windows and regions by their keys.  The low byte of a window's key changes, so
-  // `windows` has the upper bits.
+  // Requests name windows and regions by their keys.  `windows` is indexed by the upper bits of a
+  // key, because the low byte of a window's key changes.
   std::map<std::uint32_t, ibv_mw*> windows{};
   std::map<std::uint32_t, ibv_mr*> regions{};
 
@@ -123,27 +124,27 @@ int on_adapter(Body body) {
 template <class T, class Body>
 int on_object(Table<T> Adapter::*table, vb_handle handle, Body body) {
   return c_api::guarded([&] {
-    Adapter* const adapter = Adapter::if_any();
+    Adapter* const adapter = Adapter::get_if_open();
     T* const object = adapter == nullptr ? nullptr : (adapter->*table).find(handle);
-    return object == nullptr ? no_such_object() : body(*adapter, *object);
+    return object == nullptr ? fail_without_object() : body(*adapter, *object);
   });
 }
 
-// Runs body(adapter, object) for a command, under the lock `commands`.
+// Runs body(adapter, object) for a command, while `command_mutex` is locked.
 template <class T, class Body>
 int on_command(Table<T> Adapter::*table, vb_handle handle, Body body) {
   return c_api::guarded([&] {
-    Adapter* const adapter = Adapter::if_any();
-    if (adapter == nullptr) return no_such_object();
+    Adapter* const adapter = Adapter::get_if_open();
+    if (adapter == nullptr) return fail_without_object();
     const c_api::NoCancellation whole_call;
-    const std::lock_guard lock(adapter->commands);
+    const std::lock_guard lock(adapter->command_mutex);
     T* const object = (adapter->*table).find(handle);
-    return object == nullptr ? no_such_object() : body(*adapter, *object);
+    return object == nullptr ? fail_without_object() : body(*adapter, *object);
   });
 }
 
-// Gives a handle to an object that the system has created.  nullptr means that the system failed
-// with errno.  If the table is full, destroys the object with `end`.
+// Stores an object that the system has created, and sets its handle.  If `object` is nullptr,
+// the system has failed with errno.  If the table is full, destroys the object with `end`.
 template <class T, class End>
 int add(Adapter& adapter, Table<T> Adapter::*table, const char* what, T* object, vb_handle* handle,
         End end) {
@@ -158,7 +159,8 @@ int add(Adapter& adapter, Table<T> Adapter::*table, const char* what, T* object,
   return 0;
 }
 
-// Destroys an object with `end`, which returns 0 or an errno.  After an error the object stays.
+// Destroys an object with `end`, which returns 0 or an errno.  After an error the object remains
+// valid.
 template <class T, class End>
 int remove(Table<T> Adapter::*table, const char* what, vb_handle handle, End end) {
   return on_command(table, handle, [&](Adapter& adapter, T& object) {

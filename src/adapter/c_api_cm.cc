@@ -46,11 +46,11 @@ int set_ece(const Libraries& system, rdma_cm_id* id, const vb_conn_param& param)
   return system.set_local_ece(id, &ece);
 }
 
-int no_ib_cm() {
+int fail_without_ib_cm() {
   return c_api::failed({Errc::kNotSupported, 0, "the system's libraries support only the RDMA CM"});
 }
 
-// Creates an Id with a handle for an id of the system, and makes it that id's context.
+// Creates an Id with a handle for an id of the system, and stores the Id as the context of `raw`.
 int add_id(Adapter& adapter, rdma_cm_id* raw, Channel* channel, std::uint64_t cookie,
            vb_handle* handle) {
   auto entry = std::make_unique<Id>();
@@ -69,8 +69,9 @@ int add_id(Adapter& adapter, rdma_cm_id* raw, Channel* channel, std::uint64_t co
 
 // Detaches the queue pair from the id.
 void detach_qp(Adapter& adapter, Id& object) {
-  const auto user = adapter.users.find(std::exchange(object.raw->qp, nullptr));
-  if (user != adapter.users.end() && user->second == object.raw) adapter.users.erase(user);
+  const auto user = adapter.ids_of_qps.find(std::exchange(object.raw->qp, nullptr));
+  if (user != adapter.ids_of_qps.end() && user->second == object.raw)
+    adapter.ids_of_qps.erase(user);
 }
 
 int fail_wrong_device(Adapter& adapter, const rdma_cm_id& id) {
@@ -82,7 +83,8 @@ int fail_wrong_device(Adapter& adapter, const rdma_cm_id& id) {
   return EINVAL;
 }
 
-// Works as on_id(), but fails with EINVAL if the id has no device, which librdmacm does not check.
+// Works like on_id(), but fails with EINVAL if the id has no device, which librdmacm does not
+// check.
 template <class Call>
 int on_bound_id(const char* what, vb_handle id, Call call) {
   return on_id(what, id, [&](const Libraries& system, rdma_cm_id* object) {
@@ -110,7 +112,7 @@ void copy_private_data(vb_cm_event& out, const void* data, std::uint8_t bytes) {
 // A path with more hops than this leads through a router, so its packets need a GRH.
 constexpr std::uint8_t kHopsInSubnet = 1;
 
-bool is_of_group(rdma_cm_event_type type) {
+bool is_multicast_event(rdma_cm_event_type type) {
   return type == RDMA_CM_EVENT_MULTICAST_JOIN || type == RDMA_CM_EVENT_MULTICAST_ERROR;
 }
 
@@ -124,7 +126,7 @@ void convert(const rdma_cm_event& event, vb_cm_event& out) {
     const rdma_ud_param& param = event.param.ud;
     out.qp_num = param.qp_num;
     out.qkey = param.qkey;
-    if (is_of_group(event.event)) {
+    if (is_multicast_event(event.event)) {
       out.group = c_api::to_c_api(param.ah_attr);
       out.group_rate = param.ah_attr.static_rate;
       out.group_cookie = reinterpret_cast<std::uintptr_t>(param.private_data);
@@ -145,11 +147,11 @@ void convert(const rdma_cm_event& event, vb_cm_event& out) {
 }
 
 void read_ece(const Libraries& system, const rdma_cm_event& from, vb_cm_event& out) {
-  const bool may_have = from.event == RDMA_CM_EVENT_CONNECT_REQUEST ||
-                        from.event == RDMA_CM_EVENT_CONNECT_RESPONSE ||
-                        from.event == RDMA_CM_EVENT_ESTABLISHED;
+  const bool may_have_ece = from.event == RDMA_CM_EVENT_CONNECT_REQUEST ||
+                            from.event == RDMA_CM_EVENT_CONNECT_RESPONSE ||
+                            from.event == RDMA_CM_EVENT_ESTABLISHED;
   ibv_ece ece{};
-  if (!may_have || system.get_remote_ece(from.id, &ece) != 0) return;
+  if (!may_have_ece || system.get_remote_ece(from.id, &ece) != 0) return;
   out.ece_vendor_id = ece.vendor_id;
   out.ece_options = ece.options;
 }
@@ -162,7 +164,7 @@ int vb_cm_channel_create(vb_handle* channel, int* fd) {
   return on_adapter([&](Adapter& adapter) {
     rdma_event_channel* const raw = adapter.system.create_event_channel();
     if (raw == nullptr) return fail_with_errno("make an event channel", errno);
-    // NOLINTNEXTLINE(clang-analyzer-cplusplus.NewDeleteLeaks): the table has it
+    // NOLINTNEXTLINE(clang-analyzer-cplusplus.NewDeleteLeaks): the table owns it
     const int error = add(adapter, &Adapter::channels, "make an event channel", new Channel{raw},
                           channel, [&](Channel* object) {
                             adapter.system.destroy_event_channel(object->raw);
@@ -173,12 +175,12 @@ int vb_cm_channel_create(vb_handle* channel, int* fd) {
   });
 }
 
-int vb_cm_channel_hide_lost_requests(vb_handle) { return 0; }  // the kernel hides them
+int vb_cm_channel_hide_lost_requests(vb_handle) { return 0; }  // Linux hides them
 
 int vb_cm_id_write_event(vb_handle, uint32_t, int32_t, uint64_t) { return EOPNOTSUPP; }
 
-// These functions fail: the system's library finds services only from rdma-core 60 on, and cannot
-// register any.
+// These functions are not supported, because rdma-core finds services only from version 60 on, and
+// cannot register services.
 int vb_cm_find_services(vb_handle, const struct vb_service_query*) { return EOPNOTSUPP; }
 int vb_cm_services(vb_handle, struct vb_service*, uint32_t, uint32_t*) { return EOPNOTSUPP; }
 int vb_services_find(uint32_t, uint8_t, const struct vb_service_query*, struct vb_service*,
@@ -196,7 +198,8 @@ int vb_cm_channel_destroy(vb_handle channel) {
   return remove(&Adapter::channels, "end the event channel", channel,
                 [](Adapter& adapter, Channel& object) {
                   {
-                    const std::lock_guard lock(adapter.mutex);  // a request may add an id
+                    // Another thread may add an id, for a connection request.
+                    const std::lock_guard lock(adapter.mutex);
                     if (object.ids > 0) return EBUSY;
                   }
                   adapter.system.destroy_event_channel(object.raw);
@@ -207,7 +210,7 @@ int vb_cm_channel_destroy(vb_handle channel) {
 
 // The body does not run in guarded(), because thread cancellation may unwind it.
 int vb_cm_next_event(vb_handle channel, struct vb_cm_event* event) {
-  Adapter* const adapter = Adapter::if_any();
+  Adapter* const adapter = Adapter::get_if_open();
   Channel* const object = adapter == nullptr ? nullptr : adapter->channels.find(channel);
   if (object == nullptr) return EINVAL;
   rdma_cm_event* raw_event = nullptr;
@@ -241,7 +244,7 @@ int vb_cm_next_event(vb_handle channel, struct vb_cm_event* event) {
 int vb_cm_id_create(vb_handle channel, uint32_t ps, uint32_t qp_type, uint64_t cookie,
                     vb_handle* id) {
   return on_command(&Adapter::channels, channel, [&](Adapter& adapter, Channel& object) {
-    if (ps == VB_PS_NONE) return no_ib_cm();
+    if (ps == VB_PS_NONE) return fail_without_ib_cm();
     rdma_cm_id* raw_id = nullptr;
     const auto space = static_cast<rdma_port_space>(ps);
     if (adapter.system.create_id(object.raw, &raw_id, nullptr, space) != 0) {
@@ -259,7 +262,7 @@ int vb_cm_id_create(vb_handle channel, uint32_t ps, uint32_t qp_type, uint64_t c
 
 int vb_cm_id_destroy(vb_handle id) {
   return on_command(&Adapter::ids, id, [&](Adapter& adapter, Id& object) {
-    for (auto& [cookie, group] : object.joins) {  // otherwise the queue pair would stay attached
+    for (auto& [cookie, group] : object.joins) {  // otherwise the queue pair would remain attached
       adapter.system.leave_multicast(object.raw, reinterpret_cast<sockaddr*>(&group));
     }
     detach_qp(adapter, object);
@@ -269,7 +272,7 @@ int vb_cm_id_destroy(vb_handle id) {
     }
     const int result =
         adapter.system.destroy_id(object.raw);  // waits until its events are acknowledged
-    // After an error `object` stays, as librdmacm may use it.
+    // After an error, `object` is not freed, because librdmacm may still use it.
     if (result != 0) return fail_with_errno("end the id", errno);
     const std::lock_guard lock(adapter.mutex);
     --object.channel->ids;
@@ -289,7 +292,7 @@ int vb_cm_id_set_cookie(vb_handle id, uint64_t cookie) {
 int vb_cm_id_migrate(vb_handle id, vb_handle channel) {
   return on_command(&Adapter::ids, id, [&](Adapter& adapter, Id& object) {
     Channel* const new_channel = adapter.channels.find(channel);
-    if (new_channel == nullptr) return no_such_object();
+    if (new_channel == nullptr) return fail_without_object();
     if (adapter.system.migrate_id(object.raw, new_channel->raw) != 0)
       return fail_with_errno("move the id", errno);
     const std::lock_guard lock(adapter.mutex);
@@ -311,11 +314,11 @@ int vb_cm_id_addresses(vb_handle id, struct vb_cm_addresses* addresses) {
     addresses->pkey = be16toh(raw.route.addr.addr.ibaddr.pkey);
     addresses->is_global = 1;
     addresses->bound = raw.verbs != nullptr ? 1 : 0;
-    addresses->port_num = 1;  // the chosen port
+    addresses->port_num = 1;  // the C API has only the chosen port, as port 1
     vb_gid_entry entry{};
     for (std::uint32_t i = 0; addresses->bound != 0 && vb_gid_query(0, 1, i, &entry) == 0; ++i) {
-      const bool same = std::memcmp(entry.raw, addresses->sgid, sizeof entry.raw) == 0;
-      if (entry.in_use == 0 || !same) continue;
+      const bool is_same_gid = std::memcmp(entry.raw, addresses->sgid, sizeof entry.raw) == 0;
+      if (entry.in_use == 0 || !is_same_gid) continue;
       addresses->sgid_index = i;
       break;
     }
@@ -367,7 +370,7 @@ int vb_cm_set_option(vb_handle id, int level, int optname, const void* value, si
 }
 
 // Moves the queue pair to INIT, and a datagram queue pair to RTS.  librdmacm makes all later
-// changes of its state with the connection.
+// changes of the state, when it establishes or ends the connection.
 int vb_cm_id_set_qp(vb_handle id, vb_handle qp) {
   return on_command(&Adapter::ids, id, [&](Adapter& adapter, Id& object) {
     if (qp == 0) {
@@ -375,7 +378,7 @@ int vb_cm_id_set_qp(vb_handle id, vb_handle qp) {
       return 0;
     }
     ibv_qp* const pair = adapter.qps.find(qp);
-    if (pair == nullptr) return no_such_object();
+    if (pair == nullptr) return fail_without_object();
     if (object.raw->verbs != adapter.context) return fail_wrong_device(adapter, *object.raw);
     ibv_qp_attr attr{};
     int mask = 0;
@@ -387,8 +390,8 @@ int vb_cm_id_set_qp(vb_handle id, vb_handle qp) {
     if (error == 0 && pair->qp_type == IBV_QPT_UD) error = start_datagrams(adapter, *pair);
     if (error != 0) return fail_with_errno("start the queue pair", error);
     detach_qp(adapter, object);
-    if (const auto old_user = adapter.users.extract(pair)) old_user.mapped()->qp = nullptr;
-    adapter.users[pair] = object.raw;
+    if (const auto old_user = adapter.ids_of_qps.extract(pair)) old_user.mapped()->qp = nullptr;
+    adapter.ids_of_qps[pair] = object.raw;
     object.raw->qp = pair;
     return 0;
   });
@@ -455,14 +458,22 @@ int vb_cm_disconnect(vb_handle id) {
   });
 }
 
-int vb_cm_listen_for(vb_handle, int, const struct vb_cm_filter*) { return no_ib_cm(); }
-int vb_cm_reject_with(vb_handle, uint32_t, const struct vb_cm_message_data*) { return no_ib_cm(); }
-int vb_cm_establish_with(vb_handle, const struct vb_cm_message_data*) { return no_ib_cm(); }
-int vb_cm_disconnect_with(vb_handle, const struct vb_cm_message_data*) { return no_ib_cm(); }
-int vb_cm_load_path(vb_handle, const struct vb_cm_path*, const struct vb_cm_message_data*) {
-  return no_ib_cm();
+int vb_cm_listen_for(vb_handle, int, const struct vb_cm_filter*) { return fail_without_ib_cm(); }
+int vb_cm_reject_with(vb_handle, uint32_t, const struct vb_cm_message_data*) {
+  return fail_without_ib_cm();
 }
-int vb_cm_answer_path(vb_handle, uint32_t, const struct vb_cm_message_data*) { return no_ib_cm(); }
+int vb_cm_establish_with(vb_handle, const struct vb_cm_message_data*) {
+  return fail_without_ib_cm();
+}
+int vb_cm_disconnect_with(vb_handle, const struct vb_cm_message_data*) {
+  return fail_without_ib_cm();
+}
+int vb_cm_load_path(vb_handle, const struct vb_cm_path*, const struct vb_cm_message_data*) {
+  return fail_without_ib_cm();
+}
+int vb_cm_answer_path(vb_handle, uint32_t, const struct vb_cm_message_data*) {
+  return fail_without_ib_cm();
+}
 
 int vb_cm_join(vb_handle id, const struct sockaddr* group, int send_only, uint64_t cookie) {
   return on_command(&Adapter::ids, id, [&](Adapter& adapter, Id& object) {

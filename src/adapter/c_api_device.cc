@@ -43,7 +43,7 @@ vb_device_attr to_c_api(const ibv_device_attr& attr, const char* name) {
   out.max_res_rd_atom = count(attr.max_res_rd_atom);
   out.atomic_cap = attr.atomic_cap;
   out.local_ca_ack_delay = attr.local_ca_ack_delay;
-  out.phys_port_count = 1;  // only the chosen port is shown
+  out.phys_port_count = 1;  // programs see only the chosen port
   return out;
 }
 
@@ -56,15 +56,15 @@ int query_port(const Adapter& adapter, ibv_port_attr& attr) {
                                    reinterpret_cast<_compat_ibv_port_attr*>(&attr));
 }
 
-constexpr vb_handle kTheContext = 1;
+constexpr vb_handle kOnlyContext = 1;
 
-// VERBENA_ADAPTER chooses one port of one device.  The C API shows it as the only port.
-constexpr std::uint32_t kTheDevice = 0, kThePort = 1;
-bool is_the_port(std::uint32_t device, std::uint32_t port) {
-  return device == kTheDevice && port == kThePort;
+// VERBENA_ADAPTER chooses one port of one device.  The C API presents it as the only port.
+constexpr std::uint32_t kOnlyDevice = 0, kOnlyPort = 1;
+bool is_chosen_port(std::uint32_t device, std::uint32_t port) {
+  return device == kOnlyDevice && port == kOnlyPort;
 }
 
-bool is_of_a_port(ibv_event_type type) {
+bool is_port_event(ibv_event_type type) {
   switch (type) {
     case IBV_EVENT_PORT_ACTIVE:
     case IBV_EVENT_PORT_ERR:
@@ -77,8 +77,9 @@ bool is_of_a_port(ibv_event_type type) {
   }
 }
 
-// The upper bits of a key do not change, and identify the window or region.
-std::uint32_t index_of(std::uint32_t key) { return key >> 8; }
+// Returns the index of a window in Adapter::windows: the upper bits of its key, which do not
+// change.
+std::uint32_t window_index_of(std::uint32_t key) { return key >> 8; }
 
 int add_region(Adapter& adapter, ibv_mr* raw, vb_handle* mr) {
   const auto end = [&](ibv_mr* object) { adapter.system.dereg_mr(object); };
@@ -98,7 +99,7 @@ const char* vb_last_error(void) { return c_api::last_error(); }
 const char* vb_build_id(void) { return VB_BUILD_ID; }
 
 int vb_device_query(uint32_t device, struct vb_device_attr* attr) {
-  if (device != kTheDevice) return ENOENT;
+  if (device != kOnlyDevice) return ENOENT;
   return on_adapter([&](Adapter& adapter) {
     ibv_device_attr attributes{};
     if (const int error = adapter.system.query_device(adapter.context, &attributes)) {
@@ -110,7 +111,7 @@ int vb_device_query(uint32_t device, struct vb_device_attr* attr) {
 }
 
 int vb_port_query(uint32_t device, uint32_t port, struct vb_port_attr* attr) {
-  if (!is_the_port(device, port)) return EINVAL;
+  if (!is_chosen_port(device, port)) return EINVAL;
   return on_adapter([&](Adapter& adapter) {
     ibv_port_attr attributes;
     if (const int error = query_port(adapter, attributes))
@@ -137,9 +138,9 @@ int vb_port_query(uint32_t device, uint32_t port, struct vb_port_attr* attr) {
   });
 }
 
-// Returns only GIDs of RoCEv2 or InfiniBand, which Verbena supports.
+// Returns only GIDs of RoCEv2 or InfiniBand.  Verbena does not support RoCEv1.
 int vb_gid_query(uint32_t device, uint32_t port_num, uint32_t index, struct vb_gid_entry* entry) {
-  if (!is_the_port(device, port_num)) return EINVAL;
+  if (!is_chosen_port(device, port_num)) return EINVAL;
   return on_adapter([&](Adapter& adapter) {
     ibv_port_attr port;
     if (const int error = query_port(adapter, port))
@@ -162,7 +163,7 @@ int vb_gid_query(uint32_t device, uint32_t port_num, uint32_t index, struct vb_g
 }
 
 int vb_pkey_query(uint32_t device, uint32_t port, uint32_t index, uint16_t* pkey) {
-  if (!is_the_port(device, port)) return EINVAL;
+  if (!is_chosen_port(device, port)) return EINVAL;
   return on_adapter([&](Adapter& adapter) {
     __be16 raw_pkey = 0;
     const int error = adapter.system.query_pkey(adapter.context, adapter.port,
@@ -173,26 +174,26 @@ int vb_pkey_query(uint32_t device, uint32_t port, uint32_t index, uint16_t* pkey
   });
 }
 
-// The device is opened once, with one descriptor, so the process has only one context.  That is
-// enough, because C++ programs create one context for all their loops.
+// The device is opened once, with one descriptor, so the process has only one context.  One
+// context is enough, because C++ programs create one context for all their loops.
 int vb_context_create(uint32_t /*device*/, vb_handle* context, int* fd) {
   return on_adapter([&](Adapter& adapter) {
-    *context = kTheContext;
+    *context = kOnlyContext;
     *fd = adapter.context->async_fd;
     return 0;
   });
 }
 
-int vb_context_destroy(vb_handle context) { return context == kTheContext ? 0 : EINVAL; }
+int vb_context_destroy(vb_handle context) { return context == kOnlyContext ? 0 : EINVAL; }
 
 // The body does not run in guarded(), because thread cancellation may unwind it.
 int vb_async_next(vb_handle context, struct vb_async_event* event) {
-  Adapter* const adapter = Adapter::if_any();
-  if (adapter == nullptr || context != kTheContext) return EINVAL;
+  Adapter* const adapter = Adapter::get_if_open();
+  if (adapter == nullptr || context != kOnlyContext) return EINVAL;
   ibv_async_event raw_event;
   for (;;) {
     if (adapter->system.get_async_event(adapter->context, &raw_event) != 0) return errno;
-    if (!is_of_a_port(raw_event.event_type) || raw_event.element.port_num == adapter->port) break;
+    if (!is_port_event(raw_event.event_type) || raw_event.element.port_num == adapter->port) break;
     adapter->system.ack_async_event(&raw_event);  // the C API has only one port
   }
   const void* cookie = nullptr;
@@ -212,8 +213,8 @@ int vb_async_next(vb_handle context, struct vb_async_event* event) {
   }
   *event = {.type = static_cast<std::uint32_t>(raw_event.event_type),
             .cookie = reinterpret_cast<std::uintptr_t>(cookie),
-            .device = kTheDevice,
-            .port = is_of_a_port(raw_event.event_type) ? kThePort : 0};
+            .device = kOnlyDevice,
+            .port = is_port_event(raw_event.event_type) ? kOnlyPort : 0};
   adapter->system.ack_async_event(&raw_event);
   return 0;
 }
@@ -254,7 +255,7 @@ int vb_mr_create_null(vb_handle pd, vb_handle* mr, uint32_t* lkey) {
 }
 
 // Refuses every change, because some adapters change the keys.  The C API promises that the keys of
-// a region stay the same.
+// a region do not change.
 int vb_mr_reregister(vb_handle mr, uint32_t /*what*/, vb_handle /*pd*/, void* /*address*/,
                      uint64_t /*length*/, uint32_t /*access*/) {
   return on_command(&Adapter::mrs, mr, [](Adapter&, ibv_mr&) {
@@ -282,8 +283,8 @@ int vb_mr_prefetch(vb_handle pd, const struct vb_sge* list, uint32_t count, int 
   });
 }
 
-// Windows of type 1 are not supported: the adapter chooses their key in a call, while the C API
-// binds windows with requests.
+// Windows of type 1 are not supported.  A function of the adapter binds them and chooses their key,
+// but the C API binds windows only with requests.
 int vb_mw_create(vb_handle pd, uint32_t type, vb_handle* mw, uint32_t* rkey) {
   return on_command(&Adapter::pds, pd, [&](Adapter& adapter, ibv_pd& domain) {
     if (type != IBV_MW_TYPE_2) {
@@ -295,14 +296,14 @@ int vb_mw_create(vb_handle pd, uint32_t type, vb_handle* mw, uint32_t* rkey) {
     if (error != 0) return error;
     *rkey = raw->rkey;
     const std::lock_guard lock(adapter.mutex);
-    adapter.windows[index_of(raw->rkey)] = raw;
+    adapter.windows[window_index_of(raw->rkey)] = raw;
     return 0;
   });
 }
 
 int vb_mw_destroy(vb_handle mw) {
   return remove(&Adapter::mws, "end the memory window", mw, [](Adapter& adapter, ibv_mw& object) {
-    const std::uint32_t index = index_of(object.rkey);
+    const std::uint32_t index = window_index_of(object.rkey);
     if (const int error = ibv_dealloc_mw(&object)) return error;
     const std::lock_guard lock(adapter.mutex);
     adapter.windows.erase(index);

@@ -24,11 +24,11 @@ namespace os = verbena::os;
 
 namespace {
 
-void* pointer(std::uint64_t cookie) {
+void* cookie_pointer(std::uint64_t cookie) {
   // NOLINTNEXTLINE(performance-no-int-to-ptr): cookies of the C API are numbers
   return reinterpret_cast<void*>(static_cast<std::uintptr_t>(cookie));
 }
-std::uint64_t number(const void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer); }
+std::uint64_t cookie_of(const void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer); }
 
 std::uint64_t now_ns() {
   timespec now{};
@@ -37,7 +37,8 @@ std::uint64_t now_ns() {
          static_cast<std::uint64_t>(now.tv_nsec);
 }
 
-// Sets the time stamp to `now`, an upper limit: adapters have their own clocks, or none.
+// Sets the time stamp to `now`, because adapters have their own clocks, or none.  The completion
+// was generated at `now` or before.
 vb_wc to_c_api(const ibv_wc& wc, std::uint64_t now) {
   vb_wc out{};
   out.timestamp_ns = now;
@@ -112,7 +113,7 @@ int from_c_api(Adapter& adapter, const vb_send_wr& wr, ibv_qp_type type, ibv_sen
     out.wr.ud.ah = adapter.ahs.find(wr.ah);
     out.wr.ud.remote_qpn = wr.remote_qpn;
     out.wr.ud.remote_qkey = wr.remote_qkey;
-    return out.wr.ud.ah == nullptr ? no_such_object() : 0;
+    return out.wr.ud.ah == nullptr ? fail_without_object() : 0;
   }
   if (wr.opcode == IBV_WR_ATOMIC_CMP_AND_SWP || wr.opcode == IBV_WR_ATOMIC_FETCH_AND_ADD) {
     out.wr.atomic = {.remote_addr = wr.remote_addr,
@@ -125,17 +126,17 @@ int from_c_api(Adapter& adapter, const vb_send_wr& wr, ibv_qp_type type, ibv_sen
   return 0;
 }
 
-// Creates a socket for the membership in a group.  An adapter receives a group's packets only if a
-// socket of its interface is a member.
-Result<os::Fd> socket_of(const ibv_gid& group) {
+// Creates a socket that can join a group.  An adapter receives a group's packets only if a socket
+// has joined the group on the adapter's interface.
+Result<os::Fd> create_group_socket(const ibv_gid& group) {
   const int family = verbena::wire::is_ipv4(address_of(group)) ? AF_INET : AF_INET6;
   os::Fd socket(::socket(family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   if (socket) return socket;
   return verbena::fail(Errc::kSystem, "no socket for a group", static_cast<std::uint16_t>(errno));
 }
 
-// Joins on one interface.  If `interface` is 0, joins on all interfaces of the port's current
-// addresses, and success on one of them is enough.
+// Joins the group on one interface.  If `interface` is 0, joins on all interfaces that have the
+// port's current addresses, and succeeds if one of these joins succeeds.
 Result<void> join(const os::Fd& socket, const ibv_gid& group, std::uint32_t interface) {
   const Gid address = address_of(group);
   if (interface != 0) return os::join_group(socket.get(), address, interface);
@@ -157,10 +158,10 @@ Result<void> join(const os::Fd& socket, const ibv_gid& group, std::uint32_t inte
 
 auto find_membership(Adapter& adapter, ibv_qp& qp, const ibv_gid& group) {
   const auto [first, last] = adapter.memberships.equal_range(&qp);
-  const auto at = std::find_if(first, last, [&](const auto& one) {
-    return std::memcmp(one.second.group.raw, group.raw, sizeof group.raw) == 0;
+  const auto found = std::find_if(first, last, [&](const auto& entry) {
+    return std::memcmp(entry.second.group.raw, group.raw, sizeof group.raw) == 0;
   });
-  return at == last ? adapter.memberships.end() : at;
+  return found == last ? adapter.memberships.end() : found;
 }
 
 int result_of_post(int error) {
@@ -193,14 +194,14 @@ int vb_channel_destroy(vb_handle channel) {
 
 // The body does not run in guarded(), because thread cancellation may unwind it.
 int vb_channel_next(vb_handle channel, uint64_t* cq_cookie) {
-  Adapter* const adapter = Adapter::if_any();
+  Adapter* const adapter = Adapter::get_if_open();
   ibv_comp_channel* const object =
       adapter == nullptr ? nullptr : adapter->comp_channels.find(channel);
   if (object == nullptr) return EINVAL;
   ibv_cq* cq = nullptr;
   void* context = nullptr;
   if (adapter->system.get_cq_event(object, &cq, &context) != 0) return errno;
-  *cq_cookie = number(context);
+  *cq_cookie = cookie_of(context);
   adapter->system.ack_cq_events(cq, 1);
   return 0;
 }
@@ -208,11 +209,11 @@ int vb_channel_next(vb_handle channel, uint64_t* cq_cookie) {
 int vb_cq_create(vb_handle /*context*/, uint32_t* entries, vb_handle channel, uint64_t cookie,
                  vb_handle* cq) {
   return on_adapter([&](Adapter& adapter) {
-    const std::lock_guard lock(adapter.commands);
+    const std::lock_guard lock(adapter.command_mutex);
     ibv_comp_channel* const events = adapter.comp_channels.find(channel);
-    if (events == nullptr && channel != 0) return no_such_object();
+    if (events == nullptr && channel != 0) return fail_without_object();
     ibv_cq* const raw = adapter.system.create_cq(adapter.context, static_cast<int>(*entries),
-                                                 pointer(cookie), events, 0);
+                                                 cookie_pointer(cookie), events, 0);
     const int error = add(adapter, &Adapter::cqs, "make a completion queue", raw, cq,
                           [&](ibv_cq* object) { adapter.system.destroy_cq(object); });
     if (error == 0) *entries = static_cast<std::uint32_t>(raw->cqe);
@@ -237,7 +238,7 @@ int vb_cq_destroy(vb_handle cq) {
 }
 
 int vb_cq_poll(vb_handle cq, int max, struct vb_wc* wc) {
-  Adapter* const adapter = Adapter::if_any();
+  Adapter* const adapter = Adapter::get_if_open();
   ibv_cq* const object = adapter == nullptr ? nullptr : adapter->cqs.find(cq);
   if (object == nullptr) return -EINVAL;
   std::array<ibv_wc, 16> completions;
@@ -256,9 +257,9 @@ int vb_cq_poll(vb_handle cq, int max, struct vb_wc* wc) {
 }
 
 int vb_cq_arm(vb_handle cq, int solicited_only) {
-  Adapter* const adapter = Adapter::if_any();
+  Adapter* const adapter = Adapter::get_if_open();
   ibv_cq* const object = adapter == nullptr ? nullptr : adapter->cqs.find(cq);
-  return object == nullptr ? no_such_object() : ibv_req_notify_cq(object, solicited_only);
+  return object == nullptr ? fail_without_object() : ibv_req_notify_cq(object, solicited_only);
 }
 
 // ---- address handles, shared receive queues
@@ -283,7 +284,7 @@ int vb_srq_create(vb_handle /*context*/, vb_handle pd, struct vb_srq_attr* attr,
                   vb_handle* srq) {
   return on_command(&Adapter::pds, pd, [&](Adapter& adapter, ibv_pd& domain) {
     ibv_srq_init_attr init{};
-    init.srq_context = pointer(cookie);
+    init.srq_context = cookie_pointer(cookie);
     init.attr = {.max_wr = attr->max_wr, .max_sge = attr->max_sge, .srq_limit = 0};
     const int error = add(adapter, &Adapter::srqs, "make a shared receive queue",
                           adapter.system.create_srq(&domain, &init), srq,
@@ -323,7 +324,7 @@ int vb_srq_destroy(vb_handle srq) {
 int vb_qp_create(struct vb_qp_init* init, vb_handle* qp, uint32_t* qp_num) {
   return on_command(&Adapter::pds, init->pd, [&](Adapter& adapter, ibv_pd& domain) {
     ibv_qp_init_attr init_attr{};
-    init_attr.qp_context = pointer(init->cookie);
+    init_attr.qp_context = cookie_pointer(init->cookie);
     init_attr.send_cq = adapter.cqs.find(init->send_cq);
     init_attr.recv_cq = adapter.cqs.find(init->recv_cq);
     init_attr.srq = adapter.srqs.find(init->srq);
@@ -336,7 +337,7 @@ int vb_qp_create(struct vb_qp_init* init, vb_handle* qp, uint32_t* qp_num) {
     }
     const bool all_exist = init_attr.send_cq != nullptr && init_attr.recv_cq != nullptr &&
                            (init_attr.srq != nullptr || init->srq == 0);
-    if (!all_exist) return no_such_object();
+    if (!all_exist) return fail_without_object();
     ibv_qp* const raw = adapter.system.create_qp(&domain, &init_attr);
     const int error = add(adapter, &Adapter::qps, "make a queue pair", raw, qp,
                           [&](ibv_qp* object) { adapter.system.destroy_qp(object); });
@@ -378,7 +379,7 @@ int vb_qp_query(vb_handle qp, struct vb_qp_attr* attr, struct vb_qp_init* init) 
     init->cap = c_api::to_c_api(init_attr.cap);
     init->type = static_cast<std::uint32_t>(object.qp_type);
     init->sq_sig_all = static_cast<std::uint32_t>(init_attr.sq_sig_all);
-    init->cookie = number(object.qp_context);
+    init->cookie = cookie_of(object.qp_context);
     return 0;
   });
 }
@@ -387,7 +388,7 @@ int vb_qp_destroy(vb_handle qp) {
   return remove(&Adapter::qps, "end the queue pair", qp, [](Adapter& adapter, ibv_qp& object) {
     if (adapter.memberships.contains(&object)) return EBUSY;
     if (const int error = adapter.system.destroy_qp(&object)) return error;
-    if (const auto user = adapter.users.extract(&object)) user.mapped()->qp = nullptr;
+    if (const auto user = adapter.ids_of_qps.extract(&object)) user.mapped()->qp = nullptr;
     return 0;
   });
 }
@@ -400,7 +401,7 @@ int vb_qp_attach(vb_handle qp, const uint8_t group[16], uint32_t interface_index
     if (existing != adapter.memberships.end()) {
       return c_api::result_of(join(existing->second.socket, membership.group, interface_index));
     }
-    auto socket = socket_of(membership.group);
+    auto socket = create_group_socket(membership.group);
     if (!socket) return c_api::failed(socket.error());
     if (const auto joined = join(*socket, membership.group, interface_index); !joined) {
       return c_api::failed(joined.error());
@@ -418,18 +419,18 @@ int vb_qp_detach(vb_handle qp, const uint8_t group[16]) {
   return on_command(&Adapter::qps, qp, [&](Adapter& adapter, ibv_qp& object) {
     ibv_gid gid;
     std::memcpy(gid.raw, group, sizeof gid.raw);
-    const auto at = find_membership(adapter, object, gid);
-    if (at == adapter.memberships.end()) {
+    const auto membership = find_membership(adapter, object, gid);
+    if (membership == adapter.memberships.end()) {
       return c_api::failed({Errc::kInvalidArgument, 0, "not attached to the group"});
     }
     const int error = adapter.system.detach_mcast(&object, &gid, 0);
     if (error != 0) return fail_with_errno("detach the queue pair from the group", error);
-    adapter.memberships.erase(at);
+    adapter.memberships.erase(membership);
     return 0;
   });
 }
 
-// Not supported, because an adapter only reports that a queue is full.
+// This call is not supported, because an adapter only reports that a queue is full.
 int vb_qp_send_room(vb_handle, uint32_t*) {
   return c_api::failed(
       {Errc::kNotSupported, 0, "an adapter does not report how much room is left"});

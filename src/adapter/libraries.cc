@@ -6,7 +6,8 @@
 namespace verbena::adapter {
 namespace {
 
-// Holds a library, and the first of its functions that is missing.
+// Loads a library and finds its functions.  Stores the first problem, for example a missing
+// function.
 class Library {
  public:
   explicit Library(const char* name)

@@ -6,11 +6,12 @@
 #include <expected>
 #include <string>
 
-// Loads the system's libibverbs and librdmacm at run time: hosts without an adapter need neither.
+// Loads the system's libibverbs and librdmacm at run time, because hosts without an adapter may not
+// have these libraries.
 namespace verbena::adapter {
 
-// Holds pointers to functions, named without their prefix.  Inline functions of
-// <infiniband/verbs.h> use the table of the device and need no entry.
+// Holds pointers to functions, under their names without the prefix.  The inline functions of
+// <infiniband/verbs.h> use the function table of the device, so they need no pointer.
 struct Libraries {
   decltype(&::ibv_get_device_list) get_device_list;
   decltype(&::ibv_free_device_list) free_device_list;

@@ -15,8 +15,8 @@
 
 namespace verbena::adapter {
 
-// Holds a copy of a request and its arguments, for commands whose arguments the caller may free
-// before they are carried out.  Such commands return no data.
+// Holds a copy of a request and its arguments.  It is used for commands whose arguments the caller
+// may free before the command is carried out.  Such commands return no data.
 struct Worker::Copies {
   vb_request request{};
   vb_cm_args cm{};

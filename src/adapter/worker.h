@@ -15,7 +15,7 @@ namespace verbena::adapter {
 // never waits, even if the kernel takes long, for example to pin memory.
 class Worker {
  public:
-  // `call` carries out a command, and `undo` destroys what a command has created.
+  // `call` carries out a command.  `undo` destroys the object that a command has created.
   struct Functions {
     int (*call)(vb_request&);
     void (*undo)(vb_request&);
@@ -28,7 +28,7 @@ class Worker {
 
   explicit Worker(const Functions& functions) : functions_(functions) {}
 
-  // Queues a command.  Copies the objects that its arguments point to.
+  // Queues a command.  Copies the objects that the arguments of the command point to.
   void submit(c_api::RequestQueue& queue, vb_request& request);
   // Cancels a command.  If the command is being carried out, this call waits for the kernel, but
   // never for a peer.  kBadHandle: the request is not in the queue.

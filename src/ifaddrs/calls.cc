@@ -1,5 +1,5 @@
-// Replaces the C library's functions that look for network interfaces.  If the environment has no
-// description of a virtual host, these functions call the C library's.
+// Replaces the C library's functions that list network interfaces.  If the environment has no
+// description of a virtual host, these functions call those of the C library.
 #include <dlfcn.h>
 #include <errno.h>
 #include <ifaddrs.h>
@@ -23,25 +23,26 @@ namespace {
 using Interfaces = std::vector<interfaces::Interface>;
 
 // Returns the interfaces of the virtual host, or null if this program does not run on a virtual
-// host.  The interfaces are parsed once, and live as long as the process, because other threads may
-// use them while the process ends.
+// host.  The interfaces are parsed once and never freed, because other threads may use them while
+// the process exits.
 const Interfaces* host_interfaces() {
-  static const Interfaces* const read = []() -> const Interfaces* {
+  static const Interfaces* const cached = []() -> const Interfaces* {
     const char* text = ::secure_getenv(interfaces::kVariable);
     if (text == nullptr) return nullptr;
     auto parsed = interfaces::parse(text);
     return parsed ? new Interfaces(*std::move(parsed)) : nullptr;
   }();
-  return read;
+  return cached;
 }
 
+// Returns the C library's function with this name.
 template <class Function>
-std::add_pointer_t<Function> next(const char* name) {
+std::add_pointer_t<Function> next_function(const char* name) {
   return reinterpret_cast<std::add_pointer_t<Function>>(::dlsym(RTLD_NEXT, name));
 }
 
 int next_getifaddrs(::ifaddrs** list) {
-  static const auto function = next<int(::ifaddrs**)>("getifaddrs");
+  static const auto function = next_function<int(::ifaddrs**)>("getifaddrs");
   return function(list);
 }
 
@@ -50,8 +51,9 @@ struct FreeList {
 };
 using List = std::unique_ptr<::ifaddrs, FreeList>;
 
-// Returns the interfaces of this machine; null and errno if the C library's function fails.
-List machine() {
+// Returns the interfaces of this machine.  Returns null and sets errno if getifaddrs() of the C
+// library fails.
+List machine_interfaces() {
   ::ifaddrs* list = nullptr;
   return List(next_getifaddrs(&list) == 0 ? list : nullptr);
 }
@@ -77,35 +79,35 @@ VB_EXPORT int getifaddrs(::ifaddrs** list) noexcept {
 }
 
 VB_EXPORT struct if_nameindex* if_nameindex() noexcept {
-  static const auto next_function = next<struct if_nameindex*()>("if_nameindex");
+  static const auto function = next_function<struct if_nameindex*()>("if_nameindex");
   const Interfaces* const interfaces = host_interfaces();
-  if (interfaces == nullptr) return next_function();
-  const List all = machine();
+  if (interfaces == nullptr) return function();
+  const List all = machine_interfaces();
   auto* const names = make_names(all.get(), *interfaces);
   if (names == nullptr) errno = ENOBUFS;
   return names;
 }
 
 VB_EXPORT unsigned if_nametoindex(const char* name) noexcept {
-  static const auto next_function = next<unsigned(const char*)>("if_nametoindex");
+  static const auto function = next_function<unsigned(const char*)>("if_nametoindex");
   const Interfaces* const interfaces = host_interfaces();
-  if (interfaces == nullptr) return next_function(name);
+  if (interfaces == nullptr) return function(name);
   for (const auto& one : *interfaces) {
     if (one.name == name) return one.index;
   }
-  const unsigned index = loopback_index(machine().get(), name);
+  const unsigned index = loopback_index(machine_interfaces().get(), name);
   if (index == 0) errno = ENODEV;
   return index;
 }
 
 VB_EXPORT char* if_indextoname(unsigned index, char* name) noexcept {
-  static const auto next_function = next<char*(unsigned, char*)>("if_indextoname");
+  static const auto function = next_function<char*(unsigned, char*)>("if_indextoname");
   const Interfaces* const interfaces = host_interfaces();
-  if (interfaces == nullptr) return next_function(index, name);
+  if (interfaces == nullptr) return function(index, name);
   for (const auto& one : *interfaces) {
     if (one.index == index) return ::strncpy(name, one.name.c_str(), IF_NAMESIZE);
   }
-  const List all = machine();
+  const List all = machine_interfaces();
   if (const char* loopback = loopback_name(all.get(), index)) {
     return ::strncpy(name, loopback, IF_NAMESIZE);
   }

@@ -22,8 +22,8 @@ namespace {
 
 using interfaces::Interface;
 
-// Holds a link-layer address, with room for that of an IPoIB interface, as the C library's own
-// lists do.
+// Holds a link-layer address.  Like the C library's own type, it is large enough for the address of
+// an IPoIB interface.
 struct PacketAddress {
   std::uint16_t sll_family = AF_PACKET;
   std::uint16_t sll_protocol = 0;
@@ -45,7 +45,7 @@ union AnyAddress {
   std::array<std::byte, sizeof(sockaddr_storage)> bytes;
 };
 
-// Holds one entry of a list, and everything that it points to.
+// Holds one entry of a list, and all data that the entry points to.
 struct Entry {
   ::ifaddrs public_part{};
   std::array<char, IF_NAMESIZE> name{};
@@ -209,7 +209,7 @@ struct ::if_nameindex* make_names(const ::ifaddrs* machine, std::span<const Inte
   std::size_t loopbacks = 0;
   visit_loopback(machine, AF_PACKET, [&](const ::ifaddrs&) { ++loopbacks; });
   const std::size_t count = loopbacks + interfaces.size();
-  // The entry after the last one has a null name, as calloc() leaves it.
+  // An entry without a name ends the array.  calloc() makes this entry.
   auto* const names =
       static_cast<struct ::if_nameindex*>(::calloc(count + 1, sizeof(struct ::if_nameindex)));
   if (names == nullptr) return nullptr;

@@ -19,7 +19,7 @@ namespace {
 using interfaces::Interface;
 using Lines = std::vector<std::string>;
 
-// Holds the list of a machine with the interfaces lo and eth0.
+// Makes the list of a machine with the interfaces lo and eth0.
 class Machine {
  public:
   Machine() {
@@ -34,7 +34,7 @@ class Machine {
     add(lo_, IFF_UP | IFF_LOOPBACK, reinterpret_cast<sockaddr*>(&packet_));
     add(eth0_, IFF_UP, reinterpret_cast<sockaddr*>(&other_packet_));
     add(lo_, IFF_UP | IFF_LOOPBACK, reinterpret_cast<sockaddr*>(&ipv4_));
-    add(lo_, IFF_UP | IFF_LOOPBACK, nullptr);  // a tunnel without an address has such an entry
+    add(lo_, IFF_UP | IFF_LOOPBACK, nullptr);  // some tunnels have an entry without an address
   }
   const ::ifaddrs* list() const { return entries_; }
 

@@ -8,22 +8,23 @@
 
 namespace verbena::ipoib {
 
-// Names the reasons why a received frame changed nothing and got no answer.
+// Names the reasons why the interface ignored a received frame: the frame changed no entry and got
+// no answer.
 enum class Ignored : std::uint8_t {
   kMalformed,         // parse_ipoib_frame() refuses the frame
   kOtherProtocol,     // the frame is valid, but not for address resolution
   kNotJoined,         // the interface is not in its broadcast group
-  kOwnFrame,          // our own frame to a group has come back
+  kOwnFrame,          // this interface has sent the frame to a group
   kBadLinkAddress,    // no other interface can have the GID or QPN of the sender
   kForged,            // the sender in the frame is not the sender of the packet
-  kNoLinkAddress,     // the message has no link-layer address, and the packet no GRH
+  kNoLinkAddress,     // the message has no link-layer address, and the packet has no GRH
   kBadIp,             // no host on the link can have the sender's IP address
-  kAddressConflict,   // another host has one of our IP addresses
-  kNotForUs,          // a request for another host
+  kAddressConflict,   // another host has an IP address of this interface
+  kNotForUs,          // the frame requests the address of another host
   kUnknownNeighbour,  // the table has no entry for the sender
-  kNoNews,            // the entry has this address already
-  kNoOverride,        // a new link address, but without the Override flag
-  kTooSoon,           // contradicts an answer that came less than kLockTime before
+  kUnchanged,         // the entry already has this link address
+  kNoOverride,        // the frame has a new link address but no Override flag
+  kWithinLockTime,    // the entry got another link address less than kLockTime ago
   kCount,
 };
 const char* to_string(Ignored reason);
@@ -32,12 +33,12 @@ struct EventCounters {
   std::uint64_t hits = 0;                  // calls of resolve() that returned an address
   std::uint64_t resolved = 0;              // calls of resolve() that got an answer
   std::uint64_t failed = 0;                // calls of resolve() that got no answer
-  std::uint64_t failed_without_group = 0;  // failed outside the broadcast group
+  std::uint64_t failed_without_group = 0;  // failed calls outside the broadcast group
   std::uint64_t requests = 0;  // requests sent for incomplete entries, including repeats
   std::uint64_t probes = 0;    // requests sent for entries with an address
   std::uint64_t lost = 0;      // entries removed because probes got no answer
   std::uint64_t answers = 0;
-  std::uint64_t announcements = 0;  // frames that announce our own addresses
+  std::uint64_t announcements = 0;  // frames that announce the interface's own addresses
   std::uint64_t moved = 0;          // entries whose link address has changed
   std::uint64_t forgotten = 0;      // entries removed by forget() and forget_all()
   std::uint64_t evicted = 0;        // entries removed because of entries_max

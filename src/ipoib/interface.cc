@@ -13,15 +13,15 @@ namespace {
 unsigned common_bits(const Gid& a, const Gid& b) {
   unsigned bits = 0;
   for (std::size_t i = 0; i < a.bytes.size(); ++i) {
-    const auto differ = std::to_integer<std::uint8_t>(a.bytes[i] ^ b.bytes[i]);
-    bits += static_cast<unsigned>(std::countl_zero(differ));
-    if (differ != 0) break;
+    const auto difference = std::to_integer<std::uint8_t>(a.bytes[i] ^ b.bytes[i]);
+    bits += static_cast<unsigned>(std::countl_zero(difference));
+    if (difference != 0) break;
   }
   return bits;
 }
 
 // Returns true for the first and the last IPv4 address of a link, which no host can have.  On links
-// with a prefix of 31 bits, hosts can have them (RFC 3021).
+// with a prefix of 31 or 32 bits, hosts can have these addresses (RFC 3021).
 bool is_ipv4_broadcast(const Gid& ip, unsigned prefix_bits) {
   if (!wire::is_ipv4(ip) || prefix_bits >= 31) return false;
   const std::uint32_t host_bits = ~std::uint32_t{0} >> prefix_bits;
@@ -33,21 +33,21 @@ LinkAddress to_group(const Gid& mgid) { return {.gid = mgid, .qpn = wire::kMulti
 
 }  // namespace
 
-bool names_one_host(const Gid& ip) {
+bool is_host_address(const Gid& ip) {
   return ip != Gid{} && ip != wire::kLoopbackIpv6 && !wire::is_loopback_ipv4(ip) &&
          !wire::is_multicast(ip) && ip != wire::ipv4_gid(0) && ip != wire::ipv4_gid(0xffffffff);
 }
 
 std::optional<Gid> Interface::source_for(const Gid& ip) const {
-  if (!names_one_host(ip)) return std::nullopt;
+  if (!is_host_address(ip)) return std::nullopt;
   std::optional<Gid> best;
   unsigned best_bits = 0;
   for (const OwnAddress& own : addresses) {
-    const bool ipv4 = wire::is_ipv4(own.ip);
-    const unsigned bits = own.prefix_bits + (ipv4 ? 96u : 0u);
-    const bool on_link = ipv4 == wire::is_ipv4(ip) && common_bits(own.ip, ip) >= bits &&
-                         !is_ipv4_broadcast(ip, own.prefix_bits);
-    if (!on_link || (best && bits <= best_bits)) continue;
+    const bool is_ipv4 = wire::is_ipv4(own.ip);
+    const unsigned bits = own.prefix_bits + (is_ipv4 ? 96u : 0u);
+    const bool is_on_link = is_ipv4 == wire::is_ipv4(ip) && common_bits(own.ip, ip) >= bits &&
+                            !is_ipv4_broadcast(ip, own.prefix_bits);
+    if (!is_on_link || (best && bits <= best_bits)) continue;
     best = own.ip;
     best_bits = bits;
   }
@@ -57,8 +57,8 @@ std::optional<Gid> Interface::source_for(const Gid& ip) const {
 std::vector<Gid> Interface::groups() const {
   std::vector<Gid> all{broadcast_group()};
   const auto add = [&](const Gid& group) {
-    const Gid one = mgid(group);
-    if (std::ranges::find(all, one) == all.end()) all.push_back(one);
+    const Gid group_mgid = mgid(group);
+    if (std::ranges::find(all, group_mgid) == all.end()) all.push_back(group_mgid);
   };
   for (const OwnAddress& own : addresses) {
     if (wire::is_ipv4(own.ip)) continue;
@@ -68,7 +68,7 @@ std::vector<Gid> Interface::groups() const {
   return all;
 }
 
-SendFrame request(const Interface& interface, const Gid& ip, const LinkAddress* neighbour) {
+SendFrame make_request(const Interface& interface, const Gid& ip, const LinkAddress* neighbour) {
   const Gid source = *interface.source_for(ip);
   if (wire::is_ipv4(ip)) {
     const wire::IpoibArp arp{.operation = wire::ArpOperation::kRequest,
@@ -87,7 +87,7 @@ SendFrame request(const Interface& interface, const Gid& ip, const LinkAddress* 
           .frame = wire::write_ipoib_frame(message)};
 }
 
-SendFrame announcement(const Interface& interface, const Gid& own) {
+SendFrame make_announcement(const Interface& interface, const Gid& own) {
   if (wire::is_ipv4(own)) {
     const wire::IpoibArp arp{.operation = wire::ArpOperation::kRequest,
                              .sender = interface.wire_address(),

@@ -33,8 +33,8 @@ struct Interface {
   bool owns(const Gid& ip) const {
     return std::ranges::find(addresses, ip, &OwnAddress::ip) != addresses.end();
   }
-  // Returns the interface's address that is on the same link as `ip`.  If there are several,
-  // returns the one with the longest prefix.
+  // Returns the interface's address that is on the same link as `ip`.  If there are several such
+  // addresses, returns the address with the longest prefix.
   std::optional<Gid> source_for(const Gid& ip) const;
 
   Gid broadcast_group() const { return wire::broadcast_mgid(pkey, scope); }
@@ -51,14 +51,14 @@ struct Interface {
   friend bool operator==(const Interface&, const Interface&) = default;
 };
 
-// Returns true if a single host can have this address.
-bool names_one_host(const Gid& ip);
+// Returns true if a host can have this IP address.
+bool is_host_address(const Gid& ip);
 
-// Makes a request for the link address of a host.  The request goes to `neighbour`, or to a group
-// if `neighbour` is null.  REQUIRES: source_for(ip) has a value.
-SendFrame request(const Interface& interface, const Gid& ip, const LinkAddress* neighbour);
+// Makes a frame that requests the link address of a host.  The frame goes to `neighbour`, or to a
+// group if `neighbour` is null.  REQUIRES: source_for(ip) has a value.
+SendFrame make_request(const Interface& interface, const Gid& ip, const LinkAddress* neighbour);
 
-// Makes a frame that tells all neighbours the link address for one IP address of the interface.
-SendFrame announcement(const Interface& interface, const Gid& own);
+// Makes a frame that announces one IP address of the interface to all neighbours.
+SendFrame make_announcement(const Interface& interface, const Gid& own);
 
 }  // namespace verbena::ipoib

@@ -10,8 +10,8 @@
 #include "sim/seeds.h"
 #include "sim/world.h"
 
-// Simulates several interfaces on one link, which loses, repeats and reorders frames.  Interfaces
-// lose their cable, move to other ports, and leave the broadcast group.
+// Simulates several interfaces on one link, which loses, repeats and reorders frames.  Cables are
+// unplugged, and interfaces move to other ports and leave the broadcast group.
 
 namespace verbena::ipoib {
 namespace {
@@ -65,7 +65,7 @@ class Link {
     const std::uint64_t cookie = calls_.size();
     const Gid ip = interface_of(peer + 1).addresses[ipv6 ? 1 : 0].ip;
     note(index, "resolves " + wire::address_text(ip));
-    calls_.push_back({.caller = index, .peer = peer, .ip = ip, .began = world.now()});
+    calls_.push_back({.caller = index, .peer = peer, .ip = ip, .began_at = world.now()});
     const auto answer = members_[index]->station.neighbours.resolve(ip, cookie, world.now());
     if (!answer) {
       ADD_FAILURE() << answer.error().context << text();
@@ -77,10 +77,10 @@ class Link {
   }
   void cancel(std::uint64_t cookie) {
     Call& call = calls_[cookie];
-    if (call.ends != 0) return;
+    if (call.end_count != 0) return;
     note(call.caller, "cancels");
     EXPECT_TRUE(members_[call.caller]->station.neighbours.cancel(call.ip, cookie)) << text();
-    call.ends = 1;
+    call.end_count = 1;
     call.cancelled = true;
     drain(call.caller);
   }
@@ -90,8 +90,8 @@ class Link {
     std::uint32_t caller = 0;
     std::uint32_t peer = 0;
     Gid ip{};
-    Time began{};
-    int ends = 0;
+    Time began_at{};
+    int end_count = 0;
     bool cancelled = false;
     Result<LinkAddress> result = fail(Errc::kBadState, "not ended");
   };
@@ -119,16 +119,16 @@ class Link {
     diagram_.note(world.now(), std::to_string(index + 1) + " " + what);
   }
 
-  // Notes the end of a call.  Checks that the call ends only once, and that its answer was true at
-  // some time.
+  // Records the end of a call.  Checks that the call ends only once, and that its answer was
+  // correct at some time.
   void end(std::uint64_t cookie, const Result<LinkAddress>& result) {
     Call& call = calls_.at(cookie);
-    ++call.ends;
+    ++call.end_count;
     call.result = result;
-    EXPECT_EQ(call.ends, 1) << text();
-    EXPECT_LE(world.now() - call.began, kGroupTimeout + kAnswerTimeout) << text();
-    const bool is_true = !result || members_[call.peer]->past_gids.contains(result->gid);
-    EXPECT_TRUE(is_true) << text();
+    EXPECT_EQ(call.end_count, 1) << text();
+    EXPECT_LE(world.now() - call.began_at, kGroupTimeout + kAnswerTimeout) << text();
+    const bool was_correct = !result || members_[call.peer]->past_gids.contains(result->gid);
+    EXPECT_TRUE(was_correct) << text();
   }
 
   void drain(std::uint32_t index) {
@@ -138,7 +138,7 @@ class Link {
         send(index, *frame);
       } else {
         const auto& event = std::get<Resolved>(*output);
-        note(index, std::string("hears ") + (event.neighbour ? "an answer" : "of a failure"));
+        note(index, std::string("gets ") + (event.neighbour ? "an answer" : "an error"));
         end(event.cookie, event.neighbour);
       }
     }
@@ -167,8 +167,8 @@ class Link {
   }
   void arrive(std::uint32_t to, const SendFrame& frame, const LinkAddress& sender) {
     Member& member = *members_[to];
-    const bool is_here = frame.is_multicast() || address_of(to) == frame.to;
-    if (!member.plugged || !is_here) return;
+    const bool is_for_this_port = frame.is_multicast() || address_of(to) == frame.to;
+    if (!member.plugged || !is_for_this_port) return;
     member.station.neighbours.receive(from_interface(sender, frame.to.gid), sender.qpn, frame.frame,
                                       world.now());
     drain(to);
@@ -188,8 +188,8 @@ class Link {
       answered_ip = advertised->target;
     }
     for (const Call& call : calls_) {
-      const bool waits = call.caller == index && call.ip == answered_ip && call.ends == 0;
-      EXPECT_FALSE(waits) << text();
+      const bool is_waiting = call.caller == index && call.ip == answered_ip && call.end_count == 0;
+      EXPECT_FALSE(is_waiting) << text();
     }
   }
 
@@ -200,63 +200,65 @@ class Link {
   std::uint32_t next_port_ = 0x1000;
 };
 
-std::uint32_t any_station(Random& random) {
+std::uint32_t random_station(Random& random) {
   return static_cast<std::uint32_t>(random.below(kStations));
 }
-Duration within(Duration time, Random& random) {
+Duration random_duration(Duration time, Random& random) {
   return Duration(
       static_cast<std::int64_t>(random.below(static_cast<std::uint64_t>(time.count()))));
 }
 
-TEST(IpoibLinkSim, EveryResolveEndsOnceWithATrueAnswer) {
+TEST(IpoibLinkSim, EachCallOfResolveEndsOnceWithACorrectAnswer) {
   for (const std::uint64_t seed : sim::seeds(300)) {
     SCOPED_TRACE(testing::Message() << "replay with VB_SEED=" << seed);
     Random random(seed ^ 0x1b01b);
     Link link(seed, {.delay_min = 1us, .delay_max = 300ms, .loss = {1, 4}, .duplicate = {1, 4}});
     for (std::uint32_t index = 0; index < kStations; ++index) {
-      link.world.after(within(5s, random), [&link, index] { link.set_joined(index, true); });
+      link.world.after(random_duration(5s, random),
+                       [&link, index] { link.set_joined(index, true); });
     }
     constexpr Duration kFaultTime = 120s;
     for (int i = 0; i < 60; ++i) {
-      link.world.after(within(kFaultTime, random), [&] {
-        const std::uint32_t index = any_station(random);
+      link.world.after(random_duration(kFaultTime, random), [&] {
+        const std::uint32_t index = random_station(random);
         const std::uint64_t cookie =
-            link.resolve(index, any_station(random), random.chance({1, 2}));
+            link.resolve(index, random_station(random), random.chance({1, 2}));
         if (random.chance({1, 8})) {
-          link.world.after(within(3s, random), [&link, cookie] { link.cancel(cookie); });
+          link.world.after(random_duration(3s, random), [&link, cookie] { link.cancel(cookie); });
         }
       });
     }
     for (int i = 0; i < 15; ++i) {
-      link.world.after(within(kFaultTime, random), [&] {
-        const std::uint32_t index = any_station(random);
+      link.world.after(random_duration(kFaultTime, random), [&] {
+        const std::uint32_t index = random_station(random);
         switch (random.below(5)) {
           case 0: return link.move(index);
-          case 1: return link.forget(index, any_station(random));
+          case 1: return link.forget(index, random_station(random));
           case 2: return link.set_joined(index, random.chance({1, 2}));
           default: return link.set_cable(index, random.chance({1, 2}));
         }
       });
     }
     link.run(kFaultTime + kGroupTimeout + kAnswerTimeout);
-    for (const Link::Call& call : link.calls()) ASSERT_EQ(call.ends, 1) << link.text();
+    for (const Link::Call& call : link.calls()) ASSERT_EQ(call.end_count, 1) << link.text();
 
-    // The faults stop.  When all entries are stale, the first use finds out which neighbours have
-    // moved.
+    // The faults stop, and all entries become stale.  In the first round, a stale entry may still
+    // give an old address, but its use starts a probe.  In the last round, all addresses are
+    // correct.
     link.set_faults({.delay_min = 1ms, .delay_max = 1ms});
     for (std::uint32_t index = 0; index < kStations; ++index) {
       link.set_cable(index, true);
       link.set_joined(index, true);
     }
     link.run(kReachableTime);
-    for (const bool is_true : {false, true}) {
+    for (const bool is_last_round : {false, true}) {
       for (std::uint32_t index = 0; index < kStations; ++index) {
         for (std::uint32_t peer = 0; peer < kStations; ++peer) {
           const std::uint64_t cookie = link.resolve(index, peer, peer % 2 == 0);
           link.run(100ms);
           const Link::Call& call = link.calls()[cookie];
-          ASSERT_EQ(call.ends, 1) << link.text();
-          if (is_true) {
+          ASSERT_EQ(call.end_count, 1) << link.text();
+          if (is_last_round) {
             ASSERT_EQ(call.result, link.address_of(peer)) << link.text();
           }
         }
@@ -271,8 +273,9 @@ TEST(IpoibLinkSim, EveryResolveEndsOnceWithATrueAnswer) {
   }
 }
 
-// On a link that loses a tenth of all frames, all three tries fail for one call in 140.
-TEST(IpoibLinkSim, LossyLinkFindsTheLivingNeighbours) {
+// On a link that loses a tenth of all frames, about one call in 140 fails, because all its three
+// tries are lost.
+TEST(IpoibLinkSim, MostCallsSucceedOnALossyLink) {
   int calls = 0;
   int failures = 0;
   for (const std::uint64_t seed : sim::seeds(100)) {
@@ -284,7 +287,7 @@ TEST(IpoibLinkSim, LossyLinkFindsTheLivingNeighbours) {
     }
     link.run(kAnswerTimeout);
     for (const Link::Call& call : link.calls()) {
-      ASSERT_EQ(call.ends, 1) << link.text();
+      ASSERT_EQ(call.end_count, 1) << link.text();
       if (call.result) {
         ASSERT_EQ(call.result, link.address_of(call.peer)) << link.text();
       } else {

@@ -30,7 +30,8 @@ inline Gid port_gid(std::uint32_t number) {
   return gid;
 }
 
-// Returns interface number 1 to 254 of a link: 10.0.0.N and fd00::N.
+// Returns the interface with this number (1 to 254).  Interface N has the addresses 10.0.0.N and
+// fd00::N.
 inline Interface interface_of(std::uint32_t number) {
   return {.pkey = kTestPkey,
           .link_address = {.gid = port_gid(number), .qpn = {0x100 + number}},
@@ -48,7 +49,7 @@ inline link::Address from_interface(const LinkAddress& sender, const Gid& to) {
           .has_grh = true};
 }
 
-// Describes a frame in a few words: "who has 10.0.0.2, for 10.0.0.1 -> group".
+// Describes a frame as text, for example "who has 10.0.0.2, for 10.0.0.1 -> group".
 inline std::string frame_text(const SendFrame& frame) {
   using wire::address_text;
   std::string text;
@@ -70,7 +71,7 @@ inline std::string frame_text(const SendFrame& frame) {
   return text + " -> " + (frame.is_multicast() ? "group" : address_text(frame.to.gid));
 }
 
-// Collects the outputs of one interface.
+// Runs the Neighbours of one interface, and collects its outputs.
 class Station {
  public:
   explicit Station(const Interface& interface, const Config& config = {})
@@ -94,7 +95,7 @@ class Station {
     for (const SendFrame& frame : frames()) all.push_back(frame_text(frame));
     return all;
   }
-  // Returns the result of a call of resolve(), or an error if the call has none or several.
+  // Returns the result of a call of resolve(), or an error if the call has not exactly one result.
   Result<LinkAddress> result(std::uint64_t cookie) {
     if (results[cookie].size() != 1) return fail(Errc::kBadState, "not one result");
     return results[cookie].front();

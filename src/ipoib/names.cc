@@ -18,9 +18,9 @@ constexpr auto kIgnoredNames = std::to_array<CounterName<Ignored>>({
     {Ignored::kAddressConflict, "address conflict"},
     {Ignored::kNotForUs, "not for us"},
     {Ignored::kUnknownNeighbour, "unknown neighbour"},
-    {Ignored::kNoNews, "no news"},
+    {Ignored::kUnchanged, "no news"},
     {Ignored::kNoOverride, "no override"},
-    {Ignored::kTooSoon, "too soon"},
+    {Ignored::kWithinLockTime, "too soon"},
 });
 static_assert(names_all(kIgnoredNames));
 }  // namespace

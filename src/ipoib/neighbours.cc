@@ -7,7 +7,7 @@
 namespace verbena::ipoib {
 namespace {
 
-bool differ_only_in_addresses(const Interface& a, const Interface& b) {
+bool are_equal_except_addresses(const Interface& a, const Interface& b) {
   return a.port == b.port && a.pkey == b.pkey && a.scope == b.scope &&
          a.link_address == b.link_address;
 }
@@ -24,7 +24,7 @@ Neighbours::Neighbours(Interface interface, const Config& config)
 
 Result<std::optional<LinkAddress>> Neighbours::resolve(const Gid& ip, std::uint64_t cookie,
                                                        Time now) {
-  if (!names_one_host(ip)) return fail(Errc::kInvalidArgument, "not the address of one host");
+  if (!is_host_address(ip)) return fail(Errc::kInvalidArgument, "not the address of one host");
   if (interface_.owns(ip)) {
     ++counters_.hits;
     return interface_.link_address;
@@ -36,9 +36,9 @@ Result<std::optional<LinkAddress>> Neighbours::resolve(const Gid& ip, std::uint6
   if (entry != nullptr && !entry->is_incomplete() && now - entry->confirmed_at <= kAgeMax) {
     table_.touch(*entry);
     ++counters_.hits;
-    const std::optional<LinkAddress> known = entry->address();
-    if (joined_ && entry->state(now) == State::kStale) ask(*entry, false, now);
-    return known;
+    const std::optional<LinkAddress> known_address = entry->address();
+    if (is_joined_ && entry->state(now) == State::kStale) send_request(*entry, false, now);
+    return known_address;
   }
   if (waiters_ + outbox_.events() >= config_.waiters_max) {
     ++counters_.waiters_refused;
@@ -58,8 +58,8 @@ Result<std::optional<LinkAddress>> Neighbours::resolve(const Gid& ip, std::uint6
     entry->next_request = kNever;
   }
   ++waiters_;
-  entry->waiters.push_back({.cookie = cookie, .asked_at = now});
-  if (joined_ && entry->tries == 0) ask(*entry, true, now);
+  entry->waiters.push_back({.cookie = cookie, .called_at = now});
+  if (is_joined_ && entry->tries == 0) send_request(*entry, true, now);
   schedule(*entry);
   return std::nullopt;
 }
@@ -80,38 +80,38 @@ bool Neighbours::cancel(const Gid& ip, std::uint64_t cookie) {
 }
 
 std::size_t Neighbours::forget(const Gid& gid) {
-  const std::vector<Gid> gone = table_.addresses_with_gid(gid);
-  for (const Gid& ip : gone) table_.erase(*table_.find(ip));
-  counters_.forgotten += gone.size();
-  return gone.size();
+  const std::vector<Gid> removed_ips = table_.addresses_with_gid(gid);
+  for (const Gid& ip : removed_ips) table_.erase(*table_.find(ip));
+  counters_.forgotten += removed_ips.size();
+  return removed_ips.size();
 }
 
 void Neighbours::forget_all() {
-  std::vector<Gid> gone;
+  std::vector<Gid> removed_ips;
   for (const auto& [ip, entry] : table_.entries()) {
-    if (!entry.is_incomplete()) gone.push_back(ip);
+    if (!entry.is_incomplete()) removed_ips.push_back(ip);
   }
-  for (const Gid& ip : gone) table_.erase(*table_.find(ip));
-  counters_.forgotten += gone.size();
+  for (const Gid& ip : removed_ips) table_.erase(*table_.find(ip));
+  counters_.forgotten += removed_ips.size();
 }
 
 // ---- Interface
 
 void Neighbours::set_interface(Interface interface, Time now) {
-  if (!differ_only_in_addresses(interface, interface_)) {
+  if (!are_equal_except_addresses(interface, interface_)) {
     set_joined(false, now);
     forget_all();
-    announced_ = false;
+    has_announced_ = false;
   }
   const bool has_other_addresses = interface.addresses != interface_.addresses;
   interface_ = std::move(interface);
   if (!has_other_addresses) return;
 
-  std::vector<Gid> gone;
+  std::vector<Gid> removed_ips;
   for (const auto& [ip, entry] : table_.entries()) {
-    if (interface_.owns(ip) || !interface_.source_for(ip)) gone.push_back(ip);
+    if (interface_.owns(ip) || !interface_.source_for(ip)) removed_ips.push_back(ip);
   }
-  for (const Gid& ip : gone) {
+  for (const Gid& ip : removed_ips) {
     Entry& entry = *table_.find(ip);
     const Result<LinkAddress> result =
         interface_.owns(ip)
@@ -120,60 +120,60 @@ void Neighbours::set_interface(Interface interface, Time now) {
     finish(entry, entry.waiters.size(), result);
     table_.erase(entry);
   }
-  announced_ = false;
-  if (joined_) announce();
+  has_announced_ = false;
+  if (is_joined_) announce();
 }
 
 void Neighbours::set_joined(bool joined, Time now) {
-  if (joined == joined_) return;
-  joined_ = joined;
+  if (joined == is_joined_) return;
+  is_joined_ = joined;
   if (joined) joined_at_ = now;
-  if (joined && !announced_) announce();
+  if (joined && !has_announced_) announce();
   for (auto& [ip, entry] : table_.entries()) {
     entry.tries = 0;
     entry.next_request = kNever;
-    if (joined && entry.is_incomplete()) ask(entry, true, now);
+    if (joined && entry.is_incomplete()) send_request(entry, true, now);
     schedule(entry);
   }
 }
 
-// Announces the interface's link address, for neighbours that know an older one.
+// Announces the interface's link address, so that neighbours replace an older link address.
 void Neighbours::announce() {
-  announced_ = true;
+  has_announced_ = true;
   for (const OwnAddress& own : interface_.addresses) {
-    send(announcement(interface_, own.ip), counters_.announcements);
+    send(make_announcement(interface_, own.ip), counters_.announcements);
   }
 }
 
 // ---- Requests and time
 
 // Sends a request, and schedules its repeat.  REQUIRES: the interface is in the broadcast group.
-void Neighbours::ask(Entry& entry, bool by_group, Time now) {
+void Neighbours::send_request(Entry& entry, bool to_group, Time now) {
   ++entry.tries;
   entry.next_request = now + kRequestInterval;
   schedule(entry);
-  send(request(interface_, entry.ip, by_group ? nullptr : &*entry.address()),
+  send(make_request(interface_, entry.ip, to_group ? nullptr : &*entry.address()),
        entry.is_incomplete() ? counters_.requests : counters_.probes);
 }
 
-// Returns the time at which a call of resolve() at `asked_at` fails.  The call waits for
-// kAnswerTimeout in the broadcast group, but joins later than kGroupTimeout after the call do not
-// extend its wait.
-Time Neighbours::waiter_deadline(Time asked_at) const {
-  const Time in_group = asked_at + kGroupTimeout;
-  if (!joined_) return in_group;
-  return std::min(std::max(asked_at, joined_at_), in_group) + kAnswerTimeout;
+// Returns the time at which a call of resolve() at `called_at` fails.  The call may wait
+// kGroupTimeout until the interface joins its broadcast group, and then kAnswerTimeout for an
+// answer.  Later joins do not make the call wait longer.
+Time Neighbours::waiter_deadline(Time called_at) const {
+  const Time group_deadline = called_at + kGroupTimeout;
+  if (!is_joined_) return group_deadline;
+  return std::min(std::max(called_at, joined_at_), group_deadline) + kAnswerTimeout;
 }
 
 void Neighbours::schedule(Entry& entry) {
   Time deadline = entry.next_request;
   if (!entry.waiters.empty()) {
-    deadline = std::min(deadline, waiter_deadline(entry.waiters.front().asked_at));
+    deadline = std::min(deadline, waiter_deadline(entry.waiters.front().called_at));
   }
   table_.set_deadline(entry, deadline);
 }
 
-// Ends this number of the oldest calls with the result.
+// Ends the `waiters` oldest calls with this result.
 void Neighbours::finish(Entry& entry, std::size_t waiters, const Result<LinkAddress>& result) {
   for (; waiters > 0; --waiters) {
     outbox_.report({.cookie = entry.waiters.front().cookie, .ip = entry.ip, .neighbour = result});
@@ -184,10 +184,12 @@ void Neighbours::finish(Entry& entry, std::size_t waiters, const Result<LinkAddr
 }
 
 void Neighbours::fail_expired(Entry& entry, Time now) {
-  const auto waits = [&](const Waiter& waiter) { return waiter_deadline(waiter.asked_at) > now; };
-  const auto first = std::ranges::find_if(entry.waiters, waits);
+  const auto is_waiting = [&](const Waiter& waiter) {
+    return waiter_deadline(waiter.called_at) > now;
+  };
+  const auto first = std::ranges::find_if(entry.waiters, is_waiting);
   const auto expired = static_cast<std::size_t>(first - entry.waiters.begin());
-  if (joined_) {
+  if (is_joined_) {
     return finish(entry, expired,
                   fail(Errc::kAddressNotFound, "no host answers for this address on the subnet",
                        EHOSTUNREACH));
@@ -208,7 +210,7 @@ void Neighbours::on_timer(Time now) {
       ++counters_.lost;
       table_.erase(*entry);
     } else {
-      ask(*entry, true, now);
+      send_request(*entry, true, now);
     }
   }
 }
@@ -220,7 +222,7 @@ void Neighbours::send(SendFrame frame, std::uint64_t& counter) {
 std::vector<Row> Neighbours::rows(Time now) const {
   std::vector<Row> all;
   for (const auto& [ip, entry] : table_.entries()) {
-    const Time since = entry.is_incomplete() ? entry.waiters.front().asked_at : entry.confirmed_at;
+    const Time since = entry.is_incomplete() ? entry.waiters.front().called_at : entry.confirmed_at;
     all.push_back({.ip = ip,
                    .state = entry.state(now),
                    .neighbour = entry.address().value_or(LinkAddress{}),

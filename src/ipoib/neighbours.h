@@ -31,17 +31,17 @@ namespace verbena::ipoib {
 //        |                             '----------- STALE    |
 //        | no answer to kTries                         |     |
 //        '------------------------ PROBE <-------------'     |
-//                                    |   used: asks again    |
+//                                    | use: sends a request  |
 //                                    '-----------------------'
 //
 // Calls of resolve() that wait for the same address are the waiters of its entry, and share its
 // requests.  Each waiter waits for kAnswerTimeout, and requests are repeated as long as a waiter
-// waits.  A stale entry is used while a request confirms it, so callers do not wait.  The first
-// such request goes to the neighbour, but repeats go to the group, because the neighbour may have
-// moved.  Entries without an answer are forgotten.
+// waits.  A stale entry remains in use while a probe (a request) confirms it, so callers do not
+// wait.  The first probe goes to the neighbour, but repeats go to the group, because the neighbour
+// may have moved.  If no probe is answered, the entry is removed.
 //
 // The interface sends nothing before set_joined(), because all frames need the Q_Key of the
-// broadcast group.  Until then requests wait, but not longer than kGroupTimeout.
+// broadcast group.  Before the join, requests wait, but not longer than kGroupTimeout.
 //
 // Only resolve() creates entries.  Messages of other hosts can change entries but not create them,
 // so that nobody can fill the table.  The sender in a frame must be the sender of its packet.
@@ -56,35 +56,37 @@ class Neighbours {
   // ---- Consumer
 
   // Returns the neighbour's link address if it is known.  Otherwise returns nothing, and a Resolved
-  // with this cookie follows.  Addresses of the interface itself are known.  Errors:
-  //  * kInvalidArgument: not the address of one host.
-  //  * kAddressNotFound: not on the link.
-  //  * kNoResources: a limit of Config.
+  // with this cookie follows.  Addresses of the interface itself are always known.
+  // Errors:
+  //  * kInvalidArgument: no host can have this address.
+  //  * kAddressNotFound: the address is not on the link.
+  //  * kNoResources: a limit of Config is reached.
   Result<std::optional<LinkAddress>> resolve(const Gid& ip, std::uint64_t cookie, Time now);
-  // Ends a call of resolve().  Returns false if no such call waits; its Resolved may be in the
-  // queue already.
+  // Ends a call of resolve().  Returns false if no such call waits.  Its Resolved may already be in
+  // the queue of poll().
   bool cancel(const Gid& ip, std::uint64_t cookie);
 
-  // Forgets entries with this GID, because its port has left the subnet.  Returns their number.
+  // Removes the entries with this GID, because its port has left the subnet.  Returns the number of
+  // removed entries.
   std::size_t forget(const Gid& gid);
-  // Forgets all link addresses.  The owner calls this when the port goes down, and when its LID or
-  // the subnet manager changes.  Waiters continue to wait.
+  // Removes all entries with a link address.  The owner calls this when the port goes down, and
+  // when its LID or the subnet manager changes.  Waiters continue to wait.
   void forget_all();
 
   // ---- Interface
 
-  // Changes the interface.  If more than IP addresses change, forgets all link addresses, and the
-  // interface is not in its broadcast group any more.  Waiters continue to wait if their address is
-  // still on the link.
+  // Changes the interface.  If only IP addresses change, entries on the link remain.  Any other
+  // change removes all link addresses, and the interface must join its broadcast group again.
+  // Waiters continue to wait if their address is still on the link.
   void set_interface(Interface interface, Time now);
-  // Reports whether the interface is a member of its broadcast group.  At the first join, the
+  // Sets whether the interface is a member of its broadcast group.  At the first join, the
   // interface announces its addresses.
   void set_joined(bool joined, Time now);
 
   // ---- Wire and time
 
   // Receives the payload of a packet for the interface's queue pair or one of its groups.  `from`
-  // and `source_qpn` are the sender of the packet.
+  // and `source_qpn` name the sender of the packet.
   void receive(const link::Address& from, Qpn source_qpn, std::span<const std::byte> frame,
                Time now);
   void on_timer(Time now);
@@ -93,7 +95,7 @@ class Neighbours {
 
   // ---- Queries
   const Interface& interface() const { return interface_; }
-  bool is_joined() const { return joined_; }
+  bool is_joined() const { return is_joined_; }
   std::size_t size() const { return table_.size(); }
   const Counters& counters() const { return counters_; }
   // Lists the entries in the order of their IP addresses.
@@ -104,7 +106,7 @@ class Neighbours {
   struct Claims {
     Gid ip{};
     LinkAddress link_address{};
-    bool is_answer = false;    // the frame claims to answer a request of ours
+    bool is_answer = false;    // the frame claims to answer a request of this interface
     bool may_override = true;  // the frame may replace a known link address
   };
   struct Packet {
@@ -112,16 +114,16 @@ class Neighbours {
     Qpn source_qpn;
   };
 
-  Time waiter_deadline(Time asked_at) const;
+  Time waiter_deadline(Time called_at) const;
   void schedule(Entry& entry);
-  void ask(Entry& entry, bool by_group, Time now);
+  void send_request(Entry& entry, bool to_group, Time now);
   void announce();
   void finish(Entry& entry, std::size_t waiters, const Result<LinkAddress>& result);
   void fail_expired(Entry& entry, Time now);
   void send(SendFrame frame, std::uint64_t& counter);
 
-  // receive.cc has the functions below.  handle() and learn() return the reason if a frame was
-  // ignored.
+  // receive.cc implements the functions below.  If a frame is ignored, handle(), check_sender(),
+  // learn() and replace_address() return the reason.
   std::optional<Ignored> handle(const Packet& packet, const wire::IpoibArp& arp, Time now);
   std::optional<Ignored> handle(const Packet& packet, const wire::NeighbourSolicitation& message,
                                 Time now);
@@ -129,7 +131,7 @@ class Neighbours {
                                 Time now);
   std::optional<Ignored> check_sender(const Packet& packet, const LinkAddress& claimed) const;
   std::optional<Ignored> learn(const Claims& claims, Time now);
-  std::optional<Ignored> learn_other_address(Entry& entry, const Claims& claims, Time now);
+  std::optional<Ignored> replace_address(Entry& entry, const Claims& claims, Time now);
   void answer(const Packet& packet, const LinkAddress& to, const wire::ResolutionFrame& message);
 
   Interface interface_;
@@ -137,9 +139,9 @@ class Neighbours {
   Table table_;
   Counters counters_;
   Outbox outbox_;
-  std::size_t waiters_ = 0;  // waiters of all entries
-  bool joined_ = false;
-  bool announced_ = false;
+  std::size_t waiters_ = 0;  // the number of waiters of all entries
+  bool is_joined_ = false;
+  bool has_announced_ = false;
   Time joined_at_{};
 };
 

@@ -1,7 +1,7 @@
-// Sends arbitrary frames to an interface with entries in all states.  The input is cut into frames.
-// The three bytes before each frame set its length, which fields are made valid, and what the
-// program does before it.  Frames may be arbitrary bytes, or messages with the addresses of the
-// link.
+// Sends arbitrary frames to an interface with entries in all states.  The input is a sequence of
+// frames.  Three bytes precede each frame: the length of the frame, its options, and a call that
+// the program makes before the frame arrives.  A frame contains arbitrary bytes, or is a valid
+// message with addresses of the link.
 //
 // fuzz: runs 20000
 
@@ -25,7 +25,7 @@ class FuzzedInterface {
  public:
   FuzzedInterface() {
     neighbours_.set_joined(true, now_);
-    for (std::uint32_t i = 2; i <= 4; ++i) ask(i);
+    for (std::uint32_t i = 2; i <= 4; ++i) resolve(i);
     const Interface two = interface_of(2);
     receive(two.link_address, wire::write_ipoib_frame(arp_answer(two, interface_of(1))), 2);
   }
@@ -38,15 +38,15 @@ class FuzzedInterface {
       case 1:
       case 2:
       case 3:
-      case 4: ask(peer); break;
+      case 4: resolve(peer); break;
       case 5: cancel(); break;
       case 6: (void)neighbours_.forget(interface_of(peer).link_address.gid); break;
       case 7: neighbours_.forget_all(); break;
       case 8: neighbours_.set_joined(action % 2 == 0, now_); break;
-      case 9: pass(kReachableTime); break;
-      case 10: pass(kAgeMax); break;
-      case 11: readdress(action); break;
-      default: pass(300ms); break;
+      case 9: advance(kReachableTime); break;
+      case 10: advance(kAgeMax); break;
+      case 11: change_interface(action); break;
+      default: advance(300ms); break;
     }
   }
 
@@ -62,14 +62,14 @@ class FuzzedInterface {
     for (const Row& row : neighbours_.rows(now_)) {
       VB_CHECK((row.state == State::kIncomplete) == (row.waiters != 0));
     }
-    pass(kGroupTimeout + kAnswerTimeout);
+    advance(kGroupTimeout + kAnswerTimeout);
     drain();
     VB_CHECK(waiting_.empty());
     VB_CHECK(neighbours_.deadline() == kNever);
   }
 
  private:
-  void ask(std::uint32_t peer) {
+  void resolve(std::uint32_t peer) {
     const Interface wanted = interface_of(peer);
     const Gid ip = wanted.addresses[cookie_ % 2].ip;
     const auto answer = neighbours_.resolve(ip, ++cookie_, now_);
@@ -82,7 +82,7 @@ class FuzzedInterface {
     VB_CHECK(neighbours_.cancel(first->second, first->first));
     waiting_.erase(first);
   }
-  void readdress(std::uint8_t action) {
+  void change_interface(std::uint8_t action) {
     Interface interface = interface_of(1);
     if (action & 1) interface.link_address.qpn = {0x800u + action};
     if (action & 2) interface.addresses.resize(1);
@@ -90,7 +90,7 @@ class FuzzedInterface {
     neighbours_.set_joined(true, now_);
     drain();
   }
-  void pass(Duration time) {
+  void advance(Duration time) {
     const Time until = now_ + time;
     while (neighbours_.deadline() <= until) {
       now_ = std::max(now_, neighbours_.deadline());
@@ -116,7 +116,7 @@ class FuzzedInterface {
       if (row.state != State::kIncomplete) check(row.neighbour, false);
     }
   }
-  // Checks that the address of an entry or a frame is possible.
+  // Checks that an entry or a frame has a valid address.
   void check(const LinkAddress& address, bool is_group) const {
     VB_CHECK((address.gid.bytes[0] == std::byte{0xff}) == is_group);
     VB_CHECK(address.gid != Gid{} && address.qpn.value > 1 && address.qpn.value <= kMask24);
@@ -129,8 +129,9 @@ class FuzzedInterface {
   std::map<std::uint64_t, Gid> waiting_;
 };
 
-// Makes a valid message about addresses of the link.  One byte selects each address.
-wire::ResolutionFrame message_of(sim::FuzzInput& input) {
+// Makes a valid message with addresses of the link.  Each address is selected by one byte of the
+// input.
+wire::ResolutionFrame take_message(sim::FuzzInput& input) {
   const auto interface = [&] { return interface_of(1 + input.take<std::uint8_t>() % 8); };
   const Interface sender = interface();
   const Interface claimed = interface();
@@ -160,12 +161,12 @@ wire::ResolutionFrame message_of(sim::FuzzInput& input) {
   }
 }
 
-// Returns the sender that an ARP frame names, for a packet that agrees with a forged frame.
+// Returns the sender that an ARP frame names, so that a packet can have the sender of its frame.
 LinkAddress named_sender(std::span<const std::byte> frame, const LinkAddress& default_sender) {
-  constexpr std::size_t kAt = 4 + 8;
-  if (frame.size() < kAt + wire::kSize<wire::IpoibAddress>) return default_sender;
-  const auto address =
-      wire::decode_exact<wire::IpoibAddress>(frame.subspan<kAt, wire::kSize<wire::IpoibAddress>>());
+  constexpr std::size_t kSenderOffset = 4 + 8;  // after the IPoIB and ARP headers
+  if (frame.size() < kSenderOffset + wire::kSize<wire::IpoibAddress>) return default_sender;
+  const auto address = wire::decode_exact<wire::IpoibAddress>(
+      frame.subspan<kSenderOffset, wire::kSize<wire::IpoibAddress>>());
   return {.gid = address.gid, .qpn = address.qpn};
 }
 
@@ -188,7 +189,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       const auto frame = std::as_bytes(input_bytes);
       fuzzed.receive((options & 8) != 0 ? named_sender(frame, sender) : sender, frame, options);
     } else {
-      std::vector<std::byte> frame = wire::write_ipoib_frame(message_of(input));
+      std::vector<std::byte> frame = wire::write_ipoib_frame(take_message(input));
       // Changes one byte, which gives a forged address, a wrong checksum or another message.
       if ((options & 4) != 0)
         frame[input.take<std::uint16_t>() % frame.size()] ^= std::byte{options};

@@ -7,7 +7,7 @@
 
 #include "ipoib/link_test.h"
 
-// Tests an interface that resolves addresses.  The tests play its neighbours.
+// Tests an interface that resolves addresses.  The tests act as its neighbours.
 
 namespace verbena::ipoib {
 namespace {
@@ -22,141 +22,142 @@ const Gid kIpv6 = ip_of("fd00::2");
 
 struct NeighboursTest : ::testing::Test {
   NeighboursTest() {
-    one.neighbours.set_joined(true, now);
-    (void)one.frames();
+    station.neighbours.set_joined(true, now);
+    (void)station.frames();
   }
-  // Asks for an address that is not known yet.
-  void ask(const Gid& ip, std::uint64_t cookie) {
-    const auto answer = one.neighbours.resolve(ip, cookie, now);
+  // Calls resolve() for an address that is not known yet.
+  void start_resolve(const Gid& ip, std::uint64_t cookie) {
+    const auto answer = station.neighbours.resolve(ip, cookie, now);
     ASSERT_TRUE(answer.has_value()) << answer.error().context;
-    EXPECT_FALSE(answer->has_value()) << "the address is known already";
+    EXPECT_FALSE(answer->has_value()) << "the address is already known";
   }
-  std::optional<LinkAddress> known(const Gid& ip) {
-    const auto answer = one.neighbours.resolve(ip, 999, now);
+  // Returns the link address if it is known.
+  std::optional<LinkAddress> known_address(const Gid& ip) {
+    const auto answer = station.neighbours.resolve(ip, 999, now);
     return answer ? *answer : std::nullopt;
   }
-  // Lets time pass, and runs the timers that are due.
-  void pass(Duration time) {
+  // Advances the time, and runs the timers that are due.
+  void advance(Duration time) {
     const Time until = now + time;
-    while (one.neighbours.deadline() <= until) {
-      now = std::max(now, one.neighbours.deadline());
-      one.neighbours.on_timer(now);
+    while (station.neighbours.deadline() <= until) {
+      now = std::max(now, station.neighbours.deadline());
+      station.neighbours.on_timer(now);
     }
     now = until;
   }
-  // Makes the second interface known.
+  // Resolves the IPv4 address of the second interface.
   void learn_two() {
-    ask(kIp2, 100);
-    one.receive(arp_answer(two, self), two.link_address, now);
-    (void)one.frames();
-    ASSERT_EQ(one.result(100), two.link_address);
+    start_resolve(kIp2, 100);
+    station.receive(arp_answer(two, self), two.link_address, now);
+    (void)station.frames();
+    ASSERT_EQ(station.result(100), two.link_address);
   }
-  std::uint64_t ignored(Ignored reason) const { return one.neighbours.counters().of(reason); }
-  State state_of_two() { return one.neighbours.rows(now).at(0).state; }
+  std::uint64_t ignored(Ignored reason) const { return station.neighbours.counters().of(reason); }
+  State state_of_two() { return station.neighbours.rows(now).at(0).state; }
 
   const Interface self = interface_of(1);
   const Interface two = interface_of(2);
   Time now{1h};
-  Station one{self};
+  Station station{self};
 };
 
-TEST_F(NeighboursTest, AsksTheBroadcastGroupForAnIpv4Address) {
-  ask(kIp2, 7);
-  const auto frames = one.frames();
+TEST_F(NeighboursTest, RequestForAnIpv4AddressGoesToTheBroadcastGroup) {
+  start_resolve(kIp2, 7);
+  const auto frames = station.frames();
   ASSERT_EQ(frames.size(), 1u);
   EXPECT_EQ(frame_text(frames[0]), "who has 10.0.0.2, for 10.0.0.1 -> group");
   EXPECT_EQ(frames[0].to.gid, wire::broadcast_mgid(kTestPkey));
   EXPECT_FALSE(frames[0].way_back.has_value());
 
   now += 1ms;
-  one.receive(arp_answer(two, self), two.link_address, now);
-  EXPECT_THAT(one.texts(), IsEmpty());
-  EXPECT_EQ(one.result(7), two.link_address);
-  EXPECT_EQ(known(kIp2), two.link_address);
-  EXPECT_EQ(one.neighbours.deadline(), kNever);
+  station.receive(arp_answer(two, self), two.link_address, now);
+  EXPECT_THAT(station.texts(), IsEmpty());
+  EXPECT_EQ(station.result(7), two.link_address);
+  EXPECT_EQ(known_address(kIp2), two.link_address);
+  EXPECT_EQ(station.neighbours.deadline(), kNever);
 }
 
-TEST_F(NeighboursTest, AsksTheSolicitedNodeGroupForAnIpv6Address) {
-  ask(kIpv6, 7);
-  const auto frames = one.frames();
+TEST_F(NeighboursTest, RequestForAnIpv6AddressGoesToTheSolicitedNodeGroup) {
+  start_resolve(kIpv6, 7);
+  const auto frames = station.frames();
   ASSERT_EQ(frames.size(), 1u);
   EXPECT_EQ(frame_text(frames[0]), "who has fd00::2, for fd00::1 -> group");
   EXPECT_EQ(frames[0].to.gid, ip_of("ff12:601b:8001::1:ff00:2"));
-  one.receive(wire::NeighbourAdvertisement{.source = kIpv6,
-                                           .destination = self.addresses[1].ip,
-                                           .target = kIpv6,
-                                           .solicited = true,
-                                           .override_cache = true,
-                                           .target_link_address = two.wire_address()},
-              two.link_address, now);
-  (void)one.frames();
-  EXPECT_EQ(one.result(7), two.link_address);
+  station.receive(wire::NeighbourAdvertisement{.source = kIpv6,
+                                               .destination = self.addresses[1].ip,
+                                               .target = kIpv6,
+                                               .solicited = true,
+                                               .override_cache = true,
+                                               .target_link_address = two.wire_address()},
+                  two.link_address, now);
+  (void)station.frames();
+  EXPECT_EQ(station.result(7), two.link_address);
   EXPECT_EQ(state_of_two(), State::kReachable);
 }
 
 TEST_F(NeighboursTest, AllWaitersShareTheRequests) {
-  for (std::uint64_t cookie = 0; cookie < 10; ++cookie) ask(kIp2, cookie);
-  EXPECT_EQ(one.frames().size(), 1u);
-  one.receive(arp_answer(two, self), two.link_address, now);
-  EXPECT_EQ(one.frames().size(), 0u);
+  for (std::uint64_t cookie = 0; cookie < 10; ++cookie) start_resolve(kIp2, cookie);
+  EXPECT_EQ(station.frames().size(), 1u);
+  station.receive(arp_answer(two, self), two.link_address, now);
+  EXPECT_EQ(station.frames().size(), 0u);
   for (std::uint64_t cookie = 0; cookie < 10; ++cookie) {
-    EXPECT_EQ(one.result(cookie), two.link_address) << cookie;
+    EXPECT_EQ(station.result(cookie), two.link_address) << cookie;
   }
 }
 
-TEST_F(NeighboursTest, AsksThreeTimesAndForgetsTheAddress) {
-  ask(kIp2, 7);
-  EXPECT_EQ(one.frames().size(), 1u);
-  pass(999ms);
-  EXPECT_EQ(one.frames().size(), 0u);
-  pass(1ms);
-  EXPECT_EQ(one.frames().size(), 1u);
-  pass(1s);
-  EXPECT_EQ(one.frames().size(), 1u);
-  pass(999ms);
-  EXPECT_EQ(one.frames().size(), 0u);
-  EXPECT_FALSE(one.has_ended(7));
-  pass(1ms);
-  EXPECT_EQ(one.frames().size(), 0u);
-  ASSERT_TRUE(one.has_ended(7));
-  EXPECT_EQ(one.result(7).error().code, Errc::kAddressNotFound);
-  EXPECT_EQ(one.neighbours.size(), 0u);
-  EXPECT_EQ(one.neighbours.deadline(), kNever);
+TEST_F(NeighboursTest, EntryIsRemovedAfterThreeRequestsWithoutAnswer) {
+  start_resolve(kIp2, 7);
+  EXPECT_EQ(station.frames().size(), 1u);
+  advance(999ms);
+  EXPECT_EQ(station.frames().size(), 0u);
+  advance(1ms);
+  EXPECT_EQ(station.frames().size(), 1u);
+  advance(1s);
+  EXPECT_EQ(station.frames().size(), 1u);
+  advance(999ms);
+  EXPECT_EQ(station.frames().size(), 0u);
+  EXPECT_FALSE(station.has_ended(7));
+  advance(1ms);
+  EXPECT_EQ(station.frames().size(), 0u);
+  ASSERT_TRUE(station.has_ended(7));
+  EXPECT_EQ(station.result(7).error().code, Errc::kAddressNotFound);
+  EXPECT_EQ(station.neighbours.size(), 0u);
+  EXPECT_EQ(station.neighbours.deadline(), kNever);
 }
 
-TEST_F(NeighboursTest, LateCallAlsoHasThreeTries) {
-  ask(kIp2, 1);
-  pass(2900ms);
-  ask(kIp2, 2);
-  pass(100ms);
-  (void)one.frames();
-  EXPECT_TRUE(one.has_ended(1));
-  pass(2899ms);
-  EXPECT_EQ(one.frames().size(), 2u) << "requests at 4 s and 5 s";
-  EXPECT_FALSE(one.has_ended(2));
-  pass(1ms);
-  (void)one.frames();
-  EXPECT_TRUE(one.has_ended(2));
-  EXPECT_EQ(one.neighbours.counters().requests, 6u);
+TEST_F(NeighboursTest, LateCallForTheSameAddressAlsoHasThreeTries) {
+  start_resolve(kIp2, 1);
+  advance(2900ms);
+  start_resolve(kIp2, 2);
+  advance(100ms);
+  (void)station.frames();
+  EXPECT_TRUE(station.has_ended(1));
+  advance(2899ms);
+  EXPECT_EQ(station.frames().size(), 2u) << "requests at 4 s and 5 s";
+  EXPECT_FALSE(station.has_ended(2));
+  advance(1ms);
+  (void)station.frames();
+  EXPECT_TRUE(station.has_ended(2));
+  EXPECT_EQ(station.neighbours.counters().requests, 6u);
 }
 
 TEST_F(NeighboursTest, CancelledCallGetsNoEvent) {
-  ask(kIp2, 1);
-  ask(kIp2, 2);
-  EXPECT_TRUE(one.neighbours.cancel(kIp2, 1));
-  EXPECT_FALSE(one.neighbours.cancel(kIp2, 1));
-  EXPECT_FALSE(one.neighbours.cancel(kIp3, 2));
-  EXPECT_TRUE(one.neighbours.cancel(kIp2, 2));
-  EXPECT_EQ(one.neighbours.size(), 0u);
-  EXPECT_EQ(one.neighbours.deadline(), kNever);
-  pass(10s);
-  (void)one.frames();
-  EXPECT_THAT(one.results, IsEmpty());
+  start_resolve(kIp2, 1);
+  start_resolve(kIp2, 2);
+  EXPECT_TRUE(station.neighbours.cancel(kIp2, 1));
+  EXPECT_FALSE(station.neighbours.cancel(kIp2, 1));
+  EXPECT_FALSE(station.neighbours.cancel(kIp3, 2));
+  EXPECT_TRUE(station.neighbours.cancel(kIp2, 2));
+  EXPECT_EQ(station.neighbours.size(), 0u);
+  EXPECT_EQ(station.neighbours.deadline(), kNever);
+  advance(10s);
+  (void)station.frames();
+  EXPECT_THAT(station.results, IsEmpty());
 }
 
 TEST_F(NeighboursTest, RefusesAddressesThatNoHostOnTheLinkCanHave) {
   const auto error_for = [&](const char* text) {
-    const auto answer = one.neighbours.resolve(ip_of(text), 1, now);
+    const auto answer = station.neighbours.resolve(ip_of(text), 1, now);
     return answer ? Errc::kBadState : answer.error().code;
   };
   for (const char* text :
@@ -166,77 +167,77 @@ TEST_F(NeighboursTest, RefusesAddressesThatNoHostOnTheLinkCanHave) {
   for (const char* text : {"10.0.1.1", "10.0.0.0", "10.0.0.255", "fd00:0:0:1::2", "fe80::2"}) {
     EXPECT_EQ(error_for(text), Errc::kAddressNotFound) << text;
   }
-  EXPECT_EQ(one.neighbours.size(), 0u);
+  EXPECT_EQ(station.neighbours.size(), 0u);
 }
 
 TEST_F(NeighboursTest, OwnAddressesNeedNoRequest) {
-  EXPECT_EQ(known(ip_of("10.0.0.1")), self.link_address);
-  EXPECT_EQ(known(ip_of("fd00::1")), self.link_address);
-  EXPECT_THAT(one.texts(), IsEmpty());
+  EXPECT_EQ(known_address(ip_of("10.0.0.1")), self.link_address);
+  EXPECT_EQ(known_address(ip_of("fd00::1")), self.link_address);
+  EXPECT_THAT(station.texts(), IsEmpty());
 }
 
 // ---- Age
 
 TEST_F(NeighboursTest, StaleEntryIsUsedWhileARequestConfirmsIt) {
   learn_two();
-  pass(kReachableTime - 1ms);
-  EXPECT_EQ(known(kIp2), two.link_address);
-  EXPECT_THAT(one.texts(), IsEmpty());
-  pass(1ms);
+  advance(kReachableTime - 1ms);
+  EXPECT_EQ(known_address(kIp2), two.link_address);
+  EXPECT_THAT(station.texts(), IsEmpty());
+  advance(1ms);
   EXPECT_EQ(state_of_two(), State::kStale);
-  EXPECT_EQ(known(kIp2), two.link_address);
+  EXPECT_EQ(known_address(kIp2), two.link_address);
   EXPECT_EQ(state_of_two(), State::kProbe);
-  const auto frames = one.frames();
+  const auto frames = station.frames();
   ASSERT_EQ(frames.size(), 1u);
   EXPECT_EQ(frames[0].to, two.link_address) << "the first request goes only to the neighbour";
-  EXPECT_EQ(known(kIp2), two.link_address);
-  EXPECT_THAT(one.texts(), IsEmpty()) << "a request is pending already";
+  EXPECT_EQ(known_address(kIp2), two.link_address);
+  EXPECT_THAT(station.texts(), IsEmpty()) << "a request is already pending";
 
-  one.receive(arp_answer(two, self), two.link_address, now);
+  station.receive(arp_answer(two, self), two.link_address, now);
   EXPECT_EQ(state_of_two(), State::kReachable);
-  EXPECT_EQ(one.neighbours.deadline(), kNever);
+  EXPECT_EQ(station.neighbours.deadline(), kNever);
 }
 
 TEST_F(NeighboursTest, NeighbourThatHasMovedIsFoundByRequestsToTheGroup) {
   learn_two();
-  pass(kReachableTime);
-  EXPECT_EQ(known(kIp2), two.link_address);
-  pass(1s);
-  EXPECT_THAT(one.texts(), ElementsAre("who has 10.0.0.2, for 10.0.0.1 -> fe80::2:c903:0:2",
-                                       "who has 10.0.0.2, for 10.0.0.1 -> group"));
+  advance(kReachableTime);
+  EXPECT_EQ(known_address(kIp2), two.link_address);
+  advance(1s);
+  EXPECT_THAT(station.texts(), ElementsAre("who has 10.0.0.2, for 10.0.0.1 -> fe80::2:c903:0:2",
+                                           "who has 10.0.0.2, for 10.0.0.1 -> group"));
   Interface moved = two;
   moved.link_address = {.gid = port_gid(77), .qpn = {0x300}};
-  one.receive(arp_answer(moved, self), moved.link_address, now);
-  EXPECT_EQ(known(kIp2), moved.link_address);
+  station.receive(arp_answer(moved, self), moved.link_address, now);
+  EXPECT_EQ(known_address(kIp2), moved.link_address);
   EXPECT_EQ(state_of_two(), State::kReachable);
-  EXPECT_EQ(one.neighbours.counters().moved, 1u);
+  EXPECT_EQ(station.neighbours.counters().moved, 1u);
 }
 
-TEST_F(NeighboursTest, SilentNeighbourIsForgotten) {
+TEST_F(NeighboursTest, NeighbourThatDoesNotAnswerIsRemoved) {
   learn_two();
-  pass(kReachableTime);
-  EXPECT_EQ(known(kIp2), two.link_address);
-  pass(kAnswerTimeout - 1ms);
-  EXPECT_EQ(known(kIp2), two.link_address);
-  pass(1ms);
-  EXPECT_EQ(one.frames().size(), 3u);
-  EXPECT_EQ(one.neighbours.size(), 0u);
-  EXPECT_EQ(one.neighbours.counters().lost, 1u);
+  advance(kReachableTime);
+  EXPECT_EQ(known_address(kIp2), two.link_address);
+  advance(kAnswerTimeout - 1ms);
+  EXPECT_EQ(known_address(kIp2), two.link_address);
+  advance(1ms);
+  EXPECT_EQ(station.frames().size(), 3u);
+  EXPECT_EQ(station.neighbours.size(), 0u);
+  EXPECT_EQ(station.neighbours.counters().lost, 1u);
 }
 
 TEST_F(NeighboursTest, EntryOlderThanAgeMaxIsNotUsed) {
   learn_two();
-  pass(kAgeMax);
-  EXPECT_EQ(known(kIp2), two.link_address);
-  pass(1ns);
-  one.neighbours.on_timer(now);
-  ask(kIp2, 5);
+  advance(kAgeMax);
+  EXPECT_EQ(known_address(kIp2), two.link_address);
+  advance(1ns);
+  station.neighbours.on_timer(now);
+  start_resolve(kIp2, 5);
   EXPECT_EQ(state_of_two(), State::kIncomplete);
-  (void)one.frames();
-  EXPECT_FALSE(one.has_ended(5));
-  one.receive(arp_answer(two, self), two.link_address, now);
-  (void)one.frames();
-  EXPECT_EQ(one.result(5), two.link_address);
+  (void)station.frames();
+  EXPECT_FALSE(station.has_ended(5));
+  station.receive(arp_answer(two, self), two.link_address, now);
+  (void)station.frames();
+  EXPECT_EQ(station.result(5), two.link_address);
 }
 
 // ---- Limits
@@ -312,14 +313,14 @@ TEST_F(NeighboursTest, RequestsWaitForTheBroadcastGroup) {
   now += kAnswerTimeout - 1ms;
   other.neighbours.on_timer(now);
   (void)other.frames();
-  EXPECT_FALSE(other.has_ended(1)) << "the time for an answer begins at the join";
+  EXPECT_FALSE(other.has_ended(1)) << "kAnswerTimeout begins at the join";
   now += 1ms;
   other.neighbours.on_timer(now);
   (void)other.frames();
   EXPECT_EQ(other.result(1).error().code, Errc::kAddressNotFound);
 }
 
-TEST_F(NeighboursTest, MissingGroupHasItsOwnError) {
+TEST_F(NeighboursTest, CallsOutsideTheBroadcastGroupTimeOut) {
   Station other(self);
   ASSERT_TRUE(other.neighbours.resolve(kIp2, 1, now).has_value());
   other.neighbours.on_timer(now + kGroupTimeout - 1ns);
@@ -336,48 +337,48 @@ TEST_F(NeighboursTest, MissingGroupHasItsOwnError) {
 }
 
 TEST_F(NeighboursTest, WaitersDoNotWaitForEverIfTheInterfaceKeepsLeavingTheGroup) {
-  const auto wait_with = [&](std::uint64_t cookie, auto&& disturb) {
-    ask(kIp2, cookie);
+  const auto resolve_while = [&](std::uint64_t cookie, auto&& disturb) {
+    start_resolve(kIp2, cookie);
     const Time call_time = now;
-    for (int i = 0; i < 100 && !one.has_ended(cookie); ++i) {
-      pass(1s);
+    for (int i = 0; i < 100 && !station.has_ended(cookie); ++i) {
+      advance(1s);
       disturb(i);
-      (void)one.frames();
+      (void)station.frames();
     }
-    EXPECT_TRUE(one.has_ended(cookie));
+    EXPECT_TRUE(station.has_ended(cookie));
     EXPECT_LE(now - call_time, kGroupTimeout + kAnswerTimeout);
   };
-  wait_with(1, [&](int i) { one.neighbours.set_joined(i % 2 != 0, now); });
-  wait_with(2, [&](int) {
-    one.neighbours.set_joined(false, now);
-    one.neighbours.set_joined(true, now);
+  resolve_while(1, [&](int i) { station.neighbours.set_joined(i % 2 != 0, now); });
+  resolve_while(2, [&](int) {
+    station.neighbours.set_joined(false, now);
+    station.neighbours.set_joined(true, now);
   });
 }
 
 TEST_F(NeighboursTest, StaleEntryIsUsedWithoutARequestOutsideTheGroup) {
   learn_two();
-  pass(kReachableTime);
-  EXPECT_EQ(known(kIp2), two.link_address);  // sends a request
-  (void)one.frames();
-  one.neighbours.set_joined(false, now);
+  advance(kReachableTime);
+  EXPECT_EQ(known_address(kIp2), two.link_address);  // sends a request
+  (void)station.frames();
+  station.neighbours.set_joined(false, now);
   EXPECT_EQ(state_of_two(), State::kStale);
-  EXPECT_EQ(known(kIp2), two.link_address);
-  pass(10s);
-  EXPECT_THAT(one.texts(), IsEmpty());
-  one.receive(arp_answer(two, self), two.link_address, now);
+  EXPECT_EQ(known_address(kIp2), two.link_address);
+  advance(10s);
+  EXPECT_THAT(station.texts(), IsEmpty());
+  station.receive(arp_answer(two, self), two.link_address, now);
   EXPECT_EQ(ignored(Ignored::kNotJoined), 1u);
 }
 
 TEST_F(NeighboursTest, AnnouncesItsAddressesOnlyOnce) {
-  one.neighbours.set_joined(false, now);
-  one.neighbours.set_joined(true, now);
-  EXPECT_THAT(one.texts(), IsEmpty()) << "a second join announces nothing";
+  station.neighbours.set_joined(false, now);
+  station.neighbours.set_joined(true, now);
+  EXPECT_THAT(station.texts(), IsEmpty()) << "a second join announces nothing";
   Interface changed = self;
   changed.link_address.qpn = {0x500};
-  one.neighbours.set_interface(changed, now);
-  EXPECT_FALSE(one.neighbours.is_joined());
-  one.neighbours.set_joined(true, now);
-  EXPECT_EQ(one.frames().size(), 2u);
+  station.neighbours.set_interface(changed, now);
+  EXPECT_FALSE(station.neighbours.is_joined());
+  station.neighbours.set_joined(true, now);
+  EXPECT_EQ(station.frames().size(), 2u);
 }
 
 TEST_F(NeighboursTest, GroupsDependOnTheAddresses) {
@@ -392,58 +393,58 @@ TEST_F(NeighboursTest, GroupsDependOnTheAddresses) {
 
 // ---- Changes
 
-TEST_F(NeighboursTest, ForgetsTheEntriesOfAGid) {
+TEST_F(NeighboursTest, ForgetRemovesTheEntriesOfAGid) {
   learn_two();
-  ask(kIp3, 1);
+  start_resolve(kIp3, 1);
   const Interface three = interface_of(3);
-  one.receive(arp_answer(three, self), three.link_address, now);
-  ask(kIpv6, 2);
-  EXPECT_EQ(one.neighbours.forget(two.link_address.gid), 1u);
-  EXPECT_EQ(one.neighbours.forget(two.link_address.gid), 0u);
-  EXPECT_EQ(known(kIp3), three.link_address);
-  EXPECT_EQ(one.neighbours.size(), 2u);
-  EXPECT_EQ(one.neighbours.counters().forgotten, 1u);
+  station.receive(arp_answer(three, self), three.link_address, now);
+  start_resolve(kIpv6, 2);
+  EXPECT_EQ(station.neighbours.forget(two.link_address.gid), 1u);
+  EXPECT_EQ(station.neighbours.forget(two.link_address.gid), 0u);
+  EXPECT_EQ(known_address(kIp3), three.link_address);
+  EXPECT_EQ(station.neighbours.size(), 2u);
+  EXPECT_EQ(station.neighbours.counters().forgotten, 1u);
 }
 
-TEST_F(NeighboursTest, ForgettingAllKeepsWaiters) {
+TEST_F(NeighboursTest, ForgetAllKeepsEntriesWithWaiters) {
   learn_two();
-  ask(kIp3, 1);
-  one.neighbours.forget_all();
-  EXPECT_EQ(one.neighbours.size(), 1u);
-  (void)one.frames();
-  EXPECT_FALSE(one.has_ended(1));
+  start_resolve(kIp3, 1);
+  station.neighbours.forget_all();
+  EXPECT_EQ(station.neighbours.size(), 1u);
+  (void)station.frames();
+  EXPECT_FALSE(station.has_ended(1));
   const Interface three = interface_of(3);
-  one.receive(arp_answer(three, self), three.link_address, now);
-  (void)one.frames();
-  EXPECT_EQ(one.result(1), three.link_address);
+  station.receive(arp_answer(three, self), three.link_address, now);
+  (void)station.frames();
+  EXPECT_EQ(station.result(1), three.link_address);
 }
 
-TEST_F(NeighboursTest, NewLinkAddressForgetsEntriesAndAsksAgain) {
+TEST_F(NeighboursTest, NewLinkAddressRemovesEntriesAndRepeatsRequests) {
   learn_two();
-  ask(kIp3, 1);
-  (void)one.frames();
+  start_resolve(kIp3, 1);
+  (void)station.frames();
   Interface changed = self;
   changed.link_address.gid = port_gid(200);
-  one.neighbours.set_interface(changed, now);
-  EXPECT_EQ(one.neighbours.size(), 1u);
-  one.neighbours.set_joined(true, now);
-  EXPECT_THAT(one.texts(), testing::Contains("who has 10.0.0.3, for 10.0.0.1 -> group"));
+  station.neighbours.set_interface(changed, now);
+  EXPECT_EQ(station.neighbours.size(), 1u);
+  station.neighbours.set_joined(true, now);
+  EXPECT_THAT(station.texts(), testing::Contains("who has 10.0.0.3, for 10.0.0.1 -> group"));
 }
 
 TEST_F(NeighboursTest, WaitersEndWhenTheirAddressIsNoLongerOnTheLink) {
   learn_two();
-  ask(kIp3, 1);
-  ask(ip_of("fd00::3"), 2);
-  ask(ip_of("10.0.0.9"), 3);
+  start_resolve(kIp3, 1);
+  start_resolve(ip_of("fd00::3"), 2);
+  start_resolve(ip_of("10.0.0.9"), 3);
   Interface changed = self;
   changed.addresses = {{.ip = ip_of("10.0.0.9"), .prefix_bits = 29}};
-  one.neighbours.set_interface(changed, now);
-  (void)one.frames();
-  EXPECT_EQ(one.result(1).error().code, Errc::kAddressNotFound);
-  EXPECT_EQ(one.result(2).error().code, Errc::kAddressNotFound);
-  EXPECT_EQ(one.result(3), self.link_address) << "the address is the interface's own now";
-  EXPECT_EQ(one.neighbours.size(), 0u);
-  EXPECT_TRUE(one.neighbours.is_joined());
+  station.neighbours.set_interface(changed, now);
+  (void)station.frames();
+  EXPECT_EQ(station.result(1).error().code, Errc::kAddressNotFound);
+  EXPECT_EQ(station.result(2).error().code, Errc::kAddressNotFound);
+  EXPECT_EQ(station.result(3), self.link_address) << "the address is the interface's own now";
+  EXPECT_EQ(station.neighbours.size(), 0u);
+  EXPECT_TRUE(station.neighbours.is_joined());
 }
 
 TEST_F(NeighboursTest, SourceIsTheAddressWithTheLongestPrefix) {
@@ -462,11 +463,11 @@ TEST_F(NeighboursTest, SourceIsTheAddressWithTheLongestPrefix) {
 
 TEST_F(NeighboursTest, RowsShowEntriesAndTheirWaiters) {
   learn_two();
-  pass(12s);
-  ask(kIp3, 1);
-  ask(kIp3, 2);
-  pass(1500ms);
-  const auto rows = one.neighbours.rows(now);
+  advance(12s);
+  start_resolve(kIp3, 1);
+  start_resolve(kIp3, 2);
+  advance(1500ms);
+  const auto rows = station.neighbours.rows(now);
   ASSERT_EQ(rows.size(), 2u);
   EXPECT_EQ(rows[0], (Row{.ip = ip_of("10.0.0.2"),
                           .state = State::kReachable,

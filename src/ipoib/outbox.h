@@ -13,8 +13,9 @@ namespace verbena::ipoib {
 
 // Queues the outputs that Neighbours::poll() returns.
 //
-// Invariants: there are at most `frames_max` frames.  Further frames are dropped, as a network
-// might drop them.  The sum of events here and of waiters is at most Config::waiters_max.
+// Invariants:
+//  * The queue has at most `frames_max` frames.  Further frames are dropped, as a network may do.
+//  * The number of events in the queue plus the number of waiters is at most Config::waiters_max.
 class Outbox {
  public:
   explicit Outbox(std::uint32_t frames_max) : frames_max_(frames_max) {}
@@ -35,7 +36,7 @@ class Outbox {
     if (std::holds_alternative<SendFrame>(*first)) --frames_;
     return first;
   }
-  // Returns the number of queued Resolved.
+  // Returns the number of Resolved events in the queue.
   std::size_t events() const { return outputs_.size() - frames_; }
 
  private:

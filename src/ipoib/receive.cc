@@ -19,14 +19,14 @@ void Neighbours::receive(const link::Address& from, Qpn source_qpn,
                          std::span<const std::byte> frame, Time now) {
   const auto message = wire::parse_ipoib_frame(frame);
   if (!message) {
-    const bool other = wire::drop_reason(message.error()) == wire::Drop::kNotResolution;
-    ++counters_.of(other ? Ignored::kOtherProtocol : Ignored::kMalformed);
+    const bool is_other_protocol = wire::drop_reason(message.error()) == wire::Drop::kNotResolution;
+    ++counters_.of(is_other_protocol ? Ignored::kOtherProtocol : Ignored::kMalformed);
     return;
   }
   const Packet packet{.from = from, .source_qpn = source_qpn};
   const std::optional<Ignored> ignored =
-      !joined_ ? Ignored::kNotJoined
-               : std::visit([&](const auto& one) { return handle(packet, one, now); }, *message);
+      !is_joined_ ? Ignored::kNotJoined
+                  : std::visit([&](const auto& one) { return handle(packet, one, now); }, *message);
   if (ignored) ++counters_.of(*ignored);
 }
 
@@ -37,7 +37,7 @@ std::optional<Ignored> Neighbours::handle(const Packet& packet, const wire::Ipoi
   const Gid target = wire::ipv4_gid(arp.target_ip);
   const bool is_reply = arp.operation == wire::ArpOperation::kReply;
   std::optional<Ignored> ignored = Ignored::kNotForUs;
-  if (arp.sender_ip != 0) {  // 0: the sender tests whether an address is free (RFC 5227)
+  if (arp.sender_ip != 0) {  // if 0, the sender tests whether an address is free (RFC 5227)
     ignored = learn({.ip = wire::ipv4_gid(arp.sender_ip),
                      .link_address = sender,
                      .is_answer = is_reply && interface_.owns(target) &&
@@ -58,7 +58,8 @@ std::optional<Ignored> Neighbours::handle(const Packet& packet, const wire::Ipoi
 
 std::optional<Ignored> Neighbours::handle(const Packet& packet,
                                           const wire::NeighbourSolicitation& message, Time now) {
-  const bool is_test = message.source == Gid{};  // tests whether an address is free (RFC 4862)
+  // A solicitation without a source tests whether an address is free (RFC 4862).
+  const bool is_address_probe = message.source == Gid{};
   LinkAddress sender{.gid = packet.from.source, .qpn = packet.source_qpn};
   if (message.source_link_address) {
     sender = link_address_of(*message.source_link_address);
@@ -67,20 +68,21 @@ std::optional<Ignored> Neighbours::handle(const Packet& packet,
   }
   if (const auto reason = check_sender(packet, sender)) return reason;
   std::optional<Ignored> ignored = Ignored::kNotForUs;
-  if (!is_test) {
+  if (!is_address_probe) {
     ignored = learn({.ip = message.source, .link_address = sender}, now);
     if (ignored == Ignored::kBadIp || ignored == Ignored::kAddressConflict) return ignored;
   }
   if (!interface_.owns(message.target))
     return ignored == std::nullopt ? ignored : Ignored::kNotForUs;
   const LinkAddress group{.gid = interface_.mgid(wire::kAllNodes), .qpn = wire::kMulticastQpn};
-  answer(packet, is_test ? group : sender,
-         wire::NeighbourAdvertisement{.source = message.target,
-                                      .destination = is_test ? wire::kAllNodes : message.source,
-                                      .target = message.target,
-                                      .solicited = !is_test,
-                                      .override_cache = true,
-                                      .target_link_address = interface_.wire_address()});
+  answer(packet, is_address_probe ? group : sender,
+         wire::NeighbourAdvertisement{
+             .source = message.target,
+             .destination = is_address_probe ? wire::kAllNodes : message.source,
+             .target = message.target,
+             .solicited = !is_address_probe,
+             .override_cache = true,
+             .target_link_address = interface_.wire_address()});
   return std::nullopt;
 }
 
@@ -125,12 +127,12 @@ std::optional<Ignored> Neighbours::learn(const Claims& claims, Time now) {
 
   const bool confirms = claims.is_answer && entry->tries != 0;
   if (!entry->is_incomplete() && entry->address() != claims.link_address) {
-    if (const auto ignored = learn_other_address(*entry, claims, now)) return ignored;
+    if (const auto ignored = replace_address(*entry, claims, now)) return ignored;
   } else if (entry->is_incomplete()) {
     table_.set_address(*entry, claims.link_address);
     entry->changed_at = entry->reachable_until = now;
   } else if (!confirms) {
-    return Ignored::kNoNews;
+    return Ignored::kUnchanged;
   }
   entry->confirmed_at = now;
   if (confirms) entry->reachable_until = now + kReachableTime;
@@ -141,13 +143,12 @@ std::optional<Ignored> Neighbours::learn(const Claims& claims, Time now) {
   return std::nullopt;
 }
 
-std::optional<Ignored> Neighbours::learn_other_address(Entry& entry, const Claims& claims,
-                                                       Time now) {
+std::optional<Ignored> Neighbours::replace_address(Entry& entry, const Claims& claims, Time now) {
   if (!claims.may_override) {
     entry.reachable_until = std::min(entry.reachable_until, now);
     return Ignored::kNoOverride;
   }
-  if (now - entry.changed_at < kLockTime) return Ignored::kTooSoon;
+  if (now - entry.changed_at < kLockTime) return Ignored::kWithinLockTime;
   table_.set_address(entry, claims.link_address);
   entry.changed_at = entry.reachable_until = now;
   ++counters_.moved;

@@ -16,20 +16,20 @@ using testing::IsEmpty;
 
 struct IpoibReceiveTest : ::testing::Test {
   IpoibReceiveTest() {
-    one.neighbours.set_joined(true, now);
-    (void)one.frames();
+    station.neighbours.set_joined(true, now);
+    (void)station.frames();
   }
-  void ask_for_two() {
-    ASSERT_TRUE(one.neighbours.resolve(two.addresses[0].ip, 1, now).has_value());
-    (void)one.frames();
+  void resolve_two() {
+    ASSERT_TRUE(station.neighbours.resolve(two.addresses[0].ip, 1, now).has_value());
+    (void)station.frames();
   }
   void learn_two() {
-    ask_for_two();
-    one.receive(arp_answer(two, self), two.link_address, now);
-    (void)one.frames();
+    resolve_two();
+    station.receive(arp_answer(two, self), two.link_address, now);
+    (void)station.frames();
   }
-  Row row() { return one.neighbours.rows(now).at(0); }
-  std::uint64_t ignored(Ignored reason) const { return one.neighbours.counters().of(reason); }
+  Row row() { return station.neighbours.rows(now).at(0); }
+  std::uint64_t ignored(Ignored reason) const { return station.neighbours.counters().of(reason); }
   wire::NeighbourSolicitation solicitation() const {
     return {.source = two.addresses[1].ip,
             .destination = wire::solicited_node_group(self.addresses[1].ip),
@@ -49,14 +49,14 @@ struct IpoibReceiveTest : ::testing::Test {
   const Interface two = interface_of(2);
   const Interface three = interface_of(3);
   Time now{1h};
-  Station one{self};
+  Station station{self};
 };
 
 // ---- Requests of other hosts
 
 TEST_F(IpoibReceiveTest, AnswersArpToTheSenderOfThePacket) {
-  one.receive(arp_request(two, self.addresses[0].ip), two.link_address, now);
-  const auto frames = one.frames();
+  station.receive(arp_request(two, self.addresses[0].ip), two.link_address, now);
+  const auto frames = station.frames();
   ASSERT_EQ(frames.size(), 1u);
   EXPECT_EQ(frame_text(frames[0]), "10.0.0.1 is here, for 10.0.0.2 -> fe80::2:c903:0:2");
   EXPECT_EQ(frames[0].to, two.link_address);
@@ -68,12 +68,12 @@ TEST_F(IpoibReceiveTest, AnswersArpToTheSenderOfThePacket) {
   EXPECT_EQ(back.destination_lid, Lid{7});
   EXPECT_EQ(back.source_lid, Lid{});
   EXPECT_TRUE(back.is_infiniband());
-  EXPECT_EQ(one.neighbours.size(), 0u) << "a request creates no entry";
+  EXPECT_EQ(station.neighbours.size(), 0u) << "a request creates no entry";
 }
 
 TEST_F(IpoibReceiveTest, AnswersNeighbourSolicitations) {
-  one.receive(solicitation(), two.link_address, now);
-  const auto frames = one.frames();
+  station.receive(solicitation(), two.link_address, now);
+  const auto frames = station.frames();
   ASSERT_EQ(frames.size(), 1u);
   EXPECT_EQ(frames[0].to, two.link_address);
   const wire::NeighbourAdvertisement expected{.source = self.addresses[1].ip,
@@ -83,50 +83,50 @@ TEST_F(IpoibReceiveTest, AnswersNeighbourSolicitations) {
                                               .override_cache = true,
                                               .target_link_address = self.wire_address()};
   EXPECT_EQ(wire::parse_ipoib_frame(frames[0].frame), wire::ResolutionFrame(expected));
-  EXPECT_EQ(one.neighbours.counters().answers, 1u);
+  EXPECT_EQ(station.neighbours.counters().answers, 1u);
 }
 
 TEST_F(IpoibReceiveTest, DefendsItsAddressesAgainstDuplicates) {
   wire::IpoibArp probe = arp_request(two, self.addresses[0].ip);
   probe.sender_ip = 0;
-  one.receive(probe, two.link_address, now);
-  EXPECT_THAT(one.texts(), ElementsAre("10.0.0.1 is here, for 0.0.0.0 -> fe80::2:c903:0:2"));
-  wire::NeighbourSolicitation test = solicitation();
-  test.source = {};
-  test.source_link_address = {};
-  one.receive(test, two.link_address, now);
-  const auto frames = one.frames();
+  station.receive(probe, two.link_address, now);
+  EXPECT_THAT(station.texts(), ElementsAre("10.0.0.1 is here, for 0.0.0.0 -> fe80::2:c903:0:2"));
+  wire::NeighbourSolicitation ipv6_probe = solicitation();
+  ipv6_probe.source = {};
+  ipv6_probe.source_link_address = {};
+  station.receive(ipv6_probe, two.link_address, now);
+  const auto frames = station.frames();
   ASSERT_EQ(frames.size(), 1u);
   EXPECT_EQ(frame_text(frames[0]), "fd00::1 is here, for ff02::1 -> group");
   EXPECT_EQ(frames[0].to.gid, ip_of("ff12:601b:8001::1"));
   EXPECT_FALSE(frames[0].way_back.has_value());
 }
 
-TEST_F(IpoibReceiveTest, DoesNotAnswerForOthers) {
-  one.receive(arp_request(two, three.addresses[0].ip), two.link_address, now);
+TEST_F(IpoibReceiveTest, RequestsForOtherHostsGetNoAnswer) {
+  station.receive(arp_request(two, three.addresses[0].ip), two.link_address, now);
   wire::NeighbourSolicitation for_three = solicitation();
   for_three.target = three.addresses[1].ip;
-  one.receive(for_three, two.link_address, now);
-  EXPECT_THAT(one.texts(), IsEmpty());
+  station.receive(for_three, two.link_address, now);
+  EXPECT_THAT(station.texts(), IsEmpty());
   EXPECT_EQ(ignored(Ignored::kNotForUs), 2u);
 }
 
 // ---- Messages that change entries
 
 TEST_F(IpoibReceiveTest, AnnouncementsCreateNoEntries) {
-  one.receive(arp_request(two, two.addresses[0].ip), two.link_address, now);
-  one.receive(arp_answer(two, self), two.link_address, now);
-  one.receive(advertisement(), two.link_address, now);
-  EXPECT_EQ(one.neighbours.size(), 0u);
+  station.receive(arp_request(two, two.addresses[0].ip), two.link_address, now);
+  station.receive(arp_answer(two, self), two.link_address, now);
+  station.receive(advertisement(), two.link_address, now);
+  EXPECT_EQ(station.neighbours.size(), 0u);
   EXPECT_EQ(ignored(Ignored::kUnknownNeighbour), 2u);
   EXPECT_EQ(ignored(Ignored::kNotForUs), 1u);
 }
 
-TEST_F(IpoibReceiveTest, RequestFromTheWantedNeighbourEndsTheWait) {
-  ask_for_two();
-  one.receive(arp_request(two, three.addresses[0].ip), two.link_address, now);
-  (void)one.frames();
-  EXPECT_EQ(one.result(1), two.link_address);
+TEST_F(IpoibReceiveTest, RequestFromTheNeighbourAlsoResolvesItsAddress) {
+  resolve_two();
+  station.receive(arp_request(two, three.addresses[0].ip), two.link_address, now);
+  (void)station.frames();
+  EXPECT_EQ(station.result(1), two.link_address);
   EXPECT_EQ(row().state, State::kStale) << "a request does not confirm the entry";
 }
 
@@ -135,114 +135,114 @@ TEST_F(IpoibReceiveTest, AnnouncementMovesAnEntry) {
   now += kLockTime;
   Interface moved = two;
   moved.link_address = {.gid = port_gid(50), .qpn = {0x400}};
-  one.receive(arp_request(moved, moved.addresses[0].ip), moved.link_address, now);
+  station.receive(arp_request(moved, moved.addresses[0].ip), moved.link_address, now);
   EXPECT_EQ(row().neighbour, moved.link_address);
   EXPECT_EQ(row().state, State::kStale);
-  EXPECT_EQ(one.neighbours.forget(two.link_address.gid), 0u);
-  EXPECT_EQ(one.neighbours.forget(moved.link_address.gid), 1u);
+  EXPECT_EQ(station.neighbours.forget(two.link_address.gid), 0u);
+  EXPECT_EQ(station.neighbours.forget(moved.link_address.gid), 1u);
 }
 
 TEST_F(IpoibReceiveTest, SecondOfTwoDifferentAnswersIsIgnored) {
   learn_two();
-  Interface liar = three;
-  liar.addresses = two.addresses;
-  one.receive(arp_answer(liar, self), liar.link_address, now + kLockTime - 1ns);
+  Interface impostor = three;
+  impostor.addresses = two.addresses;
+  station.receive(arp_answer(impostor, self), impostor.link_address, now + kLockTime - 1ns);
   EXPECT_EQ(row().neighbour, two.link_address);
-  EXPECT_EQ(ignored(Ignored::kTooSoon), 1u);
+  EXPECT_EQ(ignored(Ignored::kWithinLockTime), 1u);
 }
 
 TEST_F(IpoibReceiveTest, UnsolicitedAnswersDoNotConfirmAnEntry) {
   learn_two();
   now += kReachableTime;
-  one.receive(arp_answer(two, self), two.link_address, now);
-  one.receive(arp_request(two, two.addresses[0].ip), two.link_address, now);
+  station.receive(arp_answer(two, self), two.link_address, now);
+  station.receive(arp_request(two, two.addresses[0].ip), two.link_address, now);
   EXPECT_EQ(row().state, State::kStale);
   EXPECT_EQ(row().age, kReachableTime);
-  EXPECT_EQ(ignored(Ignored::kNoNews), 1u);
+  EXPECT_EQ(ignored(Ignored::kUnchanged), 1u);
 }
 
 TEST_F(IpoibReceiveTest, OnlyAnswersToUsConfirmAnEntry) {
   learn_two();
   now += kReachableTime;
-  EXPECT_TRUE(one.neighbours.resolve(two.addresses[0].ip, 2, now).has_value());
+  EXPECT_TRUE(station.neighbours.resolve(two.addresses[0].ip, 2, now).has_value());
   EXPECT_EQ(row().state, State::kProbe);
-  one.receive(arp_answer(two, three), two.link_address, now);
+  station.receive(arp_answer(two, three), two.link_address, now);
   wire::IpoibArp to_our_ip = arp_answer(two, self);
   to_our_ip.target = three.wire_address();
-  one.receive(to_our_ip, two.link_address, now);
+  station.receive(to_our_ip, two.link_address, now);
   wire::IpoibArp to_our_port = arp_answer(two, self);
   to_our_port.target_ip = wire::ipv4_address(three.addresses[0].ip);
-  one.receive(to_our_port, two.link_address, now);
+  station.receive(to_our_port, two.link_address, now);
   EXPECT_EQ(row().state, State::kProbe);
-  EXPECT_EQ(ignored(Ignored::kNoNews), 3u);
-  one.receive(arp_answer(two, self), two.link_address, now);
+  EXPECT_EQ(ignored(Ignored::kUnchanged), 3u);
+  station.receive(arp_answer(two, self), two.link_address, now);
   EXPECT_EQ(row().state, State::kReachable);
 }
 
-TEST_F(IpoibReceiveTest, UnsolicitedAdvertisementEndsTheWaitButConfirmsNothing) {
-  ASSERT_TRUE(one.neighbours.resolve(two.addresses[1].ip, 1, now).has_value());
+TEST_F(IpoibReceiveTest, UnsolicitedAdvertisementResolvesTheAddressButDoesNotConfirmIt) {
+  ASSERT_TRUE(station.neighbours.resolve(two.addresses[1].ip, 1, now).has_value());
   wire::NeighbourAdvertisement unsolicited = advertisement();
   unsolicited.solicited = false;
-  one.receive(unsolicited, two.link_address, now);
-  (void)one.frames();
-  EXPECT_EQ(one.result(1), two.link_address);
+  station.receive(unsolicited, two.link_address, now);
+  (void)station.frames();
+  EXPECT_EQ(station.result(1), two.link_address);
   EXPECT_EQ(row().state, State::kStale);
 }
 
 // RFC 4861 section 7.2.5 describes this case.
 TEST_F(IpoibReceiveTest, AdvertisementWithoutOverrideOnlyMakesTheEntryStale) {
-  ASSERT_TRUE(one.neighbours.resolve(two.addresses[1].ip, 1, now).has_value());
-  one.receive(advertisement(), two.link_address, now);
+  ASSERT_TRUE(station.neighbours.resolve(two.addresses[1].ip, 1, now).has_value());
+  station.receive(advertisement(), two.link_address, now);
   EXPECT_EQ(row().state, State::kReachable);
   now += kLockTime;
   wire::NeighbourAdvertisement other = advertisement();
   other.solicited = other.override_cache = false;
   other.target_link_address = three.wire_address();
-  one.receive(other, three.link_address, now);
+  station.receive(other, three.link_address, now);
   EXPECT_EQ(row().neighbour, two.link_address);
   EXPECT_EQ(row().state, State::kStale);
   EXPECT_EQ(ignored(Ignored::kNoOverride), 1u);
   other.override_cache = true;
-  one.receive(other, three.link_address, now);
+  station.receive(other, three.link_address, now);
   EXPECT_EQ(row().neighbour, three.link_address);
 }
 
 TEST_F(IpoibReceiveTest, AdvertisementWithoutAddressIsAboutThePacketsSender) {
-  ASSERT_TRUE(one.neighbours.resolve(two.addresses[1].ip, 1, now).has_value());
-  (void)one.frames();
+  ASSERT_TRUE(station.neighbours.resolve(two.addresses[1].ip, 1, now).has_value());
+  (void)station.frames();
   wire::NeighbourAdvertisement bare = advertisement();
   bare.target_link_address = {};
   link::Address from = from_interface(two.link_address, self.link_address.gid);
   from.has_grh = false;
-  one.neighbours.receive(from, two.link_address.qpn, wire::write_ipoib_frame(bare), now);
+  station.neighbours.receive(from, two.link_address.qpn, wire::write_ipoib_frame(bare), now);
   EXPECT_EQ(ignored(Ignored::kNoLinkAddress), 1u);
-  one.receive(bare, two.link_address, now);
-  (void)one.frames();
-  EXPECT_EQ(one.result(1), two.link_address);
+  station.receive(bare, two.link_address, now);
+  (void)station.frames();
+  EXPECT_EQ(station.result(1), two.link_address);
 }
 
 // A packet within the subnet may have no GRH.  Then only the QPN of the sender can be compared.
 TEST_F(IpoibReceiveTest, AnswerWithoutGrhIsAccepted) {
-  ask_for_two();
+  resolve_two();
   link::Address from = from_interface(two.link_address, self.link_address.gid);
   from.has_grh = false;
   from.source = {};
   const auto frame = wire::write_ipoib_frame(arp_answer(two, self));
-  one.neighbours.receive(from, {0x777}, frame, now);
+  station.neighbours.receive(from, {0x777}, frame, now);
   EXPECT_EQ(ignored(Ignored::kForged), 1u);
-  one.neighbours.receive(from, two.link_address.qpn, frame, now);
-  (void)one.frames();
-  EXPECT_EQ(one.result(1), two.link_address);
+  station.neighbours.receive(from, two.link_address.qpn, frame, now);
+  (void)station.frames();
+  EXPECT_EQ(station.result(1), two.link_address);
 }
 
-// ---- False messages
+// ---- Invalid messages
 
 TEST_F(IpoibReceiveTest, ImpossibleLinkAddressesAreDropped) {
-  ask_for_two();
+  resolve_two();
   const auto try_address = [&](const LinkAddress& address) {
-    Interface liar = two;
-    liar.link_address = address;
-    one.receive(arp_answer(liar, self), address, now);
+    Interface impostor = two;
+    impostor.link_address = address;
+    station.receive(arp_answer(impostor, self), address, now);
   };
   const Gid gid = two.link_address.gid;
   for (const std::uint32_t qpn : {0u, 1u, 0xffffffu}) try_address({.gid = gid, .qpn = {qpn}});
@@ -251,64 +251,64 @@ TEST_F(IpoibReceiveTest, ImpossibleLinkAddressesAreDropped) {
   try_address({.gid = wire::broadcast_mgid(kTestPkey), .qpn = {2}});
   try_address({.gid = self.link_address.gid, .qpn = {2}});
   EXPECT_EQ(ignored(Ignored::kBadLinkAddress), 6u);
-  (void)one.frames();
-  EXPECT_FALSE(one.has_ended(1));
+  (void)station.frames();
+  EXPECT_FALSE(station.has_ended(1));
   try_address({.gid = gid, .qpn = {2}});
-  (void)one.frames();
-  EXPECT_EQ(one.result(1), (LinkAddress{.gid = gid, .qpn = {2}}));
+  (void)station.frames();
+  EXPECT_EQ(station.result(1), (LinkAddress{.gid = gid, .qpn = {2}}));
 }
 
 TEST_F(IpoibReceiveTest, FrameWithAnotherSenderThanItsPacketIsDropped) {
-  ask_for_two();
-  one.receive(arp_answer(two, self), three.link_address, now);
-  one.receive(arp_answer(two, self), {.gid = two.link_address.gid, .qpn = {0x999}}, now);
-  one.receive(arp_answer(two, self), {.gid = three.link_address.gid, .qpn = two.link_address.qpn},
-              now);
-  (void)one.frames();
-  EXPECT_FALSE(one.has_ended(1));
+  resolve_two();
+  station.receive(arp_answer(two, self), three.link_address, now);
+  station.receive(arp_answer(two, self), {.gid = two.link_address.gid, .qpn = {0x999}}, now);
+  station.receive(arp_answer(two, self),
+                  {.gid = three.link_address.gid, .qpn = two.link_address.qpn}, now);
+  (void)station.frames();
+  EXPECT_FALSE(station.has_ended(1));
   EXPECT_EQ(ignored(Ignored::kForged), 3u);
 }
 
 TEST_F(IpoibReceiveTest, OwnFramesFromGroupsAreIgnored) {
-  ask_for_two();
-  one.receive(arp_request(self, two.addresses[0].ip), self.link_address, now);
-  one.receive(arp_request(self, self.addresses[0].ip), self.link_address, now);
-  EXPECT_THAT(one.texts(), IsEmpty());
+  resolve_two();
+  station.receive(arp_request(self, two.addresses[0].ip), self.link_address, now);
+  station.receive(arp_request(self, self.addresses[0].ip), self.link_address, now);
+  EXPECT_THAT(station.texts(), IsEmpty());
   EXPECT_EQ(ignored(Ignored::kOwnFrame), 2u);
 }
 
 TEST_F(IpoibReceiveTest, FramesOfAnotherHostWithOurAddressAreCountedAndIgnored) {
-  Interface thief = two;
-  thief.addresses = self.addresses;
-  one.receive(arp_request(thief, self.addresses[0].ip), two.link_address, now);
+  Interface impostor = two;
+  impostor.addresses = self.addresses;
+  station.receive(arp_request(impostor, self.addresses[0].ip), two.link_address, now);
   wire::NeighbourAdvertisement claim = advertisement();
   claim.target = self.addresses[1].ip;
-  one.receive(claim, two.link_address, now);
+  station.receive(claim, two.link_address, now);
   EXPECT_EQ(ignored(Ignored::kAddressConflict), 2u);
-  EXPECT_THAT(one.texts(), IsEmpty());
-  EXPECT_EQ(one.neighbours.resolve(self.addresses[0].ip, 1, now), self.link_address);
+  EXPECT_THAT(station.texts(), IsEmpty());
+  EXPECT_EQ(station.neighbours.resolve(self.addresses[0].ip, 1, now), self.link_address);
 }
 
 TEST_F(IpoibReceiveTest, SendersOfOtherLinksAreDropped) {
   for (const char* ip : {"10.0.0.255", "10.0.1.2", "224.0.0.1", "127.0.0.1", "255.255.255.255"}) {
     wire::IpoibArp request = arp_request(two, self.addresses[0].ip);
     request.sender_ip = wire::ipv4_address(ip_of(ip));
-    one.receive(request, two.link_address, now);
+    station.receive(request, two.link_address, now);
   }
-  wire::NeighbourSolicitation far = solicitation();
-  far.source = ip_of("fd00:0:0:9::1");
-  one.receive(far, two.link_address, now);
-  EXPECT_THAT(one.texts(), IsEmpty());
+  wire::NeighbourSolicitation off_link = solicitation();
+  off_link.source = ip_of("fd00:0:0:9::1");
+  station.receive(off_link, two.link_address, now);
+  EXPECT_THAT(station.texts(), IsEmpty());
   EXPECT_EQ(ignored(Ignored::kBadIp), 6u);
 }
 
 TEST_F(IpoibReceiveTest, OtherFramesAreCounted) {
   const link::Address from = from_interface(two.link_address, self.link_address.gid);
-  one.neighbours.receive(from, two.link_address.qpn, {}, now);
+  station.neighbours.receive(from, two.link_address.qpn, {}, now);
   EXPECT_EQ(ignored(Ignored::kMalformed), 1u);
   std::vector<std::byte> datagram(64);
   datagram[0] = std::byte{0x08};
-  one.neighbours.receive(from, two.link_address.qpn, datagram, now);
+  station.neighbours.receive(from, two.link_address.qpn, datagram, now);
   EXPECT_EQ(ignored(Ignored::kOtherProtocol), 1u);
 }
 

@@ -12,8 +12,8 @@ Entry* Table::find(const Gid& ip) {
 Entry* Table::insert(const Gid& ip, bool& evicted) {
   evicted = false;
   if (entries_.size() >= entries_max_) {
-    if (by_use_.empty()) return nullptr;
-    erase(*by_use_.front());
+    if (lru_.empty()) return nullptr;
+    erase(*lru_.front());
     evicted = true;
   }
   const auto [found, is_new] = entries_.try_emplace(ip, ip);
@@ -33,9 +33,9 @@ void Table::set_address(Entry& entry, const std::optional<LinkAddress>& address)
   const bool had_address = !entry.is_incomplete();
   entry.address_ = address;
   if (!had_address && address) {
-    entry.use_ = by_use_.insert(by_use_.end(), &entry);
+    entry.lru_position_ = lru_.insert(lru_.end(), &entry);
   } else if (had_address && !address) {
-    by_use_.erase(entry.use_);
+    lru_.erase(entry.lru_position_);
   }
 }
 
@@ -47,7 +47,7 @@ void Table::set_deadline(Entry& entry, Time deadline) {
 }
 
 void Table::touch(Entry& entry) {
-  if (entry.address_) by_use_.splice(by_use_.end(), by_use_, entry.use_);
+  if (entry.address_) lru_.splice(lru_.end(), lru_, entry.lru_position_);
 }
 
 Entry* Table::first_due(Time now) {

@@ -19,18 +19,18 @@ namespace verbena::ipoib {
 // Represents a call of resolve() that waits for an address.
 struct Waiter {
   std::uint64_t cookie{};
-  Time asked_at{};
+  Time called_at{};
 };
 
 // Holds an entry about one IP address.  An entry without a link address is incomplete.  Only
 // incomplete entries have waiters.
 struct Entry {
   const Gid ip;
-  std::deque<Waiter> waiters{};  // the oldest first
-  std::uint32_t tries = 0;       // requests since the last answer; 0: no request is pending
-  Time next_request = kNever;    // when a pending request is repeated
-  Time confirmed_at{};           // when the neighbour last told its address
-  Time changed_at{};             // when the neighbour last told a different address than before
+  std::deque<Waiter> waiters{};  // the oldest waiter is first
+  std::uint32_t tries = 0;       // requests since the last answer; 0 if no request is pending
+  Time next_request = kNever;    // the time at which a pending request is repeated
+  Time confirmed_at{};           // the time at which the neighbour last sent its link address
+  Time changed_at{};             // the time at which the link address last changed
   Time reachable_until{};        // the entry becomes stale at this time
 
   const std::optional<LinkAddress>& address() const { return address_; }
@@ -46,14 +46,16 @@ struct Entry {
  private:
   friend class Table;
   std::optional<LinkAddress> address_{};
-  std::list<Entry*>::iterator use_{};  // the entry's place in Table::by_use_, if it has an address
-  Time deadline_ = kNever;             // the entry's deadline in Table::deadlines_
+  // The position of the entry in Table::lru_, if it has a link address.
+  std::list<Entry*>::iterator lru_position_{};
+  Time deadline_ = kNever;  // the entry's deadline in Table::deadlines_
 };
 
 // Stores the entries, and finds them by IP address, by GID, by deadline and by use.
 //
-// Invariants: there are at most `entries_max` entries.  A new entry then replaces the least
-// recently used entry that has a link address.  Pointers to entries stay valid until erase().
+// The table has at most `entries_max` entries.  If the table is full, a new entry replaces the
+// least recently used entry that has a link address.  Pointers to entries remain valid until
+// erase().
 class Table {
  public:
   explicit Table(std::uint32_t entries_max) : entries_max_(entries_max) {}
@@ -84,7 +86,7 @@ class Table {
   std::map<Gid, Entry> entries_;
   std::set<std::pair<Time, Gid>> deadlines_;
   std::set<std::pair<Gid, Gid>> by_gid_;  // GID and IP address of each entry with a link address
-  std::list<Entry*> by_use_;              // the entries of by_gid_, the least recently used first
+  std::list<Entry*> lru_;                 // the entries of by_gid_, the least recently used first
 };
 
 }  // namespace verbena::ipoib

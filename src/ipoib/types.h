@@ -30,8 +30,8 @@ struct Config {
   std::uint32_t frames_max = 8192;    // frames that wait for poll()
 };
 
-// Requests are repeated at this interval as long as a call of resolve() (a waiter) waits.  Interval
-// and number of tries are those of RFC 4861 section 10, and of Linux.  The interval does not grow,
+// Requests are repeated at this interval as long as a call of resolve() (a waiter) waits.  RFC 4861
+// section 10 and Linux have the same interval and number of tries.  The interval does not grow,
 // because each waiter waits for only three tries.
 inline constexpr Duration kRequestInterval = std::chrono::seconds(1);
 inline constexpr std::uint32_t kTries = 3;
@@ -49,9 +49,9 @@ inline constexpr Duration kLockTime = std::chrono::seconds(1);
 // Names the state of an entry (RFC 4861 section 7.3.2).  The state DELAY is not needed, because no
 // other protocol confirms that a neighbour is reachable.
 enum class State : std::uint8_t {
-  kIncomplete,  // a waiter waits for the first answer
+  kIncomplete,  // the entry has waiters, and no link address yet
   kReachable,   // confirmed within kReachableTime
-  kStale,       // not confirmed since then; the next use sends a request
+  kStale,       // not confirmed within kReachableTime; the next use sends a request
   kProbe,       // a request is pending, but the entry is still used
 };
 const char* to_string(State state);
@@ -61,12 +61,12 @@ const char* to_string(State state);
 // Asks the owner to send a frame from the interface's queue pair, as the payload of a UD SEND with
 // a GRH.
 struct SendFrame {
-  // The QPN of a group is kMulticastQpn.  The solicited-node group of another host may not exist at
-  // the SA.  The owner may then use the broadcast group, because all its members check the IP
-  // address in the frame.
+  // The QPN of a group is kMulticastQpn.  If the SA does not know the solicited-node group of
+  // another host, the owner may use the broadcast group.  All its members check the IP address in
+  // the frame.
   LinkAddress to{};
-  // Only answers have this path, which is the reversed path of the request.  So an answer needs no
-  // path record.  The source LID is not set.
+  // Only answers have this path, which is the reversed path of the request.  Therefore an answer
+  // needs no path record.  The source LID is not set.
   std::optional<link::Address> way_back{};
   std::vector<std::byte> frame{};
 
@@ -90,7 +90,8 @@ struct Row {
   Gid ip{};
   State state{};
   LinkAddress neighbour{};  // not set if the entry is incomplete
-  // The time since the last message of the neighbour; if incomplete, since the first waiter.
+  // The time since the last message of the neighbour.  In an incomplete entry, the time since the
+  // oldest waiter called resolve().
   Duration age{};
   std::size_t waiters = 0;
   std::uint32_t tries = 0;  // requests without an answer

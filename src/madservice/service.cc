@@ -17,7 +17,7 @@ using ipc::umad::Reply;
 
 namespace {
 
-Reply refusal_of(const Error& error) { return {.error = to_errno(error), .text = error.context}; }
+Reply error_reply(const Error& error) { return {.error = to_errno(error), .text = error.context}; }
 
 }  // namespace
 
@@ -29,7 +29,7 @@ Service::Service(asio::io_context& loop, subnet::Subnet& subnet, std::string bui
       on_sent_(std::move(on_sent)),
       timer_(loop, [this] { on_timer(); }),
       accept_timer_(loop, [this] {
-        for (auto& [hca, served] : hcas_) served->listening.read(true);
+        for (auto& [hca, served] : hcas_) served->listener_watch.read(true);
       }) {}
 
 Service::~Service() = default;
@@ -38,25 +38,27 @@ Result<void> Service::serve(const std::string& socket_name, std::uint32_t hca, s
   os::UnixListener listener = VB_TRY(os::UnixListener::listen(socket_name));
   auto served =
       std::make_unique<ServedHca>(umad::Node(subnet_, hca, std::move(device)), std::move(listener));
-  served->listening = agent::Watch(loop_, served->listener.fd(), [this, hca] { on_listener(hca); });
+  served->listener_watch =
+      agent::Watch(loop_, served->listener.fd(), [this, hca] { on_listener(hca); });
   hcas_[hca] = std::move(served);
   return {};
 }
 
 void Service::on_listener(std::uint32_t hca) {
   ServedHca& served = *hcas_.at(hca);
-  for (std::size_t i = 0; i < kAcceptsPerTurn; ++i) {
+  for (std::size_t i = 0; i < kAcceptsPerWakeup; ++i) {
     auto channel = served.listener.accept();
     if (!channel) {
       if (os::would_block(channel.error())) return;
-      // Probably there are no descriptors left.  Pause, or the loop would spin on the connection.
-      served.listening.read(false);
+      // The process probably has no free descriptors.  The listener pauses, because otherwise the
+      // loop would spin until a descriptor is free.
+      served.listener_watch.read(false);
       accept_timer_.at(os::now() + kAcceptPause);
       return;
     }
-    // Anybody may connect to an abstract name.  Close connections of other users at once.
+    // Any user may connect to an abstract name.  Connections of other users are closed at once.
     if (!channel->check_peer_uid(::geteuid()) || sessions_.size() >= kSessionsMax) continue;
-    const std::uint64_t id = next_session_++;
+    const std::uint64_t id = next_session_id_++;
     auto session = std::make_unique<Session>(loop_, std::move(*channel), id, *this);
     session->node = hca;
     sessions_.emplace(id, std::move(session));
@@ -67,7 +69,8 @@ bool Service::on_message(Session& from, std::span<const std::byte> message,
                          std::vector<os::Fd> fds) {
   const auto type = ipc::umad::type_of(message);
   if (!type) return false;
-  if (!from.has_said_hello) return *type == ipc::umad::Type::kHello && hello(from, message);
+  if (!from.has_completed_hello)
+    return *type == ipc::umad::Type::kHello && handle_hello(from, message);
   umad::Node& node = node_of(from);
   switch (*type) {
     case ipc::umad::Type::kQuery:
@@ -85,12 +88,12 @@ bool Service::on_message(Session& from, std::span<const std::byte> message,
       from.answer(node.remove_agent(from.id(), *request));
       return true;
     }
-    case ipc::umad::Type::kSend: return send(from, message, std::move(fds));
+    case ipc::umad::Type::kSend: return handle_send(from, message, std::move(fds));
     default: return false;
   }
 }
 
-bool Service::hello(Session& session, std::span<const std::byte> message) {
+bool Service::handle_hello(Session& session, std::span<const std::byte> message) {
   const auto hello = ipc::umad::decode<Hello>(message);
   if (!hello) return false;
   if (hello->build != build_) {
@@ -103,7 +106,7 @@ bool Service::hello(Session& session, std::span<const std::byte> message) {
     session.answer(Reply{});
   } else if (hello->purpose == Hello::Purpose::kMads) {
     if (const auto result = node.open(session.id(), hello->device, hello->port); !result) {
-      session.answer(refusal_of(result.error()));
+      session.answer(error_reply(result.error()));
       return true;
     }
     auto mads = session.open_mads();
@@ -118,12 +121,13 @@ bool Service::hello(Session& session, std::span<const std::byte> message) {
     if (!file) return false;
     session.answer(Reply{}, *file);
   }
-  session.has_said_hello = true;
+  session.has_completed_hello = true;
   session.port = hello->port;
   return true;
 }
 
-bool Service::send(Session& session, std::span<const std::byte> message, std::vector<os::Fd> fds) {
+bool Service::handle_send(Session& session, std::span<const std::byte> message,
+                          std::vector<os::Fd> fds) {
   const auto request = ipc::umad::decode_send(message);
   if (!request || request->in_memory != !fds.empty()) return false;
   os::Mapping memory;
@@ -142,8 +146,8 @@ bool Service::send(Session& session, std::span<const std::byte> message, std::ve
 }
 
 void Service::on_manager_file(Session& session, bool is_open) {
-  if (session.holds_manager_file == is_open) return;
-  session.holds_manager_file = is_open;
+  if (session.has_open_manager_file == is_open) return;
+  session.has_open_manager_file = is_open;
   umad::Node& node = node_of(session);
   node.set_manager_file_open(session.port, is_open, os::now());
   pump(node);
@@ -151,7 +155,7 @@ void Service::on_manager_file(Session& session, bool is_open) {
 
 void Service::on_session_end(Session& session) {
   umad::Node& node = node_of(session);
-  if (session.holds_manager_file) node.set_manager_file_open(session.port, false, os::now());
+  if (session.has_open_manager_file) node.set_manager_file_open(session.port, false, os::now());
   node.close(session.id());
   mads_lost_ += session.lost();
   sessions_.erase(session.id());

@@ -18,27 +18,27 @@
 
 namespace verbena::madservice {
 
-// Connects programs that use libibumad with the HCAs of a simulated subnet.  Each HCA has a socket
-// of its own, whose name the programs know (os::mad_socket_name()).
+// Connects programs that use libibumad with the HCAs of a simulated subnet.  Each HCA has its
+// own socket.  Programs get the name of the socket from os::mad_socket_name().
 //
 // The owner pulls deliveries from the subnet, and passes the MADs among them to receive().
-// Whenever the service may have sent something into the subnet, it calls `on_sent`, so that the
-// owner pulls again.
+// Whenever the service may have sent MADs into the subnet, it calls `on_sent`, so that the owner
+// pulls deliveries again.
 //
 // Only the loop's thread uses the service.
 class Service final : public Session::Owner {
  public:
   static constexpr std::size_t kSessionsMax = 8192;
-  static constexpr std::size_t kAcceptsPerTurn = 64;
+  static constexpr std::size_t kAcceptsPerWakeup = 64;
   static constexpr Duration kAcceptPause = std::chrono::milliseconds(100);
 
-  // `build` is the build that programs must name in their Hello.  REQUIRES: the subnet outlives the
-  // service.
+  // `build` is the build ID that programs must send in their Hello.  REQUIRES: the subnet outlives
+  // the service.
   Service(asio::io_context& loop, subnet::Subnet& subnet, std::string build,
           std::move_only_function<void()> on_sent);
   ~Service() override;
 
-  // Serves the programs of an HCA at a socket with this name.  kAddressInUse: another process has
+  // Serves the programs of an HCA at a socket with this name.  kAddressInUse: another process uses
   // the name.
   Result<void> serve(const std::string& socket_name, std::uint32_t hca, std::string device);
 
@@ -53,7 +53,7 @@ class Service final : public Session::Owner {
   struct ServedHca {
     umad::Node node;
     os::UnixListener listener;
-    agent::Watch listening{};
+    agent::Watch listener_watch{};
   };
 
   void on_listener(std::uint32_t hca);
@@ -62,11 +62,11 @@ class Service final : public Session::Owner {
   void on_manager_file(Session& session, bool is_open) override;
   void on_session_end(Session& session) override;
 
-  bool hello(Session& session, std::span<const std::byte> message);
-  bool send(Session& session, std::span<const std::byte> message, std::vector<os::Fd> fds);
+  bool handle_hello(Session& session, std::span<const std::byte> message);
+  bool handle_send(Session& session, std::span<const std::byte> message, std::vector<os::Fd> fds);
   umad::Node& node_of(const Session& session) { return hcas_.at(session.node)->node; }
   void on_timer();
-  // Tells the owner that the node may have sent something, and delivers the node's MADs for
+  // Calls `on_sent`, because the node may have sent MADs, and delivers the node's MADs for
   // programs.
   void pump(umad::Node& node);
   // Delivers the node's MADs for programs, and sets the timer.
@@ -76,10 +76,10 @@ class Service final : public Session::Owner {
   subnet::Subnet& subnet_;
   std::string build_;
   std::move_only_function<void()> on_sent_;
-  std::map<std::uint32_t, std::unique_ptr<ServedHca>> hcas_{};  // by HCA
+  std::map<std::uint32_t, std::unique_ptr<ServedHca>> hcas_{};  // by index in the topology
   std::map<std::uint64_t, std::unique_ptr<Session>> sessions_{};
-  std::uint64_t next_session_ = 1;
-  std::uint64_t mads_lost_ = 0;  // lost MADs of sessions that have ended
+  std::uint64_t next_session_id_ = 1;
+  std::uint64_t mads_lost_ = 0;  // the number of lost MADs of ended sessions
   agent::Timer timer_;
   agent::Timer accept_timer_;
 };

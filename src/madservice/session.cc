@@ -20,8 +20,8 @@ Session::Session(asio::io_context& loop, os::UnixChannel channel, std::uint64_t 
       end_(loop, [this] { owner_.on_session_end(*this); }),
       requests_(loop, channel_.fd(), [this] { on_request(); }) {}
 
-// Ends the session if the program does not read its answers, so that the socket has no room.
-// Normal programs always read them, because each thread waits for its answer.
+// Sends an answer.  If the socket buffer is full, the program does not read its answers, and the
+// session ends.  Normal programs read all answers, because each thread waits for its answer.
 void Session::answer_bytes(std::span<const std::byte> message, int fd) {
   if (ended_) return;
   if (!channel_.send(message, std::span<const int>(&fd, fd >= 0 ? 1 : 0))) end();
@@ -74,7 +74,7 @@ void Session::send_queued() {
         return mads_watch_.when_writable([this] { send_queued(); });
       }
       if (sent.error().code == Errc::kDeviceFatal) return end();
-      ++lost_;  // no memory or descriptor for a long message
+      ++lost_;  // there is no memory or descriptor for a long message
     }
     queue_bytes_ -= sizeof(QueuedMad) + first.mad.size();
     queue_.pop_front();
@@ -84,7 +84,7 @@ void Session::send_queued() {
 void Session::on_request() {
   std::vector<std::byte> buffer(ipc::umad::kMessageBytesMax);
   std::vector<os::Fd> fds;
-  for (std::size_t i = 0; i < kMessagesPerTurn && !ended_; ++i) {
+  for (std::size_t i = 0; i < kMessagesPerWakeup && !ended_; ++i) {
     const auto received = channel_.receive(buffer, fds);
     if (!received && os::would_block(received.error())) return;
     if (!received || *received == 0 ||
@@ -94,7 +94,8 @@ void Session::on_request() {
   }
 }
 
-// The program sends nothing on this connection, so only its end makes it readable.
+// Ends the session.  The program sends nothing on the connection for MADs, so this connection
+// becomes readable only when the program closes it.
 void Session::on_mads_readable() { end(); }
 
 void Session::on_manager_file() {

@@ -16,18 +16,20 @@
 
 namespace verbena::madservice {
 
-// Serves one connection of a program's libibumad: its requests, and the MADs for it.
+// Serves a program that uses libibumad.  A session has a connection for the program's requests, and
+// may have a second connection for MADs to the program.
 //
-// The session ends when either connection is closed, or a message is invalid.  Then
-// on_session_end() is called once, from the loop and never from inside another call; the owner
-// destroys the session.  Only one thread may use it.
+// The session ends when one of the connections is closed, or a message is invalid.  Then the loop
+// calls on_session_end() once, never from inside another call, and the owner destroys the session.
+// Only one thread may use a session.
 class Session {
  public:
   // Limits the MADs that a program has not read yet.  MADs beyond these limits are lost.  The first
   // limit is that of Linux.
   static constexpr std::size_t kQueueMax = 200'000;
   static constexpr std::size_t kQueueBytesMax = std::size_t{256} << 20;
-  static constexpr std::size_t kMessagesPerTurn = 64;  // then other sessions have their turn
+  // Limits the requests of a program that are handled at once, so that no session blocks others.
+  static constexpr std::size_t kMessagesPerWakeup = 64;
 
   class Owner {
    public:
@@ -45,26 +47,26 @@ class Session {
   Session& operator=(const Session&) = delete;
 
   std::uint64_t id() const { return id_; }
-  // Counts the MADs that the program did not get, because it had not read earlier MADs, or because
-  // there was no memory.
+  // Returns the number of MADs that the program did not get, because it had not read earlier MADs,
+  // or because the allocation of memory failed.
   std::uint64_t lost() const { return lost_; }
 
   template <class Message>
   void answer(const Message& message, int fd = -1) {
     answer_bytes(ipc::umad::encode(message), fd);
   }
-  // Makes the connection for MADs, and returns the program's end.
+  // Makes the connection for MADs, and returns the channel for the program.
   Result<os::UnixChannel> open_mads();
-  // Makes the file of a subnet manager, and returns its descriptor, which the session still owns.
+  // Makes the file of a subnet manager, and returns its descriptor, which the session owns.
   Result<int> open_manager_file();
-  // Sends the program a MAD, or queues it.
+  // Sends a MAD to the program.  If the channel is full, queues the MAD.
   void deliver(const ipc::umad::UserMad& header, std::vector<std::byte> mad);
 
   // The owner stores its own data here.
-  bool has_said_hello = false;
+  bool has_completed_hello = false;
   std::uint32_t node = 0;  // the index of the session's HCA in the topology
   std::uint8_t port = 0;
-  bool holds_manager_file = false;
+  bool has_open_manager_file = false;
 
  private:
   struct QueuedMad {

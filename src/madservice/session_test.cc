@@ -34,15 +34,15 @@ class SessionTest : public testing::Test, private Session::Owner {
   std::uint32_t next_ = 0;
 };
 
-// A program that does not read its MADs must not use up the memory of the service.  Linux had no
-// such limit for years.
+// A program that does not read its MADs must not exhaust the memory of the service.  Old versions
+// of Linux have no such limit.
 TEST_F(SessionTest, MadsOfAProgramThatDoesNotReadAreLimited) {
   os::UnixChannel program = session_.open_mads().value();
   constexpr std::uint64_t kAll = Session::kQueueMax + 20'000;
   deliver(kAll);
   const std::uint64_t lost = session_.lost();
   EXPECT_GT(lost, 0U);
-  EXPECT_LT(lost, 20'000U) << "the socket holds some";
+  EXPECT_LT(lost, 20'000U) << "the socket buffers some MADs";
   std::vector<std::byte> buffer(ipc::umad::kMessageBytesMax);
   std::vector<os::Fd> fds;
   std::uint64_t read = 0;
@@ -56,12 +56,12 @@ TEST_F(SessionTest, MadsOfAProgramThatDoesNotReadAreLimited) {
     }
     ipc::umad::UserMad header;
     std::memcpy(&header, buffer.data(), ipc::umad::kUserMadBytes);
-    ASSERT_EQ(header.status, read) << "the oldest come first, and all of them";
+    ASSERT_EQ(header.status, read) << "MADs are delivered in order";
     ++read;
   }
   EXPECT_EQ(session_.lost(), lost);
   deliver(1);
-  EXPECT_TRUE(program.receive(buffer, fds)) << "there is room again";
+  EXPECT_TRUE(program.receive(buffer, fds)) << "the queue accepts MADs again";
   EXPECT_FALSE(has_ended_);
 }
 

@@ -8,7 +8,7 @@
 
 namespace verbena::sim {
 
-// Writes an exchange as text, one line for each event, so that a test can compare all of it:
+// Writes a message exchange as text, one line for each event, so that a test can compare it:
 //
 //        0 us  a -- ConnectRequest --> b   (lost)
 //    20000 us  a -- ConnectRequest --> b
@@ -30,7 +30,11 @@ class Diagram {
     line += what;
     line += " --> ";
     line += to;
-    if (!remark.empty()) (line += "   (") += remark, line += ')';
+    if (!remark.empty()) {
+      line += "   (";
+      line += remark;
+      line += ')';
+    }
     note(now, line);
   }
   const std::string& text() const { return text_; }

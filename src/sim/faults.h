@@ -9,15 +9,15 @@
 
 namespace verbena::sim {
 
-// Describes the faults of a network.  The default is a network without faults, so a test names only
-// the faults that it is about.
+// Describes the faults of a network.  The default is a network without faults, so a test sets only
+// the faults that it needs.
 struct Faults {
   Duration delay_min = std::chrono::microseconds(10);
   Duration delay_max = std::chrono::microseconds(10);
   Ratio loss{};
   Ratio duplicate{};
   Ratio corrupt{};     // the fraction of packets in which one bit is flipped
-  unsigned burst = 1;  // the number of losses or corruptions that follow one another
+  unsigned burst = 1;  // the number of consecutive packets that one loss or corruption affects
 };
 
 // Holds the fate of one packet: when its copies arrive, and which bit is flipped.
@@ -27,8 +27,8 @@ struct Fate {
   std::uint64_t bit = 0;  // the bit to flip, modulo the number of bits in the packet
 };
 
-// Draws the fates of packets from a seed.  For tests of a single loss, drop(n) loses packet n,
-// whatever the seed decides.  The first packet has number 0.
+// Draws the fates of packets from a seed.  drop(n) loses packet n independently of the seed, for
+// tests of a single loss.  The first packet has number 0.
 class FaultyWire {
  public:
   FaultyWire(Random random, Faults faults) : random_(random), faults_(faults) {}
@@ -36,30 +36,31 @@ class FaultyWire {
   void drop(std::uint64_t packet) { dropped_.insert(packet); }
   void set_faults(const Faults& faults) {
     faults_ = faults;
-    losses_left_ = corruptions_left_ = 0;
+    remaining_losses_ = remaining_corruptions_ = 0;
   }
   std::uint64_t packets() const { return count_; }
 
   Fate next() {
     Fate fate;
-    const bool lost = draw_fault(faults_.loss, losses_left_);
+    const bool lost = draw_fault(faults_.loss, remaining_losses_);
     const bool dropped = dropped_.contains(count_++);
     if (lost || dropped) return fate;
     const int copies = random_.chance(faults_.duplicate) ? 2 : 1;
     for (int i = 0; i < copies; ++i) fate.arrivals.push_back(delay());
-    fate.corrupt = draw_fault(faults_.corrupt, corruptions_left_);
+    fate.corrupt = draw_fault(faults_.corrupt, remaining_corruptions_);
     fate.bit = random_.next();
     return fate;
   }
 
  private:
-  // Returns true if the next packet has this fault.  `burst_left` counts the rest of a burst.
-  bool draw_fault(Ratio ratio, unsigned& burst_left) {
-    if (burst_left == 0 && random_.chance(run_begins(ratio, faults_.burst))) {
-      burst_left = faults_.burst;
+  // Returns true if the next packet has this fault.  `remaining_burst` counts the faults that
+  // remain in the current burst.
+  bool draw_fault(Ratio ratio, unsigned& remaining_burst) {
+    if (remaining_burst == 0 && random_.chance(run_begins(ratio, faults_.burst))) {
+      remaining_burst = faults_.burst;
     }
-    if (burst_left == 0) return false;
-    --burst_left;
+    if (remaining_burst == 0) return false;
+    --remaining_burst;
     return true;
   }
   Duration delay() {
@@ -72,7 +73,7 @@ class FaultyWire {
   Faults faults_;
   std::set<std::uint64_t> dropped_;
   std::uint64_t count_ = 0;
-  unsigned losses_left_ = 0, corruptions_left_ = 0;
+  unsigned remaining_losses_ = 0, remaining_corruptions_ = 0;
 };
 
 }  // namespace verbena::sim

@@ -14,20 +14,20 @@ using namespace std::chrono_literals;
 
 TEST(World, RunsActionsInOrderOfTimeThenOfInsertion) {
   World world;
-  std::string seen;
-  world.after(2us, [&] { seen += 'c'; });
-  world.after(1us, [&] { seen += 'a'; });
+  std::string order;
+  world.after(2us, [&] { order += 'c'; });
+  world.after(1us, [&] { order += 'a'; });
   world.after(1us, [&] {
-    seen += 'b';
-    world.at(Time{}, [&] { seen += 'B'; });  // in the past, so it runs now
+    order += 'b';
+    world.at(Time{}, [&] { order += 'B'; });  // the time is in the past, so the action runs now
   });
   world.run_until(Time(1ms));
-  EXPECT_EQ(seen, "abBc");
+  EXPECT_EQ(order, "abBc");
   EXPECT_EQ(world.now(), Time(1ms));
   EXPECT_TRUE(world.idle());
 }
 
-TEST(FaultyWire, ASeedDecidesEveryFate) {
+TEST(FaultyWire, EqualSeedsGiveEqualFates) {
   const Faults faults{.delay_min = 1us, .delay_max = 9us, .loss = {1, 3}, .duplicate = {1, 4}};
   FaultyWire a(Random(5), faults);
   FaultyWire b(Random(5), faults);

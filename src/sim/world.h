@@ -17,14 +17,14 @@ class World {
 
   Time now() const { return now_; }
 
-  // Adds an action; a `when` in the past means now.
+  // Adds an action that runs at the time `when`.  If `when` is in the past, the action runs now.
   void at(Time when, Action action) {
     queue_.emplace(std::pair(when < now_ ? now_ : when, order_++), std::move(action));
   }
   void after(Duration delay, Action action) { at(now_ + delay, std::move(action)); }
 
-  // Runs the next action.  Returns false if no action is due up to `limit`; the time is then
-  // `limit`, unless that is kNever.
+  // Runs the next action.  If no action is due up to `limit`, returns false, and advances the time
+  // to `limit` unless `limit` is kNever.
   bool step(Time limit = kNever) {
     if (queue_.empty() || queue_.begin()->first.first > limit) {
       if (limit != kNever && now_ < limit) now_ = limit;

@@ -33,17 +33,18 @@ ActiveLinks::ActiveLinks(const Subnet& subnet, std::span<const PortRef> managers
   }
 }
 
-bool ActiveLinks::is_active(std::size_t link) const {
+bool ActiveLinks::is_active_or_down(std::size_t link) const {
   const Link& ends = subnet_.topology().links[link];
   return !subnet_.link_is_up(link) || (subnet_.state(ends.a) == PortState::kActive &&
                                        subnet_.state(ends.b) == PortState::kActive);
 }
 
 bool ActiveLinks::all_active() {
-  while (first_inactive_ < links_.size() && is_active(links_[first_inactive_])) ++first_inactive_;
+  while (first_inactive_ < links_.size() && is_active_or_down(links_[first_inactive_]))
+    ++first_inactive_;
   if (first_inactive_ < links_.size()) return false;
-  const auto inactive =
-      std::ranges::find_if_not(links_, [this](std::size_t link) { return is_active(link); });
+  const auto inactive = std::ranges::find_if_not(
+      links_, [this](std::size_t link) { return is_active_or_down(link); });
   first_inactive_ = static_cast<std::size_t>(inactive - links_.begin());
   return inactive == links_.end();
 }

@@ -44,17 +44,17 @@ TEST_F(ActiveLinksTest, AWholeFatTreeBecomesActive) {
   EXPECT_TRUE(links->all_active());
 }
 
-TEST_F(ActiveLinksTest, ALinkThatComesBackIsInactiveAgain) {
+TEST_F(ActiveLinksTest, ALinkThatTrainsAgainIsInactive) {
   start(make_hosts(3));
   ASSERT_TRUE(world->settle());
   ASSERT_TRUE(links->all_active());
   world->subnet.set_link(0, false, world->now);
-  EXPECT_TRUE(links->all_active()) << "a pulled cable does not count";
+  EXPECT_TRUE(links->all_active()) << "a link with a pulled cable is ignored";
   world->subnet.set_link(0, true, world->now);
   EXPECT_FALSE(links->all_active());
 }
 
-TEST_F(ActiveLinksTest, LinksThatTheManagerCannotReachDoNotCount) {
+TEST_F(ActiveLinksTest, LinksThatTheManagerCannotReachAreIgnored) {
   // The second ports of the hosts are at a second switch, which is not connected to the first.
   start(make_hosts(2, 2));
   ASSERT_TRUE(world->settle());

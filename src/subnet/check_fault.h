@@ -12,7 +12,7 @@ namespace verbena::subnet {
 std::optional<Mtu> mtu_of_bytes(std::size_t bytes);
 
 // Returns the reason why this subnet cannot have the fault, in a line for the user: a node or link
-// does not exist, a link cannot have the MTU, or the P_Keys of a switch should change.  Returns
+// does not exist, a link cannot have the MTU, or the fault changes the P_Keys of a switch.  Returns
 // nothing if the subnet can have the fault.
 std::optional<std::string> problem_with(const Topology& topology, const faults::Fault& fault);
 

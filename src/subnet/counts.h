@@ -49,13 +49,13 @@ enum class Count : std::uint8_t {
 // PortCountersExtended.  The method Set() on one view does not change the other.
 enum class CountView : std::uint8_t { kNarrow, kExtended, kCount };
 
-// Holds the counters of a port.  The totals only rise.  A Set changes the base of a view, which is
-// subtracted from the total.
+// Holds the counters of a port.  The totals never decrease.  A Set stores a base for the view; the
+// value of a counter is its total minus this base.
 class Counts {
  public:
   void add(Count count, std::uint64_t n = 1) { totals_[std::to_underlying(count)] += n; }
 
-  // Returns the value of a counter, which stops at the maximum of its field (vol1 16.1.3.5).
+  // Returns the value of a counter, but not more than the maximum of its field (vol1 16.1.3.5).
   std::uint64_t value(CountView view, Count count, std::uint64_t max) const {
     return std::min(totals_[std::to_underlying(count)] - base(view, count), max);
   }

@@ -43,7 +43,7 @@ wire::SmpData default_arbitration(bool high_priority) {
   return wire::encode_vl_arbitration(block);
 }
 
-// Returns port 0 of a switch.  It has no link, so it is always up (vol1 18.2.4.1).
+// Returns port 0 of a switch.  This port has no link, so it is always up (vol1 18.2.4.1).
 DevicePort management_port_of_switch(const Node& node) {
   DevicePort port;
   port.info.port_state = PortState::kActive;
@@ -88,7 +88,7 @@ void set_defaults(DevicePort& port, const Node& node, std::uint8_t number) {
   port.vl_arbitration = {default_arbitration(false), default_arbitration(true)};
 }
 
-// Returns the enabled speeds of a port; bit N stands for the LinkSpeed with the number N.
+// Returns the enabled speeds of a port; bit N represents the LinkSpeed with the number N.
 unsigned enabled_speeds(const PortInfo& info) {
   return info.link_speed_enabled | unsigned{info.link_speed_ext_enabled} << kSpeedsBeforeExtended;
 }
@@ -100,9 +100,9 @@ std::uint8_t lanes_of_code(std::uint8_t code) {
   return kLanes[std::min<std::size_t>(code, kLanes.size() - 1)];
 }
 
-Pkey DevicePort::own_pkey(Pkey packet) const {
-  const auto own =
-      std::ranges::find_if(pkeys, [&](Pkey entry) { return wire::pkeys_match(entry, packet); });
+Pkey DevicePort::own_pkey(Pkey packet_pkey) const {
+  const auto own = std::ranges::find_if(
+      pkeys, [&](Pkey entry) { return wire::pkeys_match(entry, packet_pkey); });
   return own == pkeys.end() ? Pkey{} : *own;
 }
 
@@ -238,7 +238,7 @@ bool negotiate(PortInfo& a, PortInfo& b) {
   const unsigned speeds = enabled_speeds(a) & enabled_speeds(b);
   const unsigned widths = a.link_width_enabled & b.link_width_enabled;
   if (speeds == 0 || widths == 0) return false;
-  // The bit of 2x is the highest one, although 2x is narrower than all widths but 1x.
+  // The width 2x has the highest bit, although only 1x is narrower than 2x.
   constexpr unsigned k2x = static_cast<unsigned>(LinkWidth::k2x);
   const unsigned wider = widths & ~k2x & ~1u;
   const unsigned width = wider != 0 ? std::bit_floor(wider) : std::bit_floor(widths);

@@ -28,7 +28,7 @@ inline constexpr std::uint64_t kDefaultGidPrefix = 0xfe80000000000000;
 // Returns the number of data lanes for a code of PortInfo.VLCap or PortInfo.OperationalVLs.
 std::uint8_t lanes_of_code(std::uint8_t code);
 
-// Holds the attributes of a port as the SMA knows them.
+// Holds the attributes of a port that the SMA reads and writes.
 struct DevicePort {
   wire::PortInfo info{};
   std::vector<Pkey> pkeys{};
@@ -42,14 +42,14 @@ struct DevicePort {
   bool is_active() const { return info.port_state == wire::PortState::kActive; }
   // Returns true if data packets may arrive (vol1 7.2.7).
   bool accepts_data() const { return is_active() || info.port_state == wire::PortState::kArmed; }
-  // Returns true for each of the port's 2^LMC LIDs.
+  // Returns true if `lid` is one of the port's 2^LMC LIDs.
   bool has_lid(Lid lid) const {
     return info.lid.value != 0 && lid.value >> info.lmc == info.lid.value >> info.lmc;
   }
   bool accepts_pkey(Pkey pkey) const { return own_pkey(pkey).value != 0; }
-  // Returns the P_Key of the port's table that matches the packet's; 0 if there is none.  Answers
-  // carry the table's P_Key, so that a limited member answers as a limited member.
-  Pkey own_pkey(Pkey packet) const;
+  // Returns the P_Key in the port's table that matches the P_Key of a packet; 0 if none matches.
+  // Answers carry the P_Key of the table, so that a limited member answers as a limited member.
+  Pkey own_pkey(Pkey packet_pkey) const;
   bool operates_lane(std::uint8_t lane) const;
 };
 
@@ -79,7 +79,7 @@ class Device {
   void set_mft_block(std::size_t block, std::size_t position, const wire::MftBlock& masks);
   std::size_t mft_positions() const { return ports.size() / wire::kMftPortsPerMask + 1; }
 
-  wire::NodeInfo node_info{};  // without the fields of a port; see node_info_at()
+  wire::NodeInfo node_info{};  // the fields of a port are not set; see node_info_at()
   wire::NodeDescription description{};
   wire::SwitchInfo switch_info{};
   std::vector<DevicePort> ports{};
@@ -88,7 +88,7 @@ class Device {
   wire::NodeInfo node_info_at(std::uint8_t in_port) const;
 
  private:
-  std::vector<std::uint8_t> lft_{};   // has the blocks up to the last block that was written
+  std::vector<std::uint8_t> lft_{};   // ends with the last block that was written
   std::vector<std::uint16_t> mft_{};  // by LID and position; empty until a block is written
 };
 

@@ -7,7 +7,8 @@ namespace {
 
 using Kind = RouteStep::Kind;
 
-// An HCA does not forward between its ports, so an SMP can leave only by the port where it arrived.
+// Returns the step to the port of a path entry; kDiscard if the SMP cannot leave by this port.  An
+// HCA does not forward between its ports, so the SMP must leave by the port where it arrived.
 RouteStep leave_by(std::byte path_entry, const RoutePoint& node) {
   const auto port = std::to_integer<std::uint8_t>(path_entry);
   const bool has_port = node.is_switch ? port >= 1 && port <= node.ports : port == node.in_port;

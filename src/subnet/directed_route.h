@@ -11,9 +11,9 @@ namespace verbena::subnet {
 struct RoutePoint {
   bool is_switch = false;
   std::uint8_t ports = 1;    // the number of external ports
-  std::uint8_t in_port = 0;  // where the SMP arrived, or from which the HCA sends it
-  // The directed part of the route begins at this node: the node sends the SMP, or the SMP came to
-  // it by LID.
+  std::uint8_t in_port = 0;  // the port where the SMP arrived, or from which the HCA sends it
+  // True if the directed part of the route begins at this node.  Either this node sends the SMP, or
+  // the SMP came to this node by LID.
   bool begins_here = false;
 };
 

@@ -9,7 +9,7 @@ namespace {
 
 using Kind = RouteStep::Kind;
 
-// Returns an SMP whose path has two hops: out by port 1 of the source, then by port 5 of a switch.
+// Returns an SMP whose path has two hops: port 1 of the source, then port 5 of a switch.
 wire::Smp two_hops() {
   wire::Smp smp{.header = {.mgmt_class = wire::MgmtClass::kSubnetManagementDirected},
                 .dr_source = wire::kPermissiveLid,

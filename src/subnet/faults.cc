@@ -1,4 +1,4 @@
-// Implements the faults that a user orders: cables, power, pauses, losses, delays, MTUs, P_Keys.
+// Implements the faults that a user requests: cables, power, pauses, losses, delays, MTUs, P_Keys.
 #include <algorithm>
 #include <utility>
 
@@ -19,7 +19,7 @@ bool Subnet::link_is_up(std::size_t link) const {
 
 void Subnet::set_power(std::uint32_t node, bool on, Time now) {
   std::vector<PortRef> changed;
-  (void)impl_->impairments.resume(node);  // the packets that the node holds are lost
+  (void)impl_->impairments.resume(node);  // drops the packets that waited at the node
   impl_->links.set_power(node, on, changed);
   impl_->report_changes(changed);
   impl_->on_power_change(node);
@@ -29,8 +29,8 @@ void Subnet::set_power(std::uint32_t node, bool on, Time now) {
 void Subnet::set_paused(std::uint32_t node, bool paused, Time now) {
   if (paused) {
     if (impl_->links.has_power(node)) impl_->impairments.pause(node);
-  } else if (auto held = impl_->impairments.resume(node)) {
-    impl_->release_held(std::move(*held));
+  } else if (auto stored = impl_->impairments.resume(node)) {
+    impl_->send_stored(std::move(*stored));
   }
   impl_->run(now);
 }
@@ -90,15 +90,16 @@ void Subnet::Impl::send_over_link(PortRef out, InFlight packet) {
   }
   if (!impairments.is_slow(out)) return in_flight_.push_back(std::move(packet));
   if (impairments.delay(out, std::move(packet), now_)) return;
-  // A packet for which a slow link has no room counts as a packet that waited too long for credits.
+  // The queue of the slow link is full.  The port counts the packet as one that has waited too long
+  // for credits.
   Counts& counts = at(out).counts;
   counts.add(Count::kXmitDiscards);
   counts.add(Count::kSwitchHoqLifetimeDiscards);
 }
 
 // Stores or drops a packet that arrives at a paused node.  Returns false if the node is not paused.
-bool Subnet::Impl::hold_arrived(InFlight& packet, bool is_management) {
-  Impairments::Line* const line = impairments.arrived_line(packet.at.node);
+bool Subnet::Impl::store_arrived(InFlight& packet, bool is_management) {
+  Impairments::DelayLine* const line = impairments.arrived_line(packet.at.node);
   if (line == nullptr) return false;
   const PortRef port = packet.at;
   if (line->push(std::move(packet), now_)) return true;
@@ -114,17 +115,17 @@ bool Subnet::Impl::hold_arrived(InFlight& packet, bool is_management) {
 }
 
 // Stores or drops a packet that a paused node sends.  Returns false if the node is not paused.
-bool Subnet::Impl::hold_sent(PortRef from, Packet& packet) {
-  Impairments::Line* const line = impairments.sent_line(from.node);
+bool Subnet::Impl::store_sent(PortRef from, Packet& packet) {
+  Impairments::DelayLine* const line = impairments.sent_line(from.node);
   if (line == nullptr) return false;
   if (!line->push({.at = from, .packet = std::move(packet)}, now_)) ++counters.paused_full;
   return true;
 }
 
-void Subnet::Impl::release_held(Impairments::HeldPackets held) {
-  while (!held.arrived.empty()) in_flight_.push_back(held.arrived.pop());
-  while (!held.sent.empty()) {
-    InFlight next = held.sent.pop();
+void Subnet::Impl::send_stored(Impairments::StoredPackets stored) {
+  while (!stored.arrived.empty()) in_flight_.push_back(stored.arrived.pop());
+  while (!stored.sent.empty()) {
+    InFlight next = stored.sent.pop();
     send(next.at, std::move(next.packet));
   }
 }

@@ -12,7 +12,7 @@ namespace verbena::subnet {
 namespace {
 
 using namespace std::chrono_literals;
-constexpr std::size_t kHeldMax = faults::DelayLine<InFlight>::kPacketsMax;
+constexpr std::size_t kDelayLineMax = faults::DelayLine<InFlight>::kPacketsMax;
 
 class FaultyHosts : public testing::Test {
  protected:
@@ -44,7 +44,7 @@ class FaultyHosts : public testing::Test {
     subnet().advance(world_.now);
     return arrived(port);
   }
-  // Asks the PMA of a node for the counters of a port.
+  // Reads the counters of a port from the PMA of its node.
   wire::PortCounters counters(PortRef port) {
     mad::SendMad request{.to = {.path = {.destination_lid = world_.lid(lid_port(port))}}};
     wire::encode_to(request.mad, wire::MadHeader{.mgmt_class = wire::MgmtClass::kPerformance,
@@ -61,7 +61,7 @@ class FaultyHosts : public testing::Test {
       return *wire::decode<wire::PortCounters>(
           std::span(mad->mad).subspan(wire::kPerformanceDataOffset));
     }
-    ADD_FAILURE() << "no answer of the PMA";
+    ADD_FAILURE() << "the PMA did not answer";
     return {};
   }
   static PortRef lid_port(PortRef port) {
@@ -82,7 +82,7 @@ TEST_F(FaultyHosts, APausedHostReceivesItsPacketsAfterThePause) {
   subnet().set_paused(kTwo.node, false, world_.now);
   EXPECT_EQ(subnet().late(), 0u);
   EXPECT_EQ(arrived(kTwo), (std::vector<std::size_t>{4, 8, 12}))
-      << "no packet is lost, and the order is kept";
+      << "no packet is lost, and the packets keep their order";
   send(kOne, kTwo, 16);
   EXPECT_EQ(arrived(kTwo), (std::vector<std::size_t>{16}));
 }
@@ -98,11 +98,11 @@ TEST_F(FaultyHosts, APausedHostSendsItsPacketsAfterThePause) {
 
 TEST_F(FaultyHosts, AgentsOfAPausedNodeDoNotAnswer) {
   const auto smp = directed_smp(wire::Method::kGet, wire::SmpAttribute::kNodeInfo, 0, {1});
-  ASSERT_TRUE(world_.ask(kOne, smp).has_value());
+  ASSERT_TRUE(world_.send_smp(kOne, smp).has_value());
   subnet().set_paused(kSwitch, true, world_.now);
-  EXPECT_FALSE(world_.ask(kOne, smp).has_value());
+  EXPECT_FALSE(world_.send_smp(kOne, smp).has_value());
   subnet().set_paused(kSwitch, false, world_.now);
-  EXPECT_TRUE(world_.ask(kOne, smp).has_value());
+  EXPECT_TRUE(world_.send_smp(kOne, smp).has_value());
 }
 
 TEST_F(FaultyHosts, APausedSwitchForwardsAfterThePause) {
@@ -115,7 +115,7 @@ TEST_F(FaultyHosts, APausedSwitchForwardsAfterThePause) {
 
 TEST_F(FaultyHosts, APausedNodeReportsNothingAndHasNoTimer) {
   subnet().set_paused(kSwitch, true, world_.now);
-  subnet().set_link(link_of(kThree), false, world_.now);  // the switch has a trap to send
+  subnet().set_link(link_of(kThree), false, world_.now);  // the switch now has a pending trap
   EXPECT_EQ(subnet().next_deadline(), kNever);
   subnet().set_paused(kSwitch, false, world_.now);
   EXPECT_NE(subnet().next_deadline(), kNever) << "the trap is repeated";
@@ -123,9 +123,9 @@ TEST_F(FaultyHosts, APausedNodeReportsNothingAndHasNoTimer) {
 
 TEST_F(FaultyHosts, PacketsForAPausedHostAreLimited) {
   subnet().set_paused(kTwo.node, true, world_.now);
-  for (std::size_t i = 0; i < kHeldMax + 3; ++i) send(kOne, kTwo);
+  for (std::size_t i = 0; i < kDelayLineMax + 3; ++i) send(kOne, kTwo);
   subnet().set_paused(kTwo.node, false, world_.now);
-  EXPECT_EQ(arrived(kTwo).size(), kHeldMax);
+  EXPECT_EQ(arrived(kTwo).size(), kDelayLineMax);
   const auto port_counters = counters(kTwo);
   EXPECT_EQ(port_counters.rcv_errors, 3u);
   EXPECT_EQ(port_counters.excessive_buffer_overrun_errors, 3u);
@@ -137,18 +137,19 @@ TEST_F(FaultyHosts, ManagementPacketsForAPausedHostAreLimited) {
                                ? subnet().topology().links[link_of(kTwo)].b.port
                                : subnet().topology().links[link_of(kTwo)].a.port;
   const auto smp = directed_smp(wire::Method::kGet, wire::SmpAttribute::kNodeInfo, 0, {1, out});
-  for (std::size_t i = 0; i < kHeldMax + 2; ++i) EXPECT_FALSE(world_.ask(kOne, smp).has_value());
+  for (std::size_t i = 0; i < kDelayLineMax + 2; ++i)
+    EXPECT_FALSE(world_.send_smp(kOne, smp).has_value());
   subnet().set_paused(kTwo.node, false, world_.now);
-  EXPECT_TRUE(arrived(kTwo).empty());  // removes the answers from the deliveries
+  EXPECT_TRUE(arrived(kTwo).empty());  // discards the answers to the SMPs
   EXPECT_EQ(counters(kTwo).vl15_dropped, 2u);
 }
 
 TEST_F(FaultyHosts, PacketsOfAPausedHostAreLimited) {
   subnet().set_paused(kTwo.node, true, world_.now);
-  for (std::size_t i = 0; i < kHeldMax + 3; ++i) send(kTwo, kOne);
+  for (std::size_t i = 0; i < kDelayLineMax + 3; ++i) send(kTwo, kOne);
   EXPECT_EQ(subnet().counters().paused_full, 3u);
   subnet().set_paused(kTwo.node, false, world_.now);
-  EXPECT_EQ(arrived(kOne).size(), kHeldMax);
+  EXPECT_EQ(arrived(kOne).size(), kDelayLineMax);
 }
 
 TEST_F(FaultyHosts, APauseEndsWhenTheNodeIsSwitchedOff) {
@@ -157,7 +158,7 @@ TEST_F(FaultyHosts, APauseEndsWhenTheNodeIsSwitchedOff) {
   subnet().set_power(kTwo.node, false, world_.now);
   EXPECT_FALSE(subnet().is_paused(kTwo.node));
   subnet().set_paused(kTwo.node, true, world_.now);
-  EXPECT_FALSE(subnet().is_paused(kTwo.node)) << "a node without power cannot hang";
+  EXPECT_FALSE(subnet().is_paused(kTwo.node)) << "a node without power cannot be paused";
   subnet().set_power(kTwo.node, true, world_.now);
   EXPECT_TRUE(arrived(kTwo).empty());
 }
@@ -227,8 +228,8 @@ TEST_F(FaultyHosts, PacketsOnALinkThatGoesDownAreLost) {
 
 TEST_F(FaultyHosts, PacketsOnASlowLinkAreLimited) {
   subnet().set_delay(link_of(kTwo), 5ms);
-  for (std::size_t i = 0; i < kHeldMax + 3; ++i) send(kTwo, kOne);
-  EXPECT_EQ(arrived_after(kOne, 5ms).size(), kHeldMax);
+  for (std::size_t i = 0; i < kDelayLineMax + 3; ++i) send(kTwo, kOne);
+  EXPECT_EQ(arrived_after(kOne, 5ms).size(), kDelayLineMax);
   subnet().set_delay(link_of(kTwo), {});
   EXPECT_EQ(counters(kTwo).xmit_discards, 3u);
 }

@@ -23,7 +23,7 @@ std::string problem_with_link(std::string_view a, std::string_view b) {
   return link ? "link " + std::to_string(*link) : link.error();
 }
 
-TEST(FindLink, ThePortMayBeLeftOutIfThereIsOneLink) {
+TEST(FindLink, ThePortMayBeOmittedIfOneLinkJoinsTheNodes) {
   EXPECT_EQ(find_link(two_switches(), "a", "s1"), 0U);
   EXPECT_EQ(find_link(two_switches(), "s1", "a"), 0U);
   EXPECT_EQ(find_link(two_switches(), "a:1", "s1:3"), 0U);

@@ -33,10 +33,10 @@ void count_discard(Counts& counts, Count detail) {
 
 // Returns true if the P_Key of a packet may enter a switch by this port.  A limited member may send
 // only with the P_Key of a limited member (vol1 18.2.4.2.1).
-bool may_enter(const DevicePort& port, Pkey packet) {
+bool may_enter(const DevicePort& port, Pkey packet_pkey) {
   constexpr std::uint16_t kFullMember = 0x8000;
   return std::ranges::any_of(port.pkeys, [&](Pkey own) {
-    const auto difference = own.value ^ packet.value;
+    const auto difference = own.value ^ packet_pkey.value;
     return own.value != 0 && (difference & ~kFullMember & 0xffff) == 0 &&
            (difference == 0 || (own.value & kFullMember) != 0);
   });
@@ -57,7 +57,7 @@ void Subnet::Impl::run(Time now) {
 }
 
 void Subnet::Impl::send(PortRef from, Packet packet) {
-  if (hold_sent(from, packet)) return;
+  if (store_sent(from, packet)) return;
   ++counters.sent;
   auto view = view_packet(packet);
   const bool is_mad = view && view->destination_qpn.value <= wire::kGsiQpn.value;
@@ -77,7 +77,7 @@ void Subnet::Impl::send(PortRef from, Packet packet) {
 void Subnet::Impl::arrive(InFlight& in_flight) {
   const auto view = view_packet(in_flight.packet);
   VB_CHECK(view.has_value());
-  if (hold_arrived(in_flight, view->is_management())) return;
+  if (store_arrived(in_flight, view->is_management())) return;
   const LocalPacket local{in_flight.at, in_flight.packet, *view, in_flight.hops};
   DevicePort& port = at(local.port);
   if (in_flight.hops > kHopsMax) {
@@ -186,8 +186,8 @@ void Subnet::Impl::forward_multicast(const LocalPacket& local) {
   }
 }
 
-// Sends a packet from an HCA.  A packet to one of the port's own LIDs returns to the port, and so
-// does a copy of a multicast packet.
+// Sends a packet from an HCA.  A packet to one of the port's own LIDs returns to the port.  A copy
+// of each multicast packet returns to the port as well.
 void Subnet::Impl::send_from_hca(const LocalPacket& local) {
   DevicePort& port = at(local.port);
   if (!local.view.is_management() && (!port.is_active() || !set_lane(local.port, 0, local))) {
@@ -195,7 +195,8 @@ void Subnet::Impl::send_from_hca(const LocalPacket& local) {
   }
   const bool is_own = port.has_lid(local.view.lrh.destination);
   if (is_own || local.view.is_multicast()) {
-    in_flight_.push_back({local.port, local.packet, local.hops + 1, true});
+    in_flight_.push_back(
+        {.at = local.port, .packet = local.packet, .hops = local.hops + 1, .is_loopback = true});
   }
   if (!is_own) send_out(local.port, std::move(local.packet), local);
 }
@@ -228,7 +229,7 @@ void Subnet::Impl::send_out(PortRef out, Packet packet, const LocalPacket& local
     return count_discard(port.counts, Count::kSwitchLifetimeDiscards);
   }
   count_sent(port.counts, local.view, packet.size());
-  send_over_link(out, {*peer, std::move(packet), local.hops + 1, false});
+  send_over_link(out, {.at = *peer, .packet = std::move(packet), .hops = local.hops + 1});
 }
 
 void Subnet::Impl::deliver(PortRef port, Qpn destination_qpn, Packet packet) {

@@ -20,66 +20,66 @@ bool Impairments::loses_next(std::size_t link) {
 }
 
 void Impairments::set_delay(PortRef out, Duration delay) {
-  const auto found = lines_.find(out);
+  const auto found = slow_ports_.find(out);
   if (delay != Duration{}) {
-    lines_[out].delay = delay;
-  } else if (found != lines_.end()) {
+    slow_ports_[out].delay = delay;
+  } else if (found != slow_ports_.end()) {
     found->second.delay = {};
-    if (found->second.line.empty()) lines_.erase(found);
+    if (found->second.line.empty()) slow_ports_.erase(found);
   }
 }
 
 bool Impairments::delay(PortRef out, InFlight packet, Time now) {
-  SlowPort& slow = lines_.at(out);
+  SlowPort& slow = slow_ports_.at(out);
   return slow.line.push(std::move(packet), now + slow.delay);
 }
 
 std::size_t Impairments::drop(PortRef out) {
-  const auto found = lines_.find(out);
-  if (found == lines_.end()) return 0;
+  const auto found = slow_ports_.find(out);
+  if (found == slow_ports_.end()) return 0;
   const std::size_t dropped = std::exchange(found->second.line, {}).size();
-  if (found->second.delay == Duration{}) lines_.erase(found);
+  if (found->second.delay == Duration{}) slow_ports_.erase(found);
   return dropped;
 }
 
 bool Impairments::move_due(Time now, std::deque<InFlight>& out, std::size_t max) {
   bool has_appended = false;
-  for (auto it = lines_.begin(); it != lines_.end();) {
+  for (auto it = slow_ports_.begin(); it != slow_ports_.end();) {
     SlowPort& slow = it->second;
     while (out.size() < max && slow.line.due(now) != nullptr) {
       out.push_back(slow.line.pop());
       has_appended = true;
     }
     const bool has_ended = slow.delay == Duration{} && slow.line.empty();
-    it = has_ended ? lines_.erase(it) : std::next(it);
+    it = has_ended ? slow_ports_.erase(it) : std::next(it);
   }
   return has_appended;
 }
 
 Time Impairments::next_deadline() const {
   Time next = kNever;
-  for (const auto& [out, slow] : lines_) next = std::min(next, slow.line.next_due());
+  for (const auto& [out, slow] : slow_ports_) next = std::min(next, slow.line.next_due());
   return next;
 }
 
-Impairments::Line* Impairments::arrived_line(std::uint32_t node) {
+Impairments::DelayLine* Impairments::arrived_line(std::uint32_t node) {
   const auto found = paused_.find(node);
   return found == paused_.end() ? nullptr : &found->second.arrived;
 }
 
-Impairments::Line* Impairments::sent_line(std::uint32_t node) {
+Impairments::DelayLine* Impairments::sent_line(std::uint32_t node) {
   const auto found = paused_.find(node);
   return found == paused_.end() ? nullptr : &found->second.sent;
 }
 
 std::size_t Impairments::late() const {
   std::size_t packets = 0;
-  for (const auto& [out, slow] : lines_) packets += slow.line.size();
-  for (const auto& [node, held] : paused_) packets += held.arrived.size() + held.sent.size();
+  for (const auto& [out, slow] : slow_ports_) packets += slow.line.size();
+  for (const auto& [node, stored] : paused_) packets += stored.arrived.size() + stored.sent.size();
   return packets;
 }
 
-std::optional<Impairments::HeldPackets> Impairments::resume(std::uint32_t node) {
+std::optional<Impairments::StoredPackets> Impairments::resume(std::uint32_t node) {
   auto found = paused_.extract(node);
   if (found.empty()) return std::nullopt;
   return std::move(found.mapped());

@@ -18,58 +18,59 @@ struct InFlight {
   PortRef at{};
   Packet packet{};
   unsigned hops = 0;
-  bool is_loopback = false;  // the packet stays in the HCA, and crosses no link
+  bool is_loopback = false;  // the packet remains in the HCA, and crosses no link
 };
 
 // Holds the lossy links, slow links and paused nodes of a subnet, and the packets that they delay.
 class Impairments {
  public:
-  using Line = faults::DelayLine<InFlight>;
-  // Holds the packets of a paused node: those that have arrived, and those that it has sent.
-  struct HeldPackets {
-    Line arrived{};
-    Line sent{};  // InFlight::at is the port that sends
+  using DelayLine = faults::DelayLine<InFlight>;
+  // Stores the packets that have arrived at a paused node, and the packets that it has sent.
+  struct StoredPackets {
+    DelayLine arrived{};
+    DelayLine sent{};  // InFlight::at is the port that sends
   };
 
-  // ---- links: `link` is an index in Topology::links, and `out` the port that sends
+  // ---- links: `link` is an index in Topology::links, and `out` is the port that sends
   // Sets the loss of a link; 0 ends the loss.  The packets of the link are counted from 0 again.
   void set_loss(std::size_t link, const faults::Loss& loss);
-  // Counts a packet of the link.  Returns true if it is lost.
+  // Counts a packet of the link.  Returns true if the link loses the packet.
   bool loses_next(std::size_t link);
   // Delays the packets that this port sends from now on; 0 ends the delay.
   void set_delay(PortRef out, Duration delay);
-  // Returns true if packets that this port sends must pass through delay().  After the end of a
-  // delay this stays true until its last packet has left, so that no packet overtakes another.
-  bool is_slow(PortRef out) const { return lines_.contains(out); }
-  // Delays a packet.  Returns false if too many packets wait already.  REQUIRES: is_slow(out).
+  // Returns true if packets that this port sends must pass through delay().  When a delay ends, the
+  // result remains true until the last delayed packet has left, so that packets keep their order.
+  bool is_slow(PortRef out) const { return slow_ports_.contains(out); }
+  // Delays a packet.  Returns false if too many packets already wait.  REQUIRES: is_slow(out).
   bool delay(PortRef out, InFlight packet, Time now);
   // Drops the delayed packets of this port, and returns their number.
   std::size_t drop(PortRef out);
   // Moves packets that are due from slow links to the end of `out`, until `out` has `max` packets.
   // Returns true if at least one packet was moved.
   bool move_due(Time now, std::deque<InFlight>& out, std::size_t max);
-  // Returns the time at which move_due() has something to do.
+  // Returns the time at which the next packet is due.
   Time next_deadline() const;
 
   // ---- nodes
   void pause(std::uint32_t node) { paused_.try_emplace(node); }
   bool is_paused(std::uint32_t node) const { return paused_.contains(node); }
   // arrived_line() and sent_line() return null if the node is not paused.
-  Line* arrived_line(std::uint32_t node);
-  Line* sent_line(std::uint32_t node);
+  DelayLine* arrived_line(std::uint32_t node);
+  DelayLine* sent_line(std::uint32_t node);
   // Returns the number of packets on slow links and at paused nodes.
   std::size_t late() const;
-  // Ends the pause of a node.  Returns the packets that waited; nothing if the node was not paused.
-  std::optional<HeldPackets> resume(std::uint32_t node);
+  // Ends the pause of a node, and returns the packets that waited.  Returns nothing if the node was
+  // not paused.
+  std::optional<StoredPackets> resume(std::uint32_t node);
 
  private:
   struct SlowPort {
     Duration delay{};
-    Line line{};
+    DelayLine line{};
   };
   std::map<std::size_t, faults::LossyLink> lossy_{};
-  std::map<PortRef, SlowPort> lines_{};
-  std::map<std::uint32_t, HeldPackets> paused_{};
+  std::map<PortRef, SlowPort> slow_ports_{};
+  std::map<std::uint32_t, StoredPackets> paused_{};
 };
 
 }  // namespace verbena::subnet

@@ -16,11 +16,11 @@
 namespace verbena::subnet {
 
 // Implements Subnet.  forwarding.cc moves packets, management.cc receives packets of QP0 and QP1,
-// reports.cc sends traps, and faults.cc implements the faults that a user orders.
+// reports.cc sends traps, and faults.cc implements the faults that a user requests.
 //
-// All packets on their way are in one queue.  Each public call takes packets out of the queue until
-// it is empty.  Each time, a packet makes one hop, and is put into the queue again.  Therefore
-// packets of one path keep their order, and long chains of packets need no recursion.
+// All packets in flight are in one queue.  Each public call takes packets out of the queue until
+// the queue is empty.  A packet that is taken out makes one hop, and goes back to the end of the
+// queue.  Therefore packets of one path keep their order, and the hops need no recursion.
 class Subnet::Impl {
  public:
   enum class Violation : std::uint8_t { kPkey, kQkey };
@@ -35,16 +35,16 @@ class Subnet::Impl {
   Links links;
   Impairments impairments{};
   std::deque<Delivery> deliveries{};
-  std::map<PortRef, bool> events{};  // a PortEvent for each port, with its client_reregister
+  std::map<PortRef, bool> events{};  // pending PortEvents: the port, and its client_reregister
 
   DevicePort& at(PortRef port) { return devices[port.node].ports[port.port]; }
   const DevicePort& at(PortRef port) const { return devices[port.node].ports[port.port]; }
 
-  // Moves all packets that are on their way, and sends packets and traps that are due.
+  // Moves all packets in flight to their destinations, and sends packets and traps that are due.
   void run(Time now);
   void send(PortRef from, Packet packet);
-  // Releases the packets that waited for the end of a pause: received packets and sent packets.
-  void release_held(Impairments::HeldPackets held);
+  // Continues with the packets that waited for the end of a pause: received and sent packets.
+  void send_stored(Impairments::StoredPackets stored);
   // Handles links that have come up or gone down at these ports.
   void report_changes(const std::vector<PortRef>& changed);
   // Adds a PortEvent.
@@ -60,8 +60,8 @@ class Subnet::Impl {
   Time next_deadline() const;
 
  private:
-  // Describes a packet that is at a node.  `port` is where it arrived, or port 0 of the switch that
-  // sends it.
+  // Describes a packet that is at a node.  `port` is the port where the packet arrived, or port 0
+  // of the switch that sends the packet.
   struct LocalPacket {
     PortRef port{};
     Packet& packet;
@@ -75,7 +75,7 @@ class Subnet::Impl {
   bool passes_inbound_enforcement(const LocalPacket& local);
   bool passes_outbound_enforcement(PortRef out, const LocalPacket& local);
   void add_switch_violation(std::uint8_t port, const LocalPacket& local);
-  // Sends a packet on its way, from a switch by the forwarding tables, from an HCA by the port.
+  // Sends a packet to the next hop.  A switch uses its forwarding tables, and an HCA uses the port.
   void forward(const LocalPacket& local);
   void forward_unicast(const LocalPacket& local);
   void forward_multicast(const LocalPacket& local);
@@ -84,8 +84,8 @@ class Subnet::Impl {
   void send_out(PortRef out, Packet packet, const LocalPacket& local);
   void deliver(PortRef port, Qpn destination_qpn, Packet packet);
   void send_over_link(PortRef out, InFlight packet);
-  bool hold_arrived(InFlight& packet, bool is_management);
-  bool hold_sent(PortRef from, Packet& packet);
+  bool store_arrived(InFlight& packet, bool is_management);
+  bool store_sent(PortRef from, Packet& packet);
   void drop_packets_on(PortRef out);
 
   void receive_smp(const LocalPacket& local, bool begins_here);
@@ -103,8 +103,8 @@ class Subnet::Impl {
   Time now_{};
   std::deque<InFlight> in_flight_{};
   std::vector<std::uint8_t> multicast_ports_{};
-  std::map<std::uint32_t, Traps> traps_{};  // by node; only nodes with traps
-  std::set<PortRef> leases_{};              // ports whose M_Key lease runs
+  std::map<std::uint32_t, Traps> traps_{};  // by node; has only nodes with traps
+  std::set<PortRef> leases_{};              // ports with a running M_Key lease
 };
 
 }  // namespace verbena::subnet

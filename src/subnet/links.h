@@ -16,22 +16,24 @@ namespace verbena::subnet {
 // common.  Training takes no time: both ports are in the state Init at once.
 class Links {
  public:
-  // REQUIRES: the topology and the devices outlive this object, and problem(topology) is nothing.
+  // REQUIRES: the topology and the devices outlive this object; find_problem(topology) returns
+  // nothing.
   Links(const Topology& topology, std::vector<Device>& devices);
 
   // Returns the port at the other end of the link; nothing if the link is not up.
   std::optional<PortRef> peer(PortRef port) const;
 
   // plug(), set_power(), set_physical_state() and set_mtu() append the ports whose state has
-  // changed.
+  // changed to `changed`.
   void plug(std::size_t link, bool plugged, std::vector<PortRef>& changed);
-  // Switches a node on or off.  A node that is switched on has lost all settings except IsSM,
-  // because the managers on it still run.
+  // Switches a node on or off.  A node that is switched on has its default settings.  Only IsSM is
+  // retained, because the managers on the node still run.
   void set_power(std::uint32_t node, bool on, std::vector<PortRef>& changed);
   bool has_power(std::uint32_t node) const { return powered_[node]; }
-  // Takes the link of a port down.  The link trains again at once if `to` is kPolling.
+  // Takes down the link of a port, and sets the physical state of the port.  If `to` is kPolling,
+  // the link trains again at once.
   void set_physical_state(PortRef port, wire::PortPhysicalState to, std::vector<PortRef>& changed);
-  // Trains the link again.  The MTU becomes the largest MTU that both ports support.
+  // Sets the largest MTU that both ports of the link support, and trains the link again.
   void set_mtu(std::size_t link, Mtu mtu, std::vector<PortRef>& changed);
   // Returns the index of the cable at a port.  REQUIRES: the port has a cable.
   std::uint32_t link_of(PortRef port) const { return links_[port.node][port.port]; }

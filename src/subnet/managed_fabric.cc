@@ -29,7 +29,8 @@ void ManagedFabric::connect(std::size_t a, std::uint8_t port_a, std::size_t b,
   nodes_[b].ports[port_b].neighbor = {a, port_a};
 }
 
-// Only switches forward, so a path may not lead through an HCA.
+// Counts the hops from each node to `node`.  Only switches forward, so a path may not lead through
+// an HCA.
 std::vector<std::uint16_t> ManagedFabric::hops_to(std::size_t node) const {
   std::vector<std::uint16_t> hops(nodes_.size(), kUnreachable);
   std::deque<std::size_t> next{node};

@@ -23,7 +23,7 @@ class ManagedFabric {
     wire::PortInfo info{};
     std::optional<Neighbor> neighbor{};
   };
-  // Represents a switch, or one port of an HCA, because to a manager each HCA port is a node.
+  // Represents a switch, or one port of an HCA, because a manager treats each HCA port as a node.
   struct Node {
     bool is_switch = false;
     std::uint8_t own_port = 0;  // 0 for a switch
@@ -38,11 +38,11 @@ class ManagedFabric {
   Node& operator[](std::size_t node) { return nodes_[node]; }
   const Node& operator[](std::size_t node) const { return nodes_[node]; }
 
-  // Adds a node that was found by this path, unless the node is known.  Returns its index.
   struct AddResult {
-    std::size_t node = 0;
+    std::size_t node = 0;  // the index of the node
     bool is_new = false;
   };
+  // Adds a node that was found by this path, unless the node is already known.
   AddResult add(const wire::NodeInfo& info, const std::vector<std::uint8_t>& path);
   void connect(std::size_t a, std::uint8_t port_a, std::size_t b, std::uint8_t port_b);
 
@@ -51,8 +51,8 @@ class ManagedFabric {
   // REQUIRES: count_hops() was called.
   bool reaches(std::size_t from, std::size_t to) const;
   // Returns the linear forwarding table of a switch, by LID.  Each egress port is on a path with
-  // the fewest hops.  If several ports are, the LIDs are spread over them.  REQUIRES: count_hops()
-  // was called.
+  // the fewest hops.  If there are several such ports, the LIDs are spread over them.  REQUIRES:
+  // count_hops() was called.
   std::vector<std::uint8_t> forwarding_table(std::size_t switch_node) const;
 
  private:

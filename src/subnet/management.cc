@@ -30,23 +30,23 @@ void Subnet::Impl::receive_smp(const LocalPacket& local, bool begins_here) {
   }
   Smp smp = wire::decode_exact<Smp>(mad->mad);
   if (smp.is_directed()) {
-    // The part by LID ends here, so the directed part begins here.
+    // The LID-routed part of the route ends at this node, so the directed part begins here.
     const bool came_by_lid = local.view.lrh.destination != wire::kPermissiveLid;
     return step_directed(local, smp, begins_here || came_by_lid);
   }
-  const bool leaves = begins_here && !devices[local.port.node].is_switch() &&
-                      !at(local.port).has_lid(local.view.lrh.destination);
-  if (leaves) return send_out(local.port, std::move(local.packet), local);
+  const bool leaves_node = begins_here && !devices[local.port.node].is_switch() &&
+                           !at(local.port).has_lid(local.view.lrh.destination);
+  if (leaves_node) return send_out(local.port, std::move(local.packet), local);
   receive_local_smp(local, smp);
 }
 
 void Subnet::Impl::step_directed(const LocalPacket& local, Smp& smp, bool begins_here) {
   const Device& device = devices[local.port.node];
-  const bool goes_to_other = begins_here && !device.is_switch() &&
+  // A route may begin with a LID-routed part, before the directed part.
+  const bool starts_by_lid = begins_here && !device.is_switch() &&
                              local.view.lrh.destination != wire::kPermissiveLid &&
                              !at(local.port).has_lid(local.view.lrh.destination);
-  // A route may begin with a part by LID, before the directed part.
-  if (goes_to_other) return send_out(local.port, std::move(local.packet), local);
+  if (starts_by_lid) return send_out(local.port, std::move(local.packet), local);
 
   const RouteStep step = directed_route_step(smp, {.is_switch = device.is_switch(),
                                                    .ports = device.port_count(),
@@ -97,8 +97,9 @@ void Subnet::Impl::receive_local_smp(const LocalPacket& local, Smp& smp) {
   answer_smp(local, smp);
 }
 
-// Answers a request.  The answer shows the state after a link change, but is sent before the
-// change, which may take down the link that the answer uses.
+// Answers a request.  If the request changes the state of a link, the answer contains the new
+// state.  The answer is sent before the change, because the change may take down the link that the
+// answer uses.
 void Subnet::Impl::answer_smp(const LocalPacket& local, Smp& smp) {
   SmaEffects effects;
   const std::uint16_t status = execute(local, smp, effects);
@@ -115,8 +116,8 @@ void Subnet::Impl::answer_smp(const LocalPacket& local, Smp& smp) {
   }
 }
 
-// Carries out a Get or Set, and replaces the data of the SMP with the answer's.  Returns the
-// status.
+// Carries out a Get or Set, and replaces the data of the SMP with the data of the answer.  Returns
+// the status of the answer.
 std::uint16_t Subnet::Impl::execute(const LocalPacket& local, Smp& smp, SmaEffects& effects) {
   Device& device = devices[local.port.node];
   const SmaRequest request{.in_port = local.port.port,
@@ -169,8 +170,8 @@ void Subnet::Impl::return_smp(const LocalPacket& local, Smp& smp, std::uint16_t 
   forward(from_port_0);
 }
 
-// Returns true if the M_Key of an SMP allows it.  A wrong M_Key is counted and reported by a trap,
-// and the SMP gets no answer (vol1 14.2.4).
+// Returns true if the port accepts the M_Key of an SMP.  A wrong M_Key is counted and reported by a
+// trap, and the SMP gets no answer (vol1 14.2.4).
 bool Subnet::Impl::check_m_key(const LocalPacket& local, const Smp& smp) {
   const Device& device = devices[local.port.node];
   const PortRef owner{local.port.node, device.management_port(local.port.port)};

@@ -29,15 +29,15 @@ mad::SendMad directed_mad(const Smp& smp) {
 }  // namespace
 
 void Manager::begin_sweep(Time now) {
-  started_ = true;
-  sweep_again_ = false;
+  has_started_ = true;
+  needs_sweep_ = false;
   ++sweeps_;
   next_sweep_ = now + config_.sweep_interval;
   queued_.clear();
   pending_.clear();
   fabric_.clear();
   phase_ = Phase::kDiscover;
-  // The manager asks its own node first, by a path without hops.
+  // The first request goes to the manager's own node, by a path without hops.
   queue_request({.smp = {.header = {.method = Method::kGet,
                                     .attribute_id = std::to_underlying(SmpAttribute::kNodeInfo)}}});
 }
@@ -51,7 +51,7 @@ void Manager::end_phase(Time now) {
     case Phase::kArm: return begin_phase(Phase::kActivate);
     case Phase::kActivate:
       phase_ = Phase::kIdle;
-      if (sweep_again_) begin_sweep(now);
+      if (needs_sweep_) begin_sweep(now);
   }
 }
 
@@ -67,18 +67,19 @@ void Manager::begin_phase(Phase phase) {
   }
 }
 
-// Ends a sweep that has failed, because the subnet has changed.  The next sweep begins after a
-// pause.
+// Ends a sweep that has failed because the subnet has changed.  The next sweep begins after
+// response_timeout.
 void Manager::give_up(Time now) {
   queued_.clear();
   pending_.clear();
   phase_ = Phase::kIdle;
-  sweep_again_ = true;
+  needs_sweep_ = true;
   next_sweep_ = now + config_.response_timeout;
 }
 
-void Manager::ask(std::size_t node, Method method, SmpAttribute attribute, std::uint32_t modifier,
-                  std::uint8_t port, const wire::SmpData& data) {
+void Manager::request_attribute(std::size_t node, Method method, SmpAttribute attribute,
+                                std::uint32_t modifier, std::uint8_t port,
+                                const wire::SmpData& data) {
   Request request{.smp = {.header = {.method = method,
                                      .attribute_id = std::to_underlying(attribute),
                                      .attribute_modifier = modifier},
@@ -93,10 +94,10 @@ void Manager::ask(std::size_t node, Method method, SmpAttribute attribute, std::
   queue_request(std::move(request));
 }
 
-// Asks the node at the other end of a port's link for its NodeInfo.
+// Requests the NodeInfo of the node at the other end of a port's link.
 void Manager::probe(std::size_t node, std::uint8_t port) {
   if (fabric_[node].path.size() >= wire::kSmpHopsMax) return;
-  ask(node, Method::kGet, SmpAttribute::kNodeInfo, 0, port);
+  request_attribute(node, Method::kGet, SmpAttribute::kNodeInfo, 0, port);
   wire::Smp& smp = queued_.back().smp;
   smp.set_hop_count(static_cast<std::uint8_t>(smp.hop_count() + 1));
   smp.initial_path[smp.hop_count()] = static_cast<std::byte>(port);
@@ -133,7 +134,7 @@ std::optional<mad::SendMad> Manager::next_send() {
 }
 
 Time Manager::next_deadline() const {
-  if (!started_) return Time{};
+  if (!has_started_) return Time{};
   if (phase_ == Phase::kIdle) return next_sweep_;
   Time next = kNever;
   for (const auto& [id, request] : pending_) next = std::min(next, request.deadline);
@@ -141,7 +142,7 @@ Time Manager::next_deadline() const {
 }
 
 void Manager::advance(Time now) {
-  if (!started_ || (phase_ == Phase::kIdle && now >= next_sweep_)) begin_sweep(now);
+  if (!has_started_ || (phase_ == Phase::kIdle && now >= next_sweep_)) begin_sweep(now);
   for (auto& [id, request] : pending_) {
     if (request.deadline > now) continue;
     if (request.tries >= config_.tries) return give_up(now);
@@ -154,7 +155,7 @@ void Manager::receive(const mad::Address& from, const mad::Mad& mad, Time now) {
   const Smp smp = wire::decode_exact<Smp>(mad);
   if (!smp.header.response && smp.header.method == Method::kTrap) {
     receive_trap(from, smp);
-    if (phase_ == Phase::kIdle && sweep_again_) begin_sweep(now);
+    if (phase_ == Phase::kIdle && needs_sweep_) begin_sweep(now);
   } else if (smp.header.response) {
     const auto found = pending_.find(smp.header.transaction_id);
     if (found == pending_.end()) return;
@@ -171,7 +172,7 @@ void Manager::receive_trap(const mad::Address& from, Smp smp) {
   const auto notice = wire::from_smp_data<wire::Notice>(smp.data);
   if (notice.trap_number == wire::TrapNumber::kLinkStateChange ||
       notice.trap_number == wire::TrapNumber::kLocalChange) {
-    sweep_again_ = true;
+    needs_sweep_ = true;
   }
   smp.header.method = Method::kTrapRepress;
   sends_.push_back({.to = from, .mad = wire::encode(smp)});
@@ -198,11 +199,12 @@ void Manager::receive_node_info(const Request& request, const wire::NodeInfo& in
   if (!is_own) fabric_.connect(request.node, request.port, node, info.local_port_num);
   if (!is_new) return;
   if (!fabric_[node].is_switch) {
-    return ask(node, Method::kGet, SmpAttribute::kPortInfo, info.local_port_num,
-               info.local_port_num);
+    return request_attribute(node, Method::kGet, SmpAttribute::kPortInfo, info.local_port_num,
+                             info.local_port_num);
   }
   for (unsigned port = 0; port <= info.num_ports; ++port) {
-    ask(node, Method::kGet, SmpAttribute::kPortInfo, port, static_cast<std::uint8_t>(port));
+    request_attribute(node, Method::kGet, SmpAttribute::kPortInfo, port,
+                      static_cast<std::uint8_t>(port));
   }
 }
 
@@ -242,7 +244,8 @@ void Manager::configure() {
         info.neighbor_mtu = std::min(info.mtu_cap, other.mtu_cap);
         info.operational_vls = std::min(info.vl_cap, other.vl_cap);
       }
-      ask(i, Method::kSet, SmpAttribute::kPortInfo, number, number, wire::smp_data(info));
+      request_attribute(i, Method::kSet, SmpAttribute::kPortInfo, number, number,
+                        wire::smp_data(info));
     }
   }
 }
@@ -253,7 +256,8 @@ void Manager::route() {
     if (!fabric_[i].is_switch) continue;
     std::vector<std::uint8_t> table = fabric_.forwarding_table(i);
     const auto top = static_cast<std::uint16_t>(table.size() - 1);
-    ask(i, Method::kSet, SmpAttribute::kSwitchInfo, 0, 0,
+    request_attribute(
+        i, Method::kSet, SmpAttribute::kSwitchInfo, 0, 0,
         wire::smp_data(wire::SwitchInfo{.linear_fdb_top = top, .port_state_change = true}));
     const std::size_t blocks =
         (table.size() + wire::kLftPortsPerBlock - 1) / wire::kLftPortsPerBlock;
@@ -262,8 +266,8 @@ void Manager::route() {
       wire::LftBlock ports;
       std::copy_n(table.begin() + static_cast<std::ptrdiff_t>(block * ports.size()), ports.size(),
                   ports.begin());
-      ask(i, Method::kSet, SmpAttribute::kLinearForwardingTable, static_cast<std::uint32_t>(block),
-          0, wire::encode_lft(ports));
+      request_attribute(i, Method::kSet, SmpAttribute::kLinearForwardingTable,
+                        static_cast<std::uint32_t>(block), 0, wire::encode_lft(ports));
     }
   }
 }
@@ -276,7 +280,8 @@ void Manager::change_states(PortState from, PortState to) {
       wire::PortInfo info = port.info;
       info.port_state = to;
       info.port_physical_state = wire::PortPhysicalState::kNop;
-      ask(i, Method::kSet, SmpAttribute::kPortInfo, number, number, wire::smp_data(info));
+      request_attribute(i, Method::kSet, SmpAttribute::kPortInfo, number, number,
+                        wire::smp_data(info));
     }
   }
 }

@@ -22,14 +22,15 @@ namespace verbena::subnet {
 //
 // It sweeps the subnet at the beginning, after a trap about a change, and each sweep_interval.  A
 // sweep starts again if a node does not respond.  The owner sends the MADs of next_send() from QP0
-// of the manager's port, and passes MADs that arrive there to receive().  One thread at a time.
+// of the manager's port, and passes MADs that arrive there to receive().  Only one thread at a time
+// may use a Manager.
 class Manager {
  public:
   struct Config {
     Duration sweep_interval = std::chrono::seconds(10);
     Duration response_timeout = std::chrono::milliseconds(100);
     unsigned tries = 3;
-    unsigned requests_max = 32;  // limits the requests that wait for their answers
+    unsigned requests_max = 32;  // the limit of outstanding requests
   };
 
   explicit Manager(const Config& config) : config_(config) {}
@@ -41,18 +42,20 @@ class Manager {
   void advance(Time now);
 
   // Returns true if the last sweep is complete, and no change was reported since it began.
-  bool is_up() const { return phase_ == Phase::kIdle && !sweep_again_; }
+  bool is_up() const { return phase_ == Phase::kIdle && !needs_sweep_; }
   std::uint64_t sweeps() const { return sweeps_; }
 
  private:
-  // Names the phases of a sweep, in their order.  A phase begins when all requests of the phase
-  // before it have been answered.
+  // Names the phases of a sweep, in their order.  A phase begins when all requests of the previous
+  // phase have been answered.
   enum class Phase : std::uint8_t { kIdle, kDiscover, kConfigure, kRoute, kArm, kActivate };
 
   struct Request {
     wire::Smp smp{};
-    std::size_t node = 0;   // the node that the request is for, as an index in fabric_
-    std::uint8_t port = 0;  // the port for PortInfo; for NodeInfo, the port that leads to the node
+    // The first request of a sweep goes to the manager's own node.  Other requests for NodeInfo go
+    // to the neighbor at `port` of `node`.  Requests for PortInfo are about `port` of `node`.
+    std::size_t node = 0;  // an index in fabric_
+    std::uint8_t port = 0;
     unsigned tries = 0;
     Time deadline{};
   };
@@ -62,8 +65,8 @@ class Manager {
   void end_phase(Time now);
   void give_up(Time now);
 
-  void ask(std::size_t node, wire::Method method, wire::SmpAttribute attribute,
-           std::uint32_t modifier, std::uint8_t port, const wire::SmpData& data = {});
+  void request_attribute(std::size_t node, wire::Method method, wire::SmpAttribute attribute,
+                         std::uint32_t modifier, std::uint8_t port, const wire::SmpData& data = {});
   void probe(std::size_t node, std::uint8_t port);
   void queue_request(Request request);
   void send(std::uint64_t transaction_id, Request& request, Time now);
@@ -81,8 +84,8 @@ class Manager {
 
   Config config_;
   Phase phase_ = Phase::kIdle;
-  bool sweep_again_ = false;
-  bool started_ = false;
+  bool needs_sweep_ = false;
+  bool has_started_ = false;
   std::uint64_t sweeps_ = 0;
   Time next_sweep_{};
   std::uint64_t next_transaction_id_ = 1;
@@ -90,7 +93,7 @@ class Manager {
   std::deque<Request> queued_{};
   std::map<std::uint64_t, Request> pending_{};  // by transaction id
   std::deque<mad::SendMad> sends_{};
-  std::map<std::uint64_t, Lid> lids_{};  // by port GUID; kept for ports that come back
+  std::map<std::uint64_t, Lid> lids_{};  // by port GUID; a port that returns gets its old LID
 };
 
 }  // namespace verbena::subnet

@@ -21,7 +21,7 @@ std::vector<PortRef> host_ports(const Topology& topology) {
   return ports;
 }
 
-// Tells for each node whether links that are up connect it with `from`.
+// Returns one bool for each node: true if a path of links that are up connects it with `from`.
 std::vector<bool> connected_nodes(const Subnet& subnet, std::uint32_t from) {
   const Topology& topology = subnet.topology();
   std::vector<bool> reached(topology.nodes.size());
@@ -42,8 +42,8 @@ std::vector<bool> connected_nodes(const Subnet& subnet, std::uint32_t from) {
   return reached;
 }
 
-// Returns a problem as text: a pair of hosts that cannot talk, or a loop.  Returns an empty text if
-// there is no problem.
+// Returns a problem as text: a pair of hosts that cannot communicate, or a loop.  Returns an empty
+// text if there is no problem.
 std::string first_problem(ManagedSubnet& world, PortRef manager_port) {
   const auto ports = host_ports(world.subnet.topology());
   const auto reached = connected_nodes(world.subnet, manager_port.node);
@@ -63,7 +63,7 @@ std::string first_problem(ManagedSubnet& world, PortRef manager_port) {
   return "";
 }
 
-TEST(Manager, ThreeHostsAtOneSwitchCanTalk) {
+TEST(Manager, ThreeHostsAtOneSwitchCanCommunicate) {
   const Topology topology = *make_hosts(3);
   ManagedSubnet world(topology, {1, 1});
   EXPECT_EQ(world.subnet.status({1, 1}).state, PortState::kInit);
@@ -77,7 +77,7 @@ TEST(Manager, ThreeHostsAtOneSwitchCanTalk) {
   EXPECT_EQ(first_problem(world, {1, 1}), "");
 }
 
-TEST(Manager, SixteenHostsOfAFatTreeCanTalk) {
+TEST(Manager, SixteenHostsOfAFatTreeCanCommunicate) {
   const Topology topology = *make_fat_tree(16);
   const PortRef manager_port{topology.find("host1").value(), 1};
   ManagedSubnet world(topology, manager_port);
@@ -85,7 +85,7 @@ TEST(Manager, SixteenHostsOfAFatTreeCanTalk) {
   EXPECT_EQ(first_problem(world, manager_port), "");
 }
 
-TEST(Manager, RoutesAvoidALinkThatHasDied) {
+TEST(Manager, RoutesAvoidALinkThatIsDown) {
   const Topology topology = *make_fat_tree(4);
   const PortRef manager_port{topology.find("host1").value(), 1};
   ManagedSubnet world(topology, manager_port);
@@ -94,14 +94,14 @@ TEST(Manager, RoutesAvoidALinkThatHasDied) {
   world.subnet.set_link(topology.link_at(leaf_uplink).value(), false, world.now);
   ASSERT_TRUE(world.settle());
   EXPECT_EQ(first_problem(world, manager_port), "");
-  // A trap that was lost on the dead link is repeated, and then the manager represses it.
+  // The switch repeats a trap that was lost on the failed link, and then the manager represses it.
   world.now += std::chrono::seconds(5);
   world.subnet.advance(world.now);
   ASSERT_TRUE(world.settle());
   EXPECT_EQ(world.subnet.next_deadline(), kNever);
 }
 
-// Runs one simulation: while the manager works, links and switches die and come back, nodes hang,
+// Runs one simulation.  While the manager works, links and switches fail and recover, nodes pause,
 // and links lose and delay packets.
 class SubnetRun {
  public:
@@ -117,8 +117,8 @@ class SubnetRun {
       for (int i = 0; i < 4; ++i) add_fault();
       end_impairments();
       if (!world_.settle()) return "the manager does not bring the subnet up";
-      // No trap may have reported a change at the manager's own link or behind a dead switch.  The
-      // next periodic sweep finds such a change.
+      // The manager gets no trap for some changes, for example at its own link or behind a failed
+      // switch.  The next periodic sweep finds such a change.
       world_.now = world_.manager.next_deadline();
       world_.manager.advance(world_.now);
       if (!world_.settle()) return "the manager does not finish its periodic sweep";
@@ -151,7 +151,7 @@ class SubnetRun {
         topology_.nodes.begin());
   }
 
-  // Makes a node hang, or a link lose or delay packets.
+  // Pauses a node, or makes a link lose or delay packets.
   void add_impairment() {
     const auto node = static_cast<std::uint32_t>(random_.below(topology_.nodes.size()));
     const std::size_t link = random_.below(topology_.links.size());
@@ -175,7 +175,7 @@ class SubnetRun {
     }
   }
 
-  // Makes a random fault.  The manager's host is never switched off, so that there is a manager.
+  // Makes a random fault.  The manager's host is never switched off, so that the manager works.
   void add_fault() {
     if (random_.below(3) == 0) add_impairment();
     if (random_.below(4) == 0) {

@@ -127,10 +127,10 @@ class NetlistParser {
   }
 
  private:
-  // Holds the contents of a line about a port.
+  // Holds the values that a line about a port contains.
   struct Connection {
     std::size_t line = 0;
-    std::size_t column = 0;  // where the other node's ID begins
+    std::size_t column = 0;  // the column where the other node's ID begins
     PortRef port{};
     std::string remote_id{};
     std::uint8_t remote_port = 0;
@@ -354,11 +354,11 @@ class NetlistParser {
       node.name = node.description;
     }
     set_missing_guids(topology_);
-    if (const auto what = problem(topology_)) fail_at(line_ == 0 ? 1 : line_, 1, *what);
+    if (const auto what = find_problem(topology_)) fail_at(line_ == 0 ? 1 : line_, 1, *what);
   }
 
   std::size_t line_ = 0;
-  Node next_node_{};  // has the properties that precede the next node
+  Node next_node_{};  // collects the properties that precede the next node
   Topology topology_{};
   std::map<std::string, std::uint32_t, std::less<>> nodes_{};  // by ID
   std::vector<Connection> connections_{};

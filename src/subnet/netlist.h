@@ -10,10 +10,11 @@
 // Reads and writes topologies as text.
 namespace verbena::subnet {
 
-// Limits a text.  A text with kPortsMax ports, each with a line, has about 6 MiB.
+// Limits the size of a netlist.  A netlist with kPortsMax ports, each on its own line, has about
+// 6 MiB.
 inline constexpr std::size_t kNetlistBytesMax = std::size_t{8} << 20;
 
-// Describes an error in a text.  Lines and columns count from 1; columns count bytes.
+// Describes an error in a netlist.  Lines and columns count from 1; columns count bytes.
 struct NetlistError {
   std::size_t line = 0;
   std::size_t column = 0;
@@ -31,12 +32,12 @@ struct NetlistError {
 // The type of an HCA is `Hca` or `Ca`.  The line of a port belongs to the node above it.  A link
 // may be listed at one end or at both.
 //
-// Lines like `caguid=0x1` and `switchguid=0x1(1)` before a node are GUIDs, and so is `(1)` after a
-// port.  set_missing_guids() makes the others.
+// A line like `caguid=0x1` or `switchguid=0x1(1)` gives the GUID of the next node.  A number like
+// `(1)` after a port is the GUID of the port.  set_missing_guids() makes GUIDs for all others.
 //
-// A `#` begins a comment.  It may have the description of a node ("text"), or width and speed of a
-// link (4xEDR) and its MTU (mtu 2048).  Other comments are ignored.  Links without a speed are 4x
-// SDR with an MTU of 2048 bytes, as in ibsim.
+// A `#` begins a comment.  The comment may contain the description of a node ("text"), or width and
+// speed of a link (4xEDR) and its MTU (mtu 2048).  Other comments are ignored.  Links without a
+// speed are 4x SDR with an MTU of 2048 bytes, as in ibsim.
 //
 // The name of a node is its ID.  If the ID is only a GUID ("H-0002c90300000001"), as ibnetdiscover
 // writes it, the name is the description instead, unless another node has the same description.
@@ -47,7 +48,7 @@ std::expected<Topology, NetlistError> parse_netlist(std::string_view text);
 bool looks_like_netlist(std::string_view text);
 
 // Writes a text that parse_netlist() reads as the same topology.  ibsim reads it too.
-// REQUIRES: problem(topology) returns nothing.
+// REQUIRES: find_problem(topology) returns nothing.
 std::string write_netlist(const Topology& topology);
 
 }  // namespace verbena::subnet

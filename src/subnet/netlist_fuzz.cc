@@ -1,5 +1,5 @@
-// Parses any bytes as a netlist.  Checks that a parsed topology has no problem, and that writing
-// and parsing it again gives the same topology.
+// Parses any bytes as a netlist.  Checks that a parsed topology has no problem.  Also checks that
+// the topology is the same after it is written and parsed again.
 
 #include <cstdint>
 #include <string_view>
@@ -15,7 +15,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     VB_CHECK(!parsed.error().reason.empty());
     return 0;
   }
-  VB_CHECK(!problem(*parsed));
+  VB_CHECK(!find_problem(*parsed));
   const std::string text = write_netlist(*parsed);
   const auto again = parse_netlist(text);
   VB_CHECK(again.has_value() && write_netlist(*again) == text);

@@ -141,7 +141,7 @@ TEST(Netlist, AnyTextGivesATopologyOrAnError) {
     std::string changed = text;
     changed[i] = static_cast<char>(changed[i] ^ 0x15);
     if (const auto parsed = parse_netlist(changed)) {
-      EXPECT_EQ(problem(*parsed), std::nullopt);
+      EXPECT_EQ(find_problem(*parsed), std::nullopt);
       EXPECT_TRUE(parse_netlist(write_netlist(*parsed)).has_value()) << write_netlist(*parsed);
     }
   }
@@ -149,19 +149,19 @@ TEST(Netlist, AnyTextGivesATopologyOrAnError) {
 
 TEST(Generate, AFatTreeHasALinkFromEachLeafToEachSpine) {
   const Topology tree = *make_fat_tree(16);
-  EXPECT_EQ(problem(tree), std::nullopt);
+  EXPECT_EQ(find_problem(tree), std::nullopt);
   EXPECT_EQ(tree.nodes.size(), 4u + 4u + 16u);
   EXPECT_EQ(tree.links.size(), 16u + 4u * 4u);
-  EXPECT_EQ(problem(*make_fat_tree(1)), std::nullopt);
-  EXPECT_EQ(problem(*make_fat_tree(1000)), std::nullopt);
-  EXPECT_EQ(problem(*make_fat_tree(kHostsOfFatTreeMax)), std::nullopt);
+  EXPECT_EQ(find_problem(*make_fat_tree(1)), std::nullopt);
+  EXPECT_EQ(find_problem(*make_fat_tree(1000)), std::nullopt);
+  EXPECT_EQ(find_problem(*make_fat_tree(kHostsOfFatTreeMax)), std::nullopt);
   EXPECT_FALSE(make_fat_tree(0).has_value());
   EXPECT_FALSE(make_fat_tree(kHostsOfFatTreeMax + 1).has_value());
 }
 
 TEST(Generate, HostsWithTwoPortsHaveTwoRails) {
   const Topology rails = *make_hosts(3, 2);
-  EXPECT_EQ(problem(rails), std::nullopt);
+  EXPECT_EQ(find_problem(rails), std::nullopt);
   EXPECT_EQ(rails.nodes.size(), 5u);
   EXPECT_EQ(rails.links.size(), 6u);
   EXPECT_FALSE(make_hosts(0).has_value());

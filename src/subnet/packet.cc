@@ -24,13 +24,14 @@ std::optional<PacketView> view_packet(std::span<const std::byte> packet) {
       view.lrh.packet_words * kLrhWordBytes != packet.size()) {
     return std::nullopt;
   }
-  view.bth_at = wire::route_header_bytes(has_grh);
-  if (packet.size() < view.bth_at + wire::kSize<wire::Bth> + wire::kIcrcBytes) return std::nullopt;
-  const auto bth =
-      wire::decode_exact<wire::Bth>(packet.subspan(view.bth_at).first<wire::kSize<wire::Bth>>());
+  view.bth_offset = wire::route_header_bytes(has_grh);
+  if (packet.size() < view.bth_offset + wire::kSize<wire::Bth> + wire::kIcrcBytes)
+    return std::nullopt;
+  const auto bth = wire::decode_exact<wire::Bth>(
+      packet.subspan(view.bth_offset).first<wire::kSize<wire::Bth>>());
   view.pkey = bth.pkey;
   view.destination_qpn = bth.destination_qpn;
-  const std::size_t transport = packet.size() - view.bth_at - wire::kIcrcBytes;
+  const std::size_t transport = packet.size() - view.bth_offset - wire::kIcrcBytes;
   view.payload_bytes = transport - std::min(transport, wire::header_bytes(bth.opcode));
   return view;
 }
@@ -55,7 +56,7 @@ void refresh_icrc(Packet& packet) {
 
 std::optional<OpenMad> open_mad(std::span<const std::byte> packet, const PacketView& view) {
   const auto transport = wire::parse_transport(
-      packet.subspan(view.bth_at, packet.size() - view.bth_at - wire::kIcrcBytes));
+      packet.subspan(view.bth_offset, packet.size() - view.bth_offset - wire::kIcrcBytes));
   if (!transport || transport->bth.opcode != wire::Opcode::kUdSendOnly ||
       transport->payload.size() != wire::kMadBytes) {
     return std::nullopt;
@@ -95,7 +96,7 @@ Packet seal_mad(const OpenMad& mad) {
 }
 
 void replace_smp(Packet& packet, const PacketView& view, const wire::Smp& smp) {
-  wire::encode_to(std::span(packet).subspan(view.bth_at + kUdHeaderBytes), smp);
+  wire::encode_to(std::span(packet).subspan(view.bth_offset + kUdHeaderBytes), smp);
 }
 
 }  // namespace verbena::subnet

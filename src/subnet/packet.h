@@ -16,10 +16,10 @@ namespace verbena::subnet {
 
 inline constexpr std::uint8_t kManagementLane = 15;
 
-// Holds the header fields by which a packet is forwarded.
+// Holds the header fields that are needed to forward a packet.
 struct PacketView {
   wire::Lrh lrh{};
-  std::size_t bth_at = 0;  // the offset of the BTH in the packet
+  std::size_t bth_offset = 0;  // the offset of the BTH in the packet
   Pkey pkey{};
   Qpn destination_qpn{};
   std::size_t payload_bytes = 0;  // including pad bytes
@@ -31,8 +31,8 @@ struct PacketView {
   }
 };
 
-// Reads the headers of a packet that goes from LRH to ICRC.  Returns nothing if a length or version
-// is wrong.  Does not check the ICRC.
+// Reads the headers of a packet that begins with the LRH and ends with the ICRC.  Returns nothing
+// if a length or version is wrong.  Does not check the ICRC.
 std::optional<PacketView> view_packet(std::span<const std::byte> packet);
 
 // set_virtual_lane() and set_lids() change the LRH but not the ICRC.  The ICRC does not cover the
@@ -53,7 +53,7 @@ struct OpenMad {
 
 // Returns the MAD in a packet; nothing if the packet is not a UD SEND with the size of a MAD.
 std::optional<OpenMad> open_mad(std::span<const std::byte> packet, const PacketView& view);
-// Makes a packet of a MAD.  A MAD for QP0 uses the management lane.
+// Makes a packet that contains a MAD.  A MAD for QP0 uses the management lane.
 Packet seal_mad(const OpenMad& mad);
 // Replaces the SMP in a packet.  REQUIRES: open_mad() accepts the packet.
 void replace_smp(Packet& packet, const PacketView& view, const wire::Smp& smp);

@@ -8,8 +8,9 @@
 
 namespace verbena::subnet {
 
-// Answers a Get or Set of the performance management class (vol1 16.1).  Replaces the request's
-// data, which begin at wire::kPerformanceDataOffset, with the answer's, and returns the status.
+// Answers a Get or Set of the performance management class (vol1 16.1).  Replaces the data of the
+// request, which begin at wire::kPerformanceDataOffset, with the data of the answer.  Returns the
+// status of the answer.
 // PortSamples and other optional attributes are not supported.
 std::uint16_t pma_answer(Device& device, const wire::MadHeader& header,
                          std::span<std::byte, wire::kPerformanceDataBytes> data);

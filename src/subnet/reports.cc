@@ -11,7 +11,7 @@ constexpr std::uint32_t kProducerChannelAdapter = 1;
 constexpr std::uint32_t kProducerSwitch = 2;
 constexpr Duration kTrapIntervalMin = std::chrono::milliseconds(100);
 
-// Holds the fields of a packet that a notice about its wrong key contains.
+// Holds the fields that a notice about a wrong P_Key or Q_Key takes from the packet.
 struct KeyDetails {
   Qpn source_qpn{};
   Qkey qkey{};
@@ -24,7 +24,7 @@ struct KeyDetails {
 KeyDetails key_details(std::span<const std::byte> packet, const PacketView& view) {
   KeyDetails details;
   const auto transport = wire::parse_transport(
-      packet.subspan(view.bth_at, packet.size() - view.bth_at - wire::kIcrcBytes));
+      packet.subspan(view.bth_offset, packet.size() - view.bth_offset - wire::kIcrcBytes));
   if (transport && wire::carries_deth(transport->bth.opcode)) {
     details.has_deth = true;
     details.source_qpn = transport->deth.source_qpn;
@@ -68,7 +68,7 @@ void Subnet::Impl::report_changes(const std::vector<PortRef>& changed) {
   }
 }
 
-// Adds a trap, unless no manager has configured the port.
+// Adds a trap.  Does nothing if no manager has configured the port yet.
 void Subnet::Impl::add_trap(std::uint32_t node, std::uint8_t port, wire::NoticeType type,
                             wire::TrapNumber number,
                             const std::array<std::byte, wire::kNoticeDetailsBytes>& details) {

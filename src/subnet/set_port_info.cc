@@ -19,8 +19,8 @@ constexpr std::uint8_t kLowestMtu = 1;
 
 bool is_unicast(Lid lid) { return lid.value != 0 && lid.value < wire::kFirstMulticastLid.value; }
 
-// Returns the enabled bits after a Set: 0 keeps them, `all` enables all supported bits.  Returns
-// nothing if the requested bits are not supported.
+// Returns the enabled bits after a Set.  A request of 0 changes nothing, and a request of `all`
+// enables all supported bits.  Returns nothing if the requested bits are not supported.
 std::optional<std::uint8_t> enabled_after_set(std::uint8_t current, std::uint8_t requested,
                                               std::uint8_t supported, std::uint8_t all) {
   if (requested == 0) return current;
@@ -120,7 +120,8 @@ void set_enforcement(PortInfo& info, const PortInfo& requested) {
   info.filter_raw_outbound = requested.filter_raw_outbound;
 }
 
-// Changes the state of a port.  Requests a change of its link from the caller, by `effects`.
+// Changes the state of a port.  If the state of its link must change, sets effects.link_change, so
+// that the caller changes the link.
 void change_state(PortInfo& info, const PortInfo& requested, std::uint8_t number,
                   SmaEffects& effects) {
   PortPhysicalState physical = requested.port_physical_state;

@@ -16,8 +16,8 @@ constexpr std::uint16_t kSuccess = 0;
 // manager that supports extended speeds sets the top bit (vol1 14.2.5.6).
 constexpr std::uint32_t kPortInfoPort = 0xff;
 
-// Returns the port that an attribute modifier names; nothing if it does not exist.  For an HCA,
-// which has no port 0, 0 means the port that received the SMP.
+// Returns the port that an attribute modifier names; nothing if the port does not exist.  For an
+// HCA, which has no port 0, the number 0 means the port that received the SMP.
 std::optional<std::uint8_t> port_of(const Device& device, std::uint8_t in_port,
                                     std::uint32_t number) {
   if (!device.is_switch() && number == 0) return in_port;
@@ -104,8 +104,9 @@ std::uint16_t set_sl_to_vl(Device& device, const SmaRequest& request, const SmpD
   return kSuccess;
 }
 
-// Returns a block of the arbitration table; null if it does not exist.  Block 1 begins the table of
-// low priority, and block 3 that of high priority; other blocks are not needed (vol1 14.2.5.9).
+// Returns a block of the arbitration table; null if the block does not exist.  Block 1 begins the
+// low-priority table, and block 3 begins the high-priority table.  Other blocks are not needed
+// (vol1 14.2.5.9).
 template <class AnyDevice>
 auto arbitration_table(AnyDevice& device, const SmaRequest& request)
     -> decltype(device.ports.front().vl_arbitration.data()) {

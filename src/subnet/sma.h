@@ -10,7 +10,7 @@
 // 14.2.5).  The agent knows only its node, so the caller carries out the effects on links.
 namespace verbena::subnet {
 
-// Names the attribute that a request is about.
+// Names the attribute that a request reads or writes.
 struct SmaRequest {
   std::uint8_t in_port = 0;  // the port where the SMP arrived
   std::uint16_t attribute_id = 0;
@@ -25,7 +25,7 @@ struct SmaEffects {
     wire::PortPhysicalState to{};  // kSleep, kPolling or kDisabled
   };
   std::optional<LinkChange> link_change{};
-  // The port whose status has changed.
+  // Names the port whose status has changed.
   std::optional<std::uint8_t> changed_port{};
   bool client_reregister = false;
 };
@@ -36,7 +36,7 @@ std::uint16_t sma_get(const Device& device, const SmaRequest& request, wire::Smp
 std::uint16_t sma_set(Device& device, const SmaRequest& request, const wire::SmpData& data,
                       SmaEffects& effects);
 
-// Returns true if the M_Key of a request allows it (vol1 14.2.4).
+// Returns true if a port accepts a request with this method and M_Key (vol1 14.2.4).
 bool m_key_allows(const wire::PortInfo& info, wire::Method method, std::uint64_t m_key);
 
 }  // namespace verbena::subnet

@@ -31,26 +31,26 @@ class Sma : public testing::Test {
   const Path switch_{1};
   const Path host2_{1, 2};
 
-  std::optional<Smp> ask(Method method, SmpAttribute attribute, std::uint32_t modifier,
-                         const Path& path, const SmpData& data = {}) {
+  std::optional<Smp> request(Method method, SmpAttribute attribute, std::uint32_t modifier,
+                             const Path& path, const SmpData& data = {}) {
     Smp smp = directed_smp(method, attribute, modifier, path, data);
     smp.m_key = m_key_;
-    return world_.ask(kHost1, smp);
+    return world_.send_smp(kHost1, smp);
   }
   std::uint16_t status(Method method, SmpAttribute attribute, std::uint32_t modifier,
                        const Path& path, const SmpData& data = {}) {
-    const auto answer = ask(method, attribute, modifier, path, data);
+    const auto answer = request(method, attribute, modifier, path, data);
     if (!answer) return kNoAnswer;
     EXPECT_TRUE(answer->header.response);
     EXPECT_EQ(answer->header.method, Method::kGet);
     return answer->header.status & ~wire::kSmpReturning;
   }
   PortInfo port_info(std::uint32_t port, const Path& path) {
-    const auto answer = ask(Method::kGet, SmpAttribute::kPortInfo, port, path);
+    const auto answer = request(Method::kGet, SmpAttribute::kPortInfo, port, path);
     EXPECT_TRUE(answer.has_value());
     return answer ? wire::from_smp_data<PortInfo>(answer->data) : PortInfo{};
   }
-  // Reads the PortInfo of a port, lets `change` modify it, and sets it.
+  // Reads the PortInfo of a port, calls `change` to modify it, and writes it.
   std::uint16_t set(std::uint32_t port, const Path& path,
                     const std::function<void(PortInfo&)>& change) {
     PortInfo info = port_info(port, path);
@@ -70,29 +70,29 @@ class Sma : public testing::Test {
 
 TEST_F(Sma, NodeInfoNamesThePortWhereTheRequestArrived) {
   const auto own = wire::from_smp_data<wire::NodeInfo>(
-      ask(Method::kGet, SmpAttribute::kNodeInfo, 0, own_)->data);
+      request(Method::kGet, SmpAttribute::kNodeInfo, 0, own_)->data);
   EXPECT_EQ(own.node_type, wire::NodeType::kChannelAdapter);
   EXPECT_EQ(own.num_ports, 1);
   EXPECT_EQ(own.port_guid, world_.subnet.topology().nodes[1].port_guid(1));
   const auto sw = wire::from_smp_data<wire::NodeInfo>(
-      ask(Method::kGet, SmpAttribute::kNodeInfo, 0, switch_)->data);
+      request(Method::kGet, SmpAttribute::kNodeInfo, 0, switch_)->data);
   EXPECT_EQ(sw.node_type, wire::NodeType::kSwitch);
   EXPECT_EQ(sw.num_ports, 2);
   EXPECT_EQ(sw.local_port_num, 1);
   EXPECT_EQ(sw.node_guid, sw.port_guid);
   const auto host2_info = wire::from_smp_data<wire::NodeInfo>(
-      ask(Method::kGet, SmpAttribute::kNodeInfo, 0, host2_)->data);
+      request(Method::kGet, SmpAttribute::kNodeInfo, 0, host2_)->data);
   EXPECT_EQ(host2_info.port_guid, world_.subnet.topology().nodes[2].port_guid(1));
 }
 
 TEST_F(Sma, NodeDescriptionIsTheName) {
-  const auto answer = ask(Method::kGet, SmpAttribute::kNodeDescription, 0, host2_);
+  const auto answer = request(Method::kGet, SmpAttribute::kNodeDescription, 0, host2_);
   ASSERT_TRUE(answer.has_value());
   EXPECT_EQ(std::string(reinterpret_cast<const char*>(answer->data.data())), "host2");
 }
 
 TEST_F(Sma, AnswerReturnsByTheDirectedRouteOfTheRequest) {
-  const auto answer = ask(Method::kGet, SmpAttribute::kNodeInfo, 0, host2_);
+  const auto answer = request(Method::kGet, SmpAttribute::kNodeInfo, 0, host2_);
   ASSERT_TRUE(answer.has_value());
   EXPECT_TRUE(answer->is_returning());
   EXPECT_EQ(answer->hop_pointer(), 0);
@@ -139,7 +139,7 @@ TEST_F(Sma, AttributesThatANodeDoesNotHaveAreRefused) {
 TEST_F(Sma, AnotherClassVersionIsRefused) {
   Smp smp = directed_smp(Method::kGet, SmpAttribute::kNodeInfo, 0, switch_);
   smp.header.class_version = 2;
-  const auto answer = world_.ask(kHost1, smp);
+  const auto answer = world_.send_smp(kHost1, smp);
   ASSERT_TRUE(answer.has_value());
   EXPECT_EQ(answer->header.status, wire::kSmpReturning | kBadVersion);
 }
@@ -148,7 +148,7 @@ TEST_F(Sma, TablesStoreWhatTheManagerWrites) {
   const auto expect_stored = [&](SmpAttribute attribute, std::uint32_t modifier, const Path& path,
                                  const SmpData& data) {
     EXPECT_EQ(status(Method::kSet, attribute, modifier, path, data), 0);
-    const auto answer = ask(Method::kGet, attribute, modifier, path);
+    const auto answer = request(Method::kGet, attribute, modifier, path);
     ASSERT_TRUE(answer.has_value());
     EXPECT_EQ(answer->data, data) << std::to_underlying(attribute);
   };
@@ -231,7 +231,7 @@ TEST_F(Sma, ADisabledPortKeepsTheLinkDownUntilItIsEnabled) {
     info.port_state = wire::PortState::kDown;
     info.port_physical_state = physical;
     const auto answer =
-        ask(Method::kSet, SmpAttribute::kPortInfo, 2, switch_, wire::smp_data(info));
+        request(Method::kSet, SmpAttribute::kPortInfo, 2, switch_, wire::smp_data(info));
     return answer ? wire::from_smp_data<PortInfo>(answer->data) : PortInfo{};
   };
   EXPECT_EQ(answer_state(PortPhysicalState::kDisabled).port_physical_state,
@@ -270,7 +270,7 @@ TEST_F(Sma, ALinkUsesWidthAndSpeedThatBothEndsHaveEnabled) {
   EXPECT_EQ(world_.subnet.status(kHost2).state, PortState::kInit);
 }
 
-TEST_F(Sma, ClientReregisterIsReportedAndNotKept) {
+TEST_F(Sma, ClientReregisterIsReportedAndNotStored) {
   while (world_.subnet.next_event()) {
   }
   EXPECT_EQ(set(1, host2_,
@@ -288,15 +288,15 @@ TEST_F(Sma, ClientReregisterIsReportedAndNotKept) {
 
   // Ports of a switch are reported as well, because one of them may become active last.
   EXPECT_EQ(set(2, switch_, [](PortInfo& info) { info.port_state = wire::PortState::kArmed; }), 0);
-  const auto of_switch = world_.subnet.next_event();
-  ASSERT_TRUE(of_switch.has_value());
-  EXPECT_EQ(of_switch->port, (PortRef{0, 2}));
+  const auto switch_event = world_.subnet.next_event();
+  ASSERT_TRUE(switch_event.has_value());
+  EXPECT_EQ(switch_event->port, (PortRef{0, 2}));
 }
 
 TEST_F(Sma, PortStateChangeIsSetByALinkAndClearedByTheManager) {
   const auto state_change = [&] {
     return wire::from_smp_data<wire::SwitchInfo>(
-               ask(Method::kGet, SmpAttribute::kSwitchInfo, 0, switch_)->data)
+               request(Method::kGet, SmpAttribute::kSwitchInfo, 0, switch_)->data)
         .port_state_change;
   };
   EXPECT_EQ(status(Method::kSet, SmpAttribute::kSwitchInfo, 0, switch_,
@@ -318,11 +318,11 @@ TEST_F(Sma, AWrongMkeyHasNoAnswerAndIsCounted) {
   EXPECT_EQ(set(1, host2_, [](PortInfo& info) { configure(info, 3); }), kNoAnswer);
   PortInfo info = port_info(1, host2_);
   EXPECT_EQ(info.m_key_violations, 1);
-  EXPECT_EQ(info.m_key, 0x1234u) << "protection 0 shows the M_Key";
+  EXPECT_EQ(info.m_key, 0x1234u) << "with protection 0, a Get returns the M_Key";
   m_key_ = 0x1234;
   EXPECT_EQ(set(1, host2_, [](PortInfo& p) { configure(p, 3), p.m_key_protect_bits = 1; }), 0);
   m_key_ = 0;
-  EXPECT_EQ(port_info(1, host2_).m_key, 0u) << "protection 1 hides the M_Key";
+  EXPECT_EQ(port_info(1, host2_).m_key, 0u) << "with protection 1, a Get does not return the M_Key";
   m_key_ = 0x1234;
   EXPECT_EQ(set(1, host2_, [](PortInfo& p) { p.m_key_protect_bits = 2, p.m_key = 0x1234; }), 0);
   EXPECT_EQ(port_info(1, host2_).m_key, 0x1234u);
@@ -352,12 +352,12 @@ TEST_F(Sma, TheMkeyLeaseEndsProtectionAfterAViolation) {
   EXPECT_EQ(status(Method::kGet, SmpAttribute::kPortInfo, 1, host2_), 0);
 }
 
-TEST_F(Sma, SmInfoIsDeliveredWhereAManagerRuns) {
+TEST_F(Sma, SmInfoRequestIsDeliveredToTheManagerOfThePort) {
   world_.subnet.set_is_sm(kHost2, true, world_.now);
   EXPECT_EQ(status(Method::kGet, SmpAttribute::kSmInfo, 0, host2_), kNoAnswer);
-  ASSERT_EQ(world_.data.size(), 1u);
-  EXPECT_EQ(world_.data[0].port, kHost2);
-  const auto mad = world_.subnet.as_mad(world_.data[0]);
+  ASSERT_EQ(world_.other_deliveries.size(), 1u);
+  EXPECT_EQ(world_.other_deliveries[0].port, kHost2);
+  const auto mad = world_.subnet.as_mad(world_.other_deliveries[0]);
   ASSERT_TRUE(mad.has_value());
   // An answer of the manager at host 2 reaches host 1.
   Smp smp = wire::decode_exact<Smp>(mad->mad);
@@ -369,7 +369,7 @@ TEST_F(Sma, SmInfoIsDeliveredWhereAManagerRuns) {
   EXPECT_EQ(answer->port, kHost1);
 }
 
-TEST_F(Sma, AnSmpToItselfIsAnsweredWithoutALink) {
+TEST_F(Sma, AnSmpToTheSendersOwnPortIsAnsweredWithoutALink) {
   world_.subnet.set_link(0, false, world_.now);
   EXPECT_EQ(status(Method::kGet, SmpAttribute::kNodeInfo, 0, own_), 0);
 }

@@ -14,7 +14,7 @@ Subnet::Impl::Impl(Topology t)
       links(topology, devices) {}
 
 Subnet::Subnet(Topology topology) {
-  VB_CHECK(!problem(topology));
+  VB_CHECK(!find_problem(topology));
   impl_ = std::make_unique<Impl>(std::move(topology));
 }
 Subnet::Subnet(Subnet&&) noexcept = default;

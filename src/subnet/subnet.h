@@ -18,23 +18,24 @@
 
 namespace verbena::subnet {
 
-// Limits the hops of a packet, so that forwarding tables with a loop lose it, as a switch does when
-// a packet's lifetime ends (vol1 18.2.5.4).
+// Limits the hops of a packet.  A packet in a forwarding loop is lost after this many hops, as real
+// switches drop a packet whose lifetime has ended (vol1 18.2.5.4).
 inline constexpr unsigned kHopsMax = 64;
 // Limits the packets that next_delivery() has not returned yet.  Further packets are lost and
 // counted.
 inline constexpr std::size_t kDeliveriesMax = 65536;
-// Limits the packets that are on their way at once, because each switch of a loop may copy a
-// multicast packet.
+// Limits the packets that are in flight at once, because each switch in a forwarding loop may copy
+// a multicast packet.
 inline constexpr std::size_t kInFlightMax = 65536;
 
-// Holds a packet from LRH to ICRC.  It has no VCRC, because a simulated link damages no packet.
+// Holds a packet from LRH to ICRC.  The packet has no VCRC, because a simulated link damages no
+// packet.
 using Packet = std::vector<std::byte>;
 
-// Holds a packet that has arrived at an HCA, and is not for its SMA or PMA.
+// Holds a packet that has arrived at an HCA and is not for the SMA or PMA of the HCA.
 struct Delivery {
   PortRef port{};
-  Qpn destination_qpn{};  // also 0 (SMI), 1 (GSI) or 0xffffff (multicast)
+  Qpn destination_qpn{};  // may be 0 (SMI), 1 (GSI) or 0xffffff (multicast)
   Packet packet{};
 };
 
@@ -51,7 +52,7 @@ struct MadDelivery {
 using PortState = wire::PortState;
 using PhysicalState = wire::PortPhysicalState;
 
-// Holds the values of a port that programs see (ibv_query_port(), umad_get_port(), sysfs).
+// Holds the values of a port that programs can query (ibv_query_port(), umad_get_port(), sysfs).
 struct PortStatus {
   PortState state = PortState::kDown;
   PhysicalState physical_state = PhysicalState::kPolling;
@@ -88,20 +89,25 @@ struct PortEvent {
 // Simulates an InfiniBand subnet: HCAs, switches and the links between them.
 //
 // The nodes have an SMA and a PMA, which answer requests (vol1 14.2, 16.1).  A subnet manager
-// is a program at an HCA that sends SMPs; without one, all ports stay in the state Init, and no
-// data moves.  Packets are forwarded by the tables that the manager has written: LFT, MFT, SL to
-// VL, LMC, P_Keys of switches.
+// is a program at an HCA that sends SMPs.  Without a manager, all ports remain in the state Init,
+// and no data packet is forwarded.  Packets are forwarded by the tables that the manager has
+// written: LFT, MFT, SL to VL, LMC, P_Keys of switches.
 //
-// A packet takes all its hops within send(), so packets of one path keep their order.  A packet is
-// lost at a port that is down, for an unknown LID, for a P_Key that the port's table does not have,
-// if it is larger than the MTU, or after kHopsMax hops.  Ports count lost packets as the
-// specification says.  A link is never busy, because credits and arbitration of virtual lanes are
-// not modelled.  Only a slow link (set_delay()) takes time.
+// A packet makes all its hops within send(), so packets of one path keep their order.  A packet is
+// lost in these cases:
+//  * A port on its path is down.
+//  * Its destination LID is unknown.
+//  * A port on its path checks P_Keys and does not have the P_Key of the packet.
+//  * The packet is larger than the MTU of a link.
+//  * The packet has made kHopsMax hops.
+// Ports count lost packets as the specification says.  A link is never busy, because credits and
+// arbitration of virtual lanes are not modelled.  Only a slow link (set_delay()) takes time.
 //
-// Time comes in; the owner pulls deliveries and events after each call.  One thread at a time.
+// The owner passes the time to each call, and pulls deliveries and events after the call.  Only one
+// thread at a time may use a Subnet.
 class Subnet {
  public:
-  // REQUIRES: problem(topology) returns nothing.
+  // REQUIRES: find_problem(topology) returns nothing.
   explicit Subnet(Topology topology);
   Subnet(Subnet&&) noexcept;
   Subnet& operator=(Subnet&&) noexcept;
@@ -123,15 +129,15 @@ class Subnet {
   std::optional<Delivery> next_delivery();
   std::optional<PortEvent> next_event();
 
-  // Returns a delivery of QP0 or QP1 as a MAD; nothing if the packet does not hold exactly one.
+  // Returns a delivery of QP0 or QP1 as a MAD; nothing if the packet is not one valid MAD.
   std::optional<MadDelivery> as_mad(const Delivery& delivery) const;
 
   PortStatus status(PortRef port) const;
-  // Returns PortStatus::state, at little cost.
+  // Returns PortStatus::state.  This is cheaper than status().
   PortState state(PortRef port) const;
 
   // Sets whether a subnet manager runs at this port (PortInfo.CapabilityMask IsSM).  The manager
-  // gets the requests for SMInfo.  Without a manager they are answered with an error status.
+  // gets the requests for SMInfo.  Without a manager, the SMA answers them with an error status.
   void set_is_sm(PortRef port, bool is_sm, Time now);
   // Pulls or plugs the cable with this index in Topology::links.
   void set_link(std::size_t link, bool up, Time now);
@@ -140,8 +146,8 @@ class Subnet {
   // Switches a node off or on.  A node that was off has lost its tables and settings.
   void set_power(std::uint32_t node, bool on, Time now);
   // Pauses a node, or ends its pause.  Packets to and from a paused node wait for the end of the
-  // pause, and its agents do not answer.  Packets over faults::DelayLine::kPacketsMax in a
-  // direction are lost and counted.  set_power() ends a pause as well.
+  // pause, and its agents do not answer.  At most faults::DelayLine::kPacketsMax packets wait in
+  // each direction; further packets are lost and counted.  set_power() also ends a pause.
   void set_paused(std::uint32_t node, bool paused, Time now);
   bool is_paused(std::uint32_t node) const;
   // Makes a link lose packets in both directions; a loss of 0 means that no packet is lost.
@@ -149,8 +155,8 @@ class Subnet {
   // Delays each packet on the link by this time; 0 ends the delay.  Packets keep their order.  A
   // link that goes down loses the packets on it.
   void set_delay(std::size_t link, Duration delay);
-  // Trains the link again with this MTU as PortInfo.MTUCap of both ports; without a value, uses the
-  // MTU of the topology.
+  // Trains the link again with this MTU as PortInfo.MTUCap of both ports.  Without a value, the
+  // link gets the MTU of the topology.
   void set_mtu(std::size_t link, std::optional<Mtu> mtu, Time now);
   // Removes a P_Key from the table of a port.  The manager may write it again.  Returns false if
   // the table does not have the P_Key.
@@ -171,7 +177,7 @@ class Subnet {
     std::uint64_t malformed = 0;      // packets from send() that are not valid
     std::uint64_t too_many_hops = 0;  // lost because of kHopsMax or kInFlightMax
     std::uint64_t not_taken = 0;      // lost because of kDeliveriesMax
-    std::uint64_t paused_full = 0;    // sent by a paused node, and lost because too many wait
+    std::uint64_t paused_full = 0;    // sent by a paused node, and lost because its queue is full
   };
   const Counters& counters() const;
   // Returns the number of packets that wait on slow links, or at paused nodes.

@@ -1,5 +1,5 @@
-// Sends any bytes into a subnet of two hosts and a switch, which a manager has configured.  Checks
-// that only valid packets arrive at hosts, and that each call returns.
+// Sends arbitrary bytes into a subnet of two hosts and a switch, which a manager has configured.
+// Checks that only valid packets arrive at hosts, and that each call returns.
 
 #include <cstdint>
 #include <cstring>

@@ -34,19 +34,19 @@ class ManagedHosts : public testing::Test {
     world_.manager_is_connected = false;
   }
 
-  std::optional<Smp> ask(Method method, SmpAttribute attribute, std::uint32_t modifier,
-                         const std::vector<std::uint8_t>& path, const SmpData& data = {}) {
-    return world_.ask(kHost1, directed_smp(method, attribute, modifier, path, data));
+  std::optional<Smp> request_smp(Method method, SmpAttribute attribute, std::uint32_t modifier,
+                                 const std::vector<std::uint8_t>& path, const SmpData& data = {}) {
+    return world_.send_smp(kHost1, directed_smp(method, attribute, modifier, path, data));
   }
   void set(SmpAttribute attribute, std::uint32_t modifier, const std::vector<std::uint8_t>& path,
            const SmpData& data) {
-    const auto answer = ask(Method::kSet, attribute, modifier, path, data);
+    const auto answer = request_smp(Method::kSet, attribute, modifier, path, data);
     ASSERT_TRUE(answer.has_value());
     EXPECT_EQ(answer->header.status, wire::kSmpReturning);
   }
   void change_port(std::uint32_t port, const std::vector<std::uint8_t>& path,
                    const std::function<void(PortInfo&)>& change) {
-    const auto answer = ask(Method::kGet, SmpAttribute::kPortInfo, port, path);
+    const auto answer = request_smp(Method::kGet, SmpAttribute::kPortInfo, port, path);
     ASSERT_TRUE(answer.has_value());
     auto info = wire::from_smp_data<PortInfo>(answer->data);
     info.port_state = wire::PortState::kNop;
@@ -56,8 +56,8 @@ class ManagedHosts : public testing::Test {
   }
 
   // Sends a MAD from QP1 of host 1, and returns the MAD that host 1 gets as the answer.
-  std::optional<mad::Mad> ask_gsi(Lid to, const wire::MadHeader& header,
-                                  std::span<const std::byte> data = {}) {
+  std::optional<mad::Mad> request_gsi(Lid to, const wire::MadHeader& header,
+                                      std::span<const std::byte> data = {}) {
     mad::SendMad send{.to = {.path = {.destination_lid = to}}};
     wire::encode_to(send.mad, header);
     std::ranges::copy(data, send.mad.begin() + wire::kPerformanceDataOffset);
@@ -71,12 +71,12 @@ class ManagedHosts : public testing::Test {
   template <class Attribute>
   Attribute performance(Method method, wire::PerformanceAttribute id, Lid to,
                         const Attribute& request) {
-    const auto answer = ask_gsi(to,
-                                {.mgmt_class = wire::MgmtClass::kPerformance,
-                                 .class_version = 1,
-                                 .method = method,
-                                 .attribute_id = std::to_underlying(id)},
-                                wire::encode(request));
+    const auto answer = request_gsi(to,
+                                    {.mgmt_class = wire::MgmtClass::kPerformance,
+                                     .class_version = 1,
+                                     .method = method,
+                                     .attribute_id = std::to_underlying(id)},
+                                    wire::encode(request));
     EXPECT_TRUE(answer.has_value());
     if (!answer) return {};
     EXPECT_EQ(wire::decode<wire::MadHeader>(*answer)->status, 0);
@@ -219,8 +219,8 @@ TEST_F(ManagedHosts, APartitionIsEnforcedAtTheSwitch) {
   });
   set(SmpAttribute::kPkeyTable, 0, {1, 2}, wire::encode_pkeys({Pkey{0x0001}}));
   set(SmpAttribute::kPkeyTable, 0, {}, wire::encode_pkeys({Pkey{0xffff}, Pkey{0x8001}}));
-  // A limited member gets packets only from full members, and sends with the P_Key of a limited
-  // member.
+  // A limited member accepts packets only from full members.  It must send with the P_Key of a
+  // limited member.
   EXPECT_EQ(world_.send_data(kHost1, lid(kHost2), Pkey{0x8001}), Ports{kHost2});
   EXPECT_EQ(world_.send_data(kHost2, lid(kHost1), Pkey{0x0001}), Ports{kHost1});
   EXPECT_EQ(world_.send_data(kHost2, lid(kHost1), Pkey{0x8001}), Ports{});
@@ -230,7 +230,7 @@ TEST_F(ManagedHosts, APartitionIsEnforcedAtTheSwitch) {
   EXPECT_EQ(count.rcv_constraint_errors, 1);
   EXPECT_EQ(count.xmit_constraint_errors, 2);
   EXPECT_EQ(world_.subnet.status(kHost2).pkey_violations, 0)
-      << "the switch dropped the packets before";
+      << "the switch dropped the packets before they reached the host";
 
   world_.subnet.send(kHost2, world_.data_packet(kHost2, lid(kHost1), Pkey{0x8003}, 64), world_.now);
   const auto trap = next_trap();
@@ -354,17 +354,17 @@ TEST_F(ManagedHosts, SelectingAllPortsReturnsTheSumOfTheirCounters) {
 
 TEST_F(ManagedHosts, ManagementClassesWithoutAnAgentAreRefused) {
   const auto status = [&](Lid to, wire::MgmtClass mgmt_class, std::uint16_t attribute) {
-    const auto answer = ask_gsi(to, {.mgmt_class = mgmt_class,
-                                     .class_version = 1,
-                                     .method = Method::kGet,
-                                     .attribute_id = attribute});
+    const auto answer = request_gsi(to, {.mgmt_class = mgmt_class,
+                                         .class_version = 1,
+                                         .method = Method::kGet,
+                                         .attribute_id = attribute});
     return answer ? wire::decode<wire::MadHeader>(*answer)->status : std::uint16_t{0xdead};
   };
   using namespace wire::mad_status;
-  const Lid of_switch = lid({0, 0});
-  EXPECT_EQ(status(of_switch, wire::MgmtClass::kVendorOuiFirst, 1), kMethodAttributeNotSupported);
-  EXPECT_EQ(status(of_switch, wire::MgmtClass::kCongestion, 1), kMethodAttributeNotSupported);
-  EXPECT_EQ(status(of_switch, wire::MgmtClass::kPerformance, 0x10), kMethodAttributeNotSupported);
+  const Lid switch_lid = lid({0, 0});
+  EXPECT_EQ(status(switch_lid, wire::MgmtClass::kVendorOuiFirst, 1), kMethodAttributeNotSupported);
+  EXPECT_EQ(status(switch_lid, wire::MgmtClass::kCongestion, 1), kMethodAttributeNotSupported);
+  EXPECT_EQ(status(switch_lid, wire::MgmtClass::kPerformance, 0x10), kMethodAttributeNotSupported);
   EXPECT_EQ(status(lid(kHost2), wire::MgmtClass::kPerformance, 0x11), kMethodAttributeNotSupported);
   EXPECT_EQ(status(lid(kHost2), wire::MgmtClass::kPerformance, 0x1), 0);
   // At an HCA, the owner of the subnet passes such MADs to programs, but this test has no programs.
@@ -381,7 +381,7 @@ TEST_F(ManagedHosts, AnSmpByLidReachesSwitchesAndHosts) {
   for (const PortRef port : {kHost1, kHost2, PortRef{0, 0}}) {
     Smp smp = directed_smp(Method::kGet, SmpAttribute::kNodeInfo, 0, {});
     smp.header.mgmt_class = wire::MgmtClass::kSubnetManagementLid;
-    const auto answer = world_.ask(kHost1, smp, lid(port));
+    const auto answer = world_.send_smp(kHost1, smp, lid(port));
     ASSERT_TRUE(answer.has_value());
     EXPECT_EQ(answer->header.status, 0);
     EXPECT_EQ(wire::from_smp_data<wire::NodeInfo>(answer->data).node_guid,
@@ -392,7 +392,7 @@ TEST_F(ManagedHosts, AnSmpByLidReachesSwitchesAndHosts) {
 TEST_F(ManagedHosts, ARouteMayBeginWithAPartByLid) {
   Smp smp = directed_smp(Method::kGet, SmpAttribute::kNodeInfo, 0, {2});
   smp.dr_source = lid(kHost1);
-  const auto answer = world_.ask(kHost1, smp, lid({0, 0}));
+  const auto answer = world_.send_smp(kHost1, smp, lid({0, 0}));
   ASSERT_TRUE(answer.has_value());
   EXPECT_EQ(wire::from_smp_data<wire::NodeInfo>(answer->data).node_guid,
             world_.subnet.topology().nodes[2].node_guid);
@@ -410,15 +410,17 @@ TEST_F(ManagedHosts, APacketInALoopIsLost) {
   const auto loop = [&](const std::vector<std::uint8_t>& path, std::uint8_t port) {
     wire::LftBlock block;
     block.fill(port);
-    (void)world.ask({h, 1}, directed_smp(Method::kSet, SmpAttribute::kLinearForwardingTable, 0,
-                                         path, wire::encode_lft(block)));
+    (void)world.send_smp({h, 1}, directed_smp(Method::kSet, SmpAttribute::kLinearForwardingTable, 0,
+                                              path, wire::encode_lft(block)));
   };
   loop({1}, 2);
   loop({1, 2}, 3);
-  (void)world.ask({h, 1}, directed_smp(Method::kSet, SmpAttribute::kSwitchInfo, 0, {1},
-                                       wire::smp_data(wire::SwitchInfo{.linear_fdb_top = 60})));
-  (void)world.ask({h, 1}, directed_smp(Method::kSet, SmpAttribute::kSwitchInfo, 0, {1, 2},
-                                       wire::smp_data(wire::SwitchInfo{.linear_fdb_top = 60})));
+  (void)world.send_smp({h, 1},
+                       directed_smp(Method::kSet, SmpAttribute::kSwitchInfo, 0, {1},
+                                    wire::smp_data(wire::SwitchInfo{.linear_fdb_top = 60})));
+  (void)world.send_smp({h, 1},
+                       directed_smp(Method::kSet, SmpAttribute::kSwitchInfo, 0, {1, 2},
+                                    wire::smp_data(wire::SwitchInfo{.linear_fdb_top = 60})));
   EXPECT_TRUE(world.send_data({h, 1}, Lid{50}).empty());
   EXPECT_EQ(world.subnet.counters().too_many_hops, 1u);
 }
@@ -436,14 +438,14 @@ TEST_F(ManagedHosts, AMulticastPacketInALoopIsLost) {
   masks[1] = 1u << 2 | 1u << 3 | 1u << 4;
   for (const std::vector<std::uint8_t>& path : {std::vector<std::uint8_t>{1}, {1, 2}}) {
     ASSERT_TRUE(
-        world.ask({h, 1}, directed_smp(Method::kSet, SmpAttribute::kMulticastForwardingTable, 0,
-                                       path, wire::encode_mft(masks))));
+        world.send_smp({h, 1}, directed_smp(Method::kSet, SmpAttribute::kMulticastForwardingTable,
+                                            0, path, wire::encode_mft(masks))));
   }
   world.send_data({h, 1}, Lid{0xc001});
   EXPECT_GT(world.subnet.counters().too_many_hops, 0u);
 }
 
-TEST_F(ManagedHosts, ANodeThatIsSwitchedOffSendsNoMoreTrapsAndReportsItsPorts) {
+TEST_F(ManagedHosts, ANodeThatIsSwitchedOffSendsNoTrapsAndReportsItsPorts) {
   world_.subnet.set_is_sm(kHost3, true, world_.now);
   ASSERT_EQ(next_trap().value().trap_number, wire::TrapNumber::kLocalChange);
   ASSERT_NE(world_.subnet.next_deadline(), kNever) << "the trap is repeated";
@@ -465,7 +467,7 @@ TEST_F(ManagedHosts, ANodeThatIsSwitchedOffSendsNoMoreTrapsAndReportsItsPorts) {
   }
 }
 
-TEST_F(ManagedHosts, ASwitchThatWasOffHasForgottenItsTables) {
+TEST_F(ManagedHosts, ASwitchThatIsSwitchedOnAgainHasEmptyTables) {
   world_.subnet.set_power(0, false, world_.now);
   EXPECT_EQ(world_.subnet.status(kHost2).state, PortState::kDown);
   EXPECT_EQ(world_.send_data(kHost1, lid(kHost2)), Ports{});

@@ -23,10 +23,10 @@ class ManagedSubnet {
   Subnet subnet;
   Manager manager;
   Time now{};
-  bool manager_is_connected = true;  // false: the manager neither sends nor receives
-  std::vector<Delivery> data{};      // deliveries that were not for the manager
+  bool manager_is_connected = true;          // if false, the manager neither sends nor receives
+  std::vector<Delivery> other_deliveries{};  // deliveries that were not for the manager
 
-  // Runs the manager until the subnet is up.  Returns false if that takes longer than the limit.
+  // Runs the manager until the subnet is up.  Returns false if this takes longer than the limit.
   bool settle(Duration limit = std::chrono::seconds(60)) {
     const Time end = now + limit;
     exchange();
@@ -44,11 +44,11 @@ class ManagedSubnet {
   // Sends a UD packet to kDataQpn, and returns the ports where it arrived.
   std::vector<PortRef> send_data(PortRef from, Lid to, Pkey pkey = wire::kDefaultPkey,
                                  std::size_t bytes = wire::kMadBytes) {
-    data.clear();
+    other_deliveries.clear();
     subnet.send(from, data_packet(from, to, pkey, bytes), now);
     exchange();
     std::vector<PortRef> ports;
-    for (const Delivery& delivery : data) {
+    for (const Delivery& delivery : other_deliveries) {
       if (delivery.destination_qpn == kDataQpn) ports.push_back(delivery.port);
     }
     return ports;
@@ -66,8 +66,8 @@ class ManagedSubnet {
   }
 
   // Sends an SMP from a port to a LID, and returns the answer, if there is one.
-  std::optional<wire::Smp> ask(PortRef from, wire::Smp smp, Lid to = wire::kPermissiveLid) {
-    data.clear();
+  std::optional<wire::Smp> send_smp(PortRef from, wire::Smp smp, Lid to = wire::kPermissiveLid) {
+    other_deliveries.clear();
     (void)subnet.send_mad(
         from,
         {.to = {.path = {.link_layer = LinkLayer::kInfiniband, .destination_lid = to},
@@ -75,7 +75,7 @@ class ManagedSubnet {
          .mad = wire::encode(smp)},
         now);
     exchange();
-    for (const Delivery& delivery : data) {
+    for (const Delivery& delivery : other_deliveries) {
       const auto mad = subnet.as_mad(delivery);
       if (delivery.port != from || !mad) continue;
       const auto answer = wire::decode_exact<wire::Smp>(mad->mad);
@@ -86,27 +86,28 @@ class ManagedSubnet {
 
   Lid lid(PortRef port) const { return subnet.status(port).lid; }
 
-  // SMPs of tests have this transaction ID.  It is too large for the manager to use it.
+  // SMPs of tests have this transaction ID, which is larger than any ID of the manager.
   static constexpr std::uint64_t kTestTransaction = std::uint64_t{1} << 60;
   static constexpr Qpn kDataQpn{2};
 
  private:
+  // Passes MADs between the manager and the subnet until there are none left.
   void exchange() {
-    bool moved = true;
-    while (moved) {
-      moved = false;
+    bool has_progress = true;
+    while (has_progress) {
+      has_progress = false;
       while (auto send = manager_is_connected ? manager.next_send() : std::nullopt) {
-        moved = true;
+        has_progress = true;
         (void)subnet.send_mad(manager_port_, *send, now);
       }
       while (auto delivery = subnet.next_delivery()) {
         const auto mad = subnet.as_mad(*delivery);
         if (manager_is_connected && delivery->port == manager_port_ &&
             delivery->destination_qpn == wire::kSmiQpn && mad && is_for_manager(*mad)) {
-          moved = true;
+          has_progress = true;
           manager.receive(mad->from, mad->mad, now);
         } else {
-          data.push_back(std::move(*delivery));
+          other_deliveries.push_back(std::move(*delivery));
         }
       }
     }
@@ -120,7 +121,7 @@ class ManagedSubnet {
   PortRef manager_port_;
 };
 
-// Makes an SMP with a directed route for ManagedSubnet::ask().
+// Makes an SMP with a directed route for ManagedSubnet::send_smp().
 inline wire::Smp directed_smp(wire::Method method, wire::SmpAttribute attribute,
                               std::uint32_t modifier, const std::vector<std::uint8_t>& path,
                               const wire::SmpData& data = {}) {

@@ -117,7 +117,7 @@ void set_missing_guids(Topology& topology) {
   }
 }
 
-std::optional<std::string> problem(const Topology& topology) {
+std::optional<std::string> find_problem(const Topology& topology) {
   if (topology.nodes.empty()) return "there are no nodes";
   if (topology.nodes.size() > kNodesMax) {
     return "there are more than " + std::to_string(kNodesMax) + " nodes";
@@ -134,14 +134,14 @@ std::optional<std::string> problem(const Topology& topology) {
     const auto is_new = [&](Guid guid) {
       return guid.value != 0 && guids.insert(guid.value).second;
     };
-    bool unique = is_new(node.node_guid);
+    bool are_unique = is_new(node.node_guid);
     bool has_node_guid = false;  // one of the node's ports may have the GUID of the node
     for (const Guid guid : node.port_guids) {
       const bool is_free =
           guid == node.node_guid ? !std::exchange(has_node_guid, true) : is_new(guid);
-      unique = unique && is_free;
+      are_unique = are_unique && is_free;
     }
-    if (!unique) return name + " has a GUID that is 0 or that occurs twice";
+    if (!are_unique) return name + " has a GUID that is 0 or that occurs twice";
   }
   std::set<PortRef> linked_ports;
   for (const Link& link : topology.links) {

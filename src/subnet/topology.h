@@ -12,10 +12,10 @@
 
 namespace verbena::subnet {
 
-// Limits the topologies of files.  The specification allows 48 K unicast LIDs in a subnet (vol1
-// 4.1.3), and 254 external ports of a switch (vol1 14.2.5.3).
+// Limits the topologies that files may describe.  The specification allows 48 K unicast LIDs in a
+// subnet (vol1 4.1.3), and 254 external ports of a switch (vol1 14.2.5.3).
 inline constexpr std::size_t kNodesMax = 8192;
-inline constexpr std::size_t kPortsMax = 65536;  // of all nodes
+inline constexpr std::size_t kPortsMax = 65536;  // the ports of all nodes together
 inline constexpr std::uint8_t kSwitchPortsMax = 254;
 inline constexpr std::uint8_t kHcaPortsMax = 2;
 inline constexpr std::size_t kNodeNameBytesMax = 63;  // a NodeDescription has 64 bytes
@@ -65,7 +65,7 @@ struct Link {
   Mtu mtu = Mtu::k4096;
 };
 
-// Describes the nodes of a subnet and the cables between them, as a file or a program gives them.
+// Describes the nodes of a subnet and the cables between them, before a manager configures them.
 struct Topology {
   std::vector<Node> nodes{};
   std::vector<Link> links{};
@@ -85,9 +85,9 @@ struct Topology {
 // get numbers from 0x200000, as in ibsim.  Numbers that the topology already uses are skipped.
 void set_missing_guids(Topology& topology);
 
-// Returns a problem of a topology, or nothing.  The text names the node or the port.  Problems are:
-// no ports, too many ports, a name or GUID that occurs twice, two cables in one port, a cable to a
-// missing port or to itself.
-std::optional<std::string> problem(const Topology& topology);
+// Returns the text of a problem of a topology, or nothing.  The text names the node or the port.
+// Problems are: no ports, too many ports, a name or GUID that occurs twice, two cables in one port,
+// a cable to a missing port, a cable from a port to the same port.
+std::optional<std::string> find_problem(const Topology& topology);
 
 }  // namespace verbena::subnet

@@ -27,17 +27,17 @@ TEST(Topology, MissingGuidsGetTheNumbersOfIbsim) {
   EXPECT_EQ(topology.nodes[2].node_guid, Guid{0x100002});
   EXPECT_EQ(topology.nodes[2].port_guid(2), Guid{0x100004});
   EXPECT_EQ(topology.nodes[2].system_guid, Guid{0x100002});
-  EXPECT_EQ(problem(topology), std::nullopt);
+  EXPECT_EQ(find_problem(topology), std::nullopt);
 }
 
-TEST(Topology, AGuidThatTheFileUsesIsNotMadeAgain) {
+TEST(Topology, MissingGuidsDoNotRepeatAGuidOfTheFile) {
   Topology topology;
   topology.add_hca("a");
   topology.add_hca("b");
   topology.nodes[1].node_guid = Guid{0x100000};
   topology.nodes[1].port_guids = {Guid{0x100001}};
   set_missing_guids(topology);
-  EXPECT_EQ(problem(topology), std::nullopt);
+  EXPECT_EQ(find_problem(topology), std::nullopt);
   EXPECT_EQ(topology.nodes[1].node_guid, Guid{0x100000});
 }
 
@@ -45,9 +45,9 @@ TEST(Topology, ProblemsNameTheNodeOrThePort) {
   const auto with = [](auto&& change) {
     Topology topology = two_hosts();
     change(topology);
-    return problem(topology).value_or("none");
+    return find_problem(topology).value_or("none");
   };
-  EXPECT_EQ(problem(Topology{}), "there are no nodes");
+  EXPECT_EQ(find_problem(Topology{}), "there are no nodes");
   EXPECT_EQ(with([](Topology& t) { t.nodes[1].name = "Switch1"; }),
             "two nodes have the name \"Switch1\"");
   EXPECT_EQ(with([](Topology& t) { t.nodes[1].node_guid = Guid{0x200000}; }),
@@ -79,9 +79,9 @@ TEST(Topology, ThePortsOfAllNodesAreLimited) {
   Topology topology;
   for (int i = 0; i < 259; ++i) topology.add_switch("S" + std::to_string(i), 254);
   set_missing_guids(topology);
-  EXPECT_EQ(problem(topology), "there are more than 65536 ports");
+  EXPECT_EQ(find_problem(topology), "there are more than 65536 ports");
   topology.nodes.pop_back();
-  EXPECT_EQ(problem(topology), std::nullopt);
+  EXPECT_EQ(find_problem(topology), std::nullopt);
 }
 
 }  // namespace

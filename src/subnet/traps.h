@@ -13,7 +13,7 @@ namespace verbena::subnet {
 inline constexpr std::size_t kTrapsMax = 32;
 
 // Repeats the traps of a node until the manager represses them (vol1 13.4.9, 14.3.1).  A trap that
-// already waits is not added again.
+// is already pending is not added again.
 class Traps {
  public:
   struct Trap {
@@ -25,7 +25,7 @@ class Traps {
 
   // Adds a trap, which is due at once.
   void add(const wire::Notice& notice, std::uint8_t port, Time now);
-  // Ends the trap that a TrapRepress names.
+  // Removes the trap that a TrapRepress names.
   void repress(std::uint64_t transaction_id);
   // Returns a trap that is due, or null.  The caller sends it and sets its next_send.
   Trap* due(Time now);

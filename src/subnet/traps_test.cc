@@ -27,7 +27,7 @@ TEST(Traps, ATrapIsDueUntilItIsRepressed) {
   EXPECT_EQ(traps.next_deadline(), kNever);
 }
 
-TEST(Traps, ATrapThatWaitsIsNotAddedAgain) {
+TEST(Traps, APendingTrapIsNotAddedAgain) {
   Traps traps;
   traps.add(notice(1), 0, {});
   traps.due({})->next_send = kNever;
