@@ -8,7 +8,7 @@ using wire::MgmtClass;
 
 namespace {
 
-// Linux has tables for classes below this number and for directed route SMPs.
+// Linux accepts agents only for classes below this number and for directed route SMPs.
 constexpr std::uint8_t kFirstClassWithoutAgents = 80;
 constexpr std::uint32_t kOuiMax = 0xffffff;
 constexpr std::size_t kVendorOuiOffset = 37;  // vol1 16.5.1

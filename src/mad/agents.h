@@ -13,8 +13,8 @@
 
 namespace verbena::mad {
 
-// Names an agent; 0 names none.  The number is the upper half of the transaction ids of the agent's
-// requests, so a response leads back to its agent.
+// Identifies an agent; 0 means no agent.  The number is the upper half of the transaction ids of
+// the agent's requests, so that the agent of a response can be found.
 using AgentNumber = Strong<struct AgentNumberTag, std::uint32_t>;
 
 // Selects the MADs that an agent wants (vol1 13.4.2).
@@ -28,11 +28,12 @@ struct Registration {
   bool rmpp_by_agent = false;              // the agent does RMPP itself, even if rmpp_version is 1
 
   bool wants(unsigned method) const { return (methods[method / 64] >> (method % 64) & 1) != 0; }
-  bool joins_segments() const { return rmpp_version != 0 && !rmpp_by_agent; }
+  // Returns true if the port splits and joins messages of several MADs for the agent.
+  bool port_does_rmpp() const { return rmpp_version != 0 && !rmpp_by_agent; }
   friend bool operator==(const Registration&, const Registration&) = default;
 };
 
-// Holds the agents of one port, and finds the one that a received MAD is for.
+// Holds the agents of one port, and finds the agent that gets a received MAD.
 //
 // The checks of a registration are those of Linux's ib_register_mad_agent(), because programs
 // expect the same errors.
@@ -47,9 +48,8 @@ class AgentTable {
   explicit AgentTable(AgentNumber last) : last_(last.value) {}
   AgentTable() = default;
 
-  // Fails with kInvalidArgument: the registration contradicts itself, for example by a class that
-  // the QP does not have; kAddressInUse: another agent has one of the methods; kNoResources:
-  // kAgentsMax.
+  // Fails with kInvalidArgument: the registration is invalid, for example because its class belongs
+  // to the other QP; kAddressInUse: another agent has one of the methods; kNoResources: kAgentsMax.
   Result<AgentNumber> add(const Registration& registration);
   // Returns false if there is no such agent.
   bool remove(AgentNumber agent);
@@ -70,8 +70,8 @@ class AgentTable {
   std::uint32_t last_ = 0;
 };
 
-// Returns true if the MAD answers a request, so that the requester chose its transaction id (vol1
-// 13.4.6.4).
+// Returns true if the MAD answers a request.  Such a MAD has the transaction id of the request
+// (vol1 13.4.6.4).
 constexpr bool is_response(const wire::MadHeader& header) {
   return header.response || header.method == wire::Method::kTrapRepress ||
          (header.mgmt_class == wire::MgmtClass::kBaseboard && (header.attribute_modifier & 1) != 0);

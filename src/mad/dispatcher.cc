@@ -12,8 +12,8 @@ using wire::MgmtClass;
 
 namespace {
 
-// Answers a Get of the CM class's ClassPortInfo: RC connections by IP addresses, no optional
-// features (vol1 16.7.3.1), and an answer within half a second.
+// Holds the ClassPortInfo of the CM class.  It reports no capabilities (vol1 16.7.3.1), and that
+// the CM answers within half a second.
 constexpr wire::ClassPortInfo kCmClassPortInfo{
     .class_version = wire::class_version(MgmtClass::kCommunication),
     .resp_time_value = 17,

@@ -11,7 +11,7 @@
 
 namespace verbena::mad {
 
-// Holds a MAD that has passed the checks, for the state machine of its class.  It refers to the
+// Holds a MAD that has passed the checks, for the state machine of its class.  `mad` refers to the
 // caller's bytes.
 struct Delivered {
   wire::MgmtClass mgmt_class{};
@@ -26,7 +26,7 @@ struct Delivered {
 
 struct Dropped {};
 
-// receive() returns one of these: a MAD that was dropped (a counter says why), one to deliver, or
+// receive() returns one of these: a MAD that was dropped (a counter shows why), one to deliver, or
 // an answer to send at once.
 using Received = std::variant<Dropped, Delivered, SendMad>;
 

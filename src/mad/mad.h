@@ -37,8 +37,8 @@ struct SendMad {
 };
 
 // Makes ids for our own requests (vol1 13.4.6.4).  The upper half is the same in all ids, and the
-// lower half counts.  Both begin at random, so that an answer to a request of an earlier process
-// matches no request.
+// lower half is a counter.  Both begin with random values, so that an answer to a request of an
+// earlier process matches no request.
 class TransactionIds {
  public:
   explicit TransactionIds(Random& random)

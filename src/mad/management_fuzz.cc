@@ -1,6 +1,6 @@
 // Passes any bytes as MADs to a port with agents of several classes, one of which has sent
-// requests.  The port must answer each MAD with few MADs, and its deadline must advance.  In the
-// end all its timers must run out.
+// requests.  The port must answer each MAD with few MADs, and its deadline must advance.  At the
+// end, all its timers must expire.
 
 #include <cstdint>
 #include <cstring>
@@ -56,7 +56,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   Time now{std::chrono::seconds(1)};
   add_agents(port);
   send_requests(port, now);
-  constexpr std::size_t kRecord = 40;  // has the headers of a MAD, whose other bytes are zero
+  constexpr std::size_t kRecord = 40;  // the first bytes of a MAD; its other bytes are zero
   for (std::size_t at = 0; at + kRecord <= size; at += kRecord) {
     Mad mad{};
     std::memcpy(mad.data(), data + at, kRecord);

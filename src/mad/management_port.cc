@@ -34,7 +34,7 @@ Mad padded(std::span<const std::byte> bytes) {
   return mad;
 }
 
-std::size_t mix(std::uint64_t id, AgentNumber agent, MgmtClass mgmt_class, Lid peer) {
+std::size_t hash_key(std::uint64_t id, AgentNumber agent, MgmtClass mgmt_class, Lid peer) {
   std::uint64_t value = id ^ std::uint64_t{agent.value} << 20 ^
                         std::uint64_t{static_cast<std::uint8_t>(mgmt_class)} << 52 ^
                         std::uint64_t{peer.value} << 36;
@@ -45,11 +45,11 @@ std::size_t mix(std::uint64_t id, AgentNumber agent, MgmtClass mgmt_class, Lid p
 }  // namespace
 
 std::size_t ManagementPort::KeyHash::operator()(const TransactionKey& key) const {
-  return mix(key.id, key.agent, key.mgmt_class, key.peer);
+  return hash_key(key.id, key.agent, key.mgmt_class, key.peer);
 }
 
 std::size_t ManagementPort::KeyHash::operator()(const ReceiverKey& key) const {
-  return mix(key.id, key.agent, key.mgmt_class, key.peer);
+  return hash_key(key.id, key.agent, key.mgmt_class, key.peer);
 }
 
 ManagementPort::TransactionKey ManagementPort::key_of(AgentNumber agent, const MadHeader& header,
@@ -125,8 +125,8 @@ Result<void> ManagementPort::send(AgentNumber agent, Request request, Time now) 
     return fail(Errc::kInvalidArgument, "a MAD of this length cannot be sent");
   }
   MadHeader header = header_of(request.mad);
-  // Programs set only this flag of the RMPP header: OpenSM leaves even the version zero.
-  const bool segmented = registration->joins_segments() && wire::has_rmpp(header.mgmt_class) &&
+  // Programs set only the Active flag of the RMPP header.  OpenSM leaves even the version at 0.
+  const bool segmented = registration->port_does_rmpp() && wire::has_rmpp(header.mgmt_class) &&
                          rmpp_of(request.mad).active;
   const std::size_t header_bytes = wire::class_header_bytes(header.mgmt_class);
   if (segmented ? request.mad.size() < header_bytes : request.mad.size() > wire::kMadBytes) {
@@ -179,7 +179,7 @@ bool ManagementPort::cancel(AgentNumber agent, MgmtClass mgmt_class, std::uint32
     ++counters_.cancelled;
     return true;
   }
-  // The request may have ended, but next_message() may not have returned its end yet.
+  // The request may have ended, while its response or its timeout still waits in messages_.
   const auto dropped = std::erase_if(messages_, [&](const Message& message) {
     if (message.agent != agent) return false;
     const MadHeader header = header_of(message.mad);
@@ -190,15 +190,15 @@ bool ManagementPort::cancel(AgentNumber agent, MgmtClass mgmt_class, std::uint32
   return dropped != 0;
 }
 
-ManagementPort::Receiver* ManagementPort::arriving_response(const Transaction& transaction) {
+ManagementPort::Receiver* ManagementPort::find_arriving_response(const Transaction& transaction) {
   if (!transaction.response) return nullptr;
   const auto found = receivers_.find(*transaction.response);
-  if (found == receivers_.end() || found->second.segments.complete()) return nullptr;
+  if (found == receivers_.end() || found->second.segments.is_complete()) return nullptr;
   return &found->second;
 }
 
 void ManagementPort::drop_response(Transaction& transaction) {
-  if (const Receiver* receiver = arriving_response(transaction)) {
+  if (const Receiver* receiver = find_arriving_response(transaction)) {
     send_abort(receiver->from, receiver->first_segment, wire::RmppStatus::kTotalTimeTooLong);
     erase(ReceiverKey(*transaction.response));
   }
@@ -207,7 +207,7 @@ void ManagementPort::drop_response(Transaction& transaction) {
 
 void ManagementPort::expire(const TransactionKey& key, Time now) {
   Transaction& transaction = transactions_.at(key);
-  if (const Receiver* receiver = arriving_response(transaction)) {
+  if (const Receiver* receiver = find_arriving_response(transaction)) {
     const Time until = receiver->last_arrival + kSegmentGapMax;
     if (now < until) return set_due(key, transaction, until);
     // Drops the segments of the response that has stopped.  The repeated request asks for a new
@@ -243,7 +243,7 @@ void ManagementPort::fail_transaction(const TransactionKey& key) {
 
 void ManagementPort::expire(const ReceiverKey& key) {
   const Receiver& receiver = receivers_.at(key);
-  if (!receiver.segments.complete()) {
+  if (!receiver.segments.is_complete()) {
     send_abort(receiver.from, receiver.first_segment, wire::RmppStatus::kTotalTimeTooLong);
   }
   erase(key);
@@ -298,7 +298,7 @@ void ManagementPort::receive(const Arrival& arrival, Time now) {
   if (registration == nullptr) return refuse(arrival, header);
 
   const bool segment = wire::has_rmpp(header.mgmt_class) && rmpp_of(arrival.mad).active;
-  if (segment && registration->joins_segments()) {
+  if (segment && registration->port_does_rmpp()) {
     return receive_segment(agent, header, arrival, now);
   }
   std::vector<std::byte> mad(arrival.mad.begin(), arrival.mad.end());
@@ -407,14 +407,14 @@ void ManagementPort::receive_data(AgentNumber agent, const MadHeader& header,
   if (is_response(header)) {
     const TransactionKey request = key_answered_by(agent, header, arrival.from);
     if (const auto pending = transactions_.find(request); pending != transactions_.end()) {
-      // The request has arrived, so it need not be repeated while segments come.
+      // The request has arrived, so it need not be repeated while segments arrive.
       pending->second.retries_left = pending->second.request.retries;
       pending->second.response = key;
       set_due(request, pending->second, now + pending->second.request.timeout);
     }
   }
   if (accepted == RmppReceiver::Outcome::kStored) return;
-  send_ack(arrival.from, arrival.mad, receiver->segments.last_segment(),
+  send_ack(arrival.from, arrival.mad, receiver->segments.last_contiguous_segment(),
            receiver->segments.window());
   if (accepted != RmppReceiver::Outcome::kComplete) return;
   std::vector<std::byte> message = receiver->segments.take_message();
@@ -437,10 +437,10 @@ ManagementPort::Receiver* ManagementPort::find_or_add_receiver(const ReceiverKey
     return nullptr;
   }
   if (receivers_.size() >= kReceiversMax) {
-    // Makes room: of the receivers that only repeat their last ACK, removes the one with the oldest
-    // message.
+    // Replaces the receiver of the oldest complete message, because such a receiver only repeats
+    // its last ACK.
     const auto complete_receiver = std::ranges::find_if(receivers_due_, [&](const auto& due) {
-      return receivers_.at(due.second).segments.complete();
+      return receivers_.at(due.second).segments.is_complete();
     });
     if (complete_receiver == receivers_due_.end()) {
       send_abort(arrival.from, arrival.mad, wire::RmppStatus::kResourcesExhausted);
@@ -481,7 +481,7 @@ void ManagementPort::receive_ack(AgentNumber agent, const MadHeader& header, con
     case RmppSender::Ack::kComplete: break;
   }
   if (transaction.request.timeout <= Duration{} || key.response) return erase(key);
-  // The request has arrived; now its response is due.  The ACK of segment 0 lets the peer
+  // The request has arrived, so its response is expected now.  The ACK of segment 0 lets the peer
   // send the response (vol1 13.6.6.3).
   transaction.segments.reset();
   transaction.retries_left = 0;

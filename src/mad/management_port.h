@@ -24,21 +24,22 @@ namespace verbena::mad {
 // Serves the agents of one port, as Linux's ib_mad does: hands received MADs to agents, repeats
 // requests until the response or the timeout comes, and splits and joins messages by RMPP.
 //
-// A response is accepted only if its request waits for it.  The same holds for a segment of a
-// response.  Each segment restarts the timeout and the retries of the request.  An agent that joins
-// segments itself gets every segment.
+// A response, or a segment of a response, is accepted only while its request is pending.  Each
+// segment restarts the timeout and the retries of the request.  An agent that does RMPP itself gets
+// every segment.
 //
-// The class is pure: time comes in, and the owner pulls packets and messages after each call.  Only
-// one thread may use it.
+// The class has no clock and does no I/O: the owner passes the time, and takes packets and messages
+// after each call.  Only one thread may use it.
 class ManagementPort {
  public:
   static constexpr std::size_t kTransactionsMax = 65536;  // requests and RMPP messages under way
-  static constexpr std::size_t kReceiversMax = 1024;  // messages that are arriving, or have arrived
+  static constexpr std::size_t kReceiversMax = 1024;  // messages that are arriving or just arrived
   static constexpr std::size_t kMessageBytesMax = std::size_t{64} << 20;
   static constexpr std::size_t kReceiverBytesMax = std::size_t{256} << 20;  // in all receivers
-  // These are the times of Linux, which does not know the packet lifetime either (vol1 13.6.3).
+  // Linux uses the same times, because it does not know the packet lifetime either (vol1 13.6.3).
   static constexpr Duration kReceiverTimeout = std::chrono::seconds(40);
-  static constexpr Duration kReceiverLinger = std::chrono::seconds(10);  // repeats the last ACK
+  // A message that has arrived is acknowledged again for this long, if its segments are repeated.
+  static constexpr Duration kReceiverLinger = std::chrono::seconds(10);
   static constexpr Duration kAckTimeoutMax = std::chrono::seconds(2);
   // A request is repeated only when no segment of its response has arrived for this long, so that
   // the sender can repeat a segment twice.
@@ -51,8 +52,8 @@ class ManagementPort {
   Result<AgentNumber> add_agent(const Registration& registration) {
     return agents_.add(registration);
   }
-  // Forgets the agent's requests and messages, without any report.  Returns false if there is no
-  // such agent.
+  // Removes an agent with its requests and messages, without any report.  Returns false if there is
+  // no such agent.
   bool remove_agent(AgentNumber agent);
 
   struct Request {
@@ -66,9 +67,9 @@ class ManagementPort {
   // becomes the agent's number.  Fails with kBadHandle: no such agent; kInvalidArgument: the length
   // is wrong; kBusy: the transaction id is in use; kNoResources: kTransactionsMax.
   Result<void> send(AgentNumber agent, Request request, Time now);
-  // Forgets the agent's request whose transaction id has the lower half `transaction`.  No report
-  // follows: a response that waits in next_message() is dropped, and the sender of a
-  // response that is still arriving is told to stop.  Returns false if there is no such request.
+  // Cancels the agent's request whose transaction id has the lower half `transaction`.  No report
+  // follows.  A response that next_message() has not returned yet is dropped, and the sender of a
+  // response that is still arriving gets an Abort.  Returns false if there is no such request.
   bool cancel(AgentNumber agent, wire::MgmtClass mgmt_class, std::uint32_t transaction);
 
   struct Arrival {
@@ -87,7 +88,7 @@ class ManagementPort {
 
   struct Message {
     AgentNumber agent{};
-    // True: this is the agent's own request, of which only the MAD header and the cookie are
+    // If true, the agent's own request has timed out.  Only its MAD header and its cookie are
     // returned.
     bool timed_out = false;
     std::uint64_t cookie = 0;
@@ -170,8 +171,8 @@ class ManagementPort {
   void expire(const TransactionKey& key, Time now);
   void expire(const ReceiverKey& key);
   // Returns the response that is arriving for a request, or null if there is none.
-  Receiver* arriving_response(const Transaction& transaction);
-  // Forgets a response of which segments have arrived.
+  Receiver* find_arriving_response(const Transaction& transaction);
+  // Drops the response that is arriving for a request, if there is one.
   void drop_response(Transaction& transaction);
   void fail_transaction(const TransactionKey& key);
 

@@ -207,7 +207,7 @@ TEST_F(ManagementPortTest, CancelledRequestIsNotRepeatedAndItsResponseIsDropped)
   net.deliver_all();
   EXPECT_FALSE(net.port(1).next_message());
   EXPECT_EQ(net.port(1).counters().cancelled, 1U);
-  // The id is free again at once.
+  // The transaction id may be used again at once.
   EXPECT_TRUE(net.port(1).send(*client, request, net.now));
 }
 
@@ -277,7 +277,7 @@ class RmppTest : public ManagementPortTest {
                       .transaction_id = 5,
                       .attribute_id = 0x11};
 
-  void ask() {
+  void request_table() {
     ASSERT_TRUE(net.port(1).send(
         client, {.to = lid_address(1, 2), .timeout = 1s, .retries = 20, .mad = mad_of(get_table)},
         net.now));
@@ -293,7 +293,7 @@ class RmppTest : public ManagementPortTest {
       mad[56 + i] = static_cast<std::byte>(i * 7 + i / 251);
     return mad;
   }
-  // Serves all requests that have arrived.
+  // Answers all requests that have arrived, with tables of this length.
   void answer(std::size_t data_bytes) {
     while (const auto request = net.port(2).next_message()) {
       if (request->timed_out) continue;
@@ -310,7 +310,7 @@ class RmppTest : public ManagementPortTest {
 TEST_F(RmppTest, TableOfAnyLengthArrivesComplete) {
   for (const std::size_t bytes : {0U, 1U, 199U, 200U, 201U, 400U, 12'999U, 13'000U, 500'000U}) {
     ++get_table.transaction_id;
-    ask();
+    request_table();
     answer(bytes);
     const auto message = net.port(1).next_message();
     ASSERT_TRUE(message) << bytes;
@@ -323,7 +323,7 @@ TEST_F(RmppTest, TableOfAnyLengthArrivesComplete) {
 }
 
 TEST_F(RmppTest, FirstSegmentTellsTheLengthOfTheMessage) {
-  ask();
+  request_table();
   const auto request = net.port(2).next_message();
   ASSERT_TRUE(net.port(2).send(
       server, {.to = request->from, .mad = table(header_in(request->mad), 401)}, net.now));
@@ -342,7 +342,7 @@ TEST_F(RmppTest, LossDelaysATableAndDamagesNothing) {
     net.loss = {static_cast<std::uint32_t>(seed % 4), 10};
     const std::size_t bytes = net.random.below(40'000);
     ++get_table.transaction_id;
-    ask();
+    request_table();
     answer(bytes);
     std::optional<ManagementPort::Message> message;
     while (!(message = net.port(1).next_message()) && net.advance()) answer(bytes);
@@ -363,7 +363,7 @@ TEST_F(RmppTest, LossDelaysATableAndDamagesNothing) {
 class StalledTableTest : public RmppTest {
  protected:
   void stall() {
-    ask();
+    request_table();
     const auto request = net.port(2).next_message();
     ASSERT_TRUE(net.port(2).send(
         server,
@@ -400,7 +400,7 @@ class StalledTableTest : public RmppTest {
 TEST_F(StalledTableTest, RequestIsNotRepeatedWhileItsResponseArrives) {
   stall();
   EXPECT_TRUE(wait_for(ManagementPort::kSegmentGapMax - 1ms).empty());
-  // The sender goes on, and the table arrives whole.
+  // The sender continues, and the complete table arrives.
   std::optional<ManagementPort::Message> message;
   net.port(2).on_timer(net.now);
   net.deliver_all();
@@ -437,7 +437,7 @@ TEST_F(StalledTableTest, CancelTellsTheSenderToStop) {
 }
 
 TEST_F(RmppTest, AbortEndsTheRequestAtOnce) {
-  ask();
+  request_table();
   const auto request = net.port(2).next_message();
   ASSERT_TRUE(net.port(2).send(
       server, {.to = request->from, .cookie = 3, .mad = table(header_in(request->mad), 1000)},

@@ -10,7 +10,7 @@ RmppReceiver::Outcome RmppReceiver::accept(const wire::RmppHeader& header,
                                            std::span<const std::byte, wire::kMadBytes> mad) {
   const std::uint32_t segment = header.segment;
   if (complete_ || (segment != 0 && segment <= received_)) return Outcome::kAck;
-  if (segment == 0 || segment > window_ || (last_ != 0 && segment > last_)) {
+  if (segment == 0 || segment > window_ || (final_segment_ != 0 && segment > final_segment_)) {
     return Outcome::kDropped;
   }
   const std::uint64_t bit = std::uint64_t{1} << (segment - received_ - 1);
@@ -18,7 +18,7 @@ RmppReceiver::Outcome RmppReceiver::accept(const wire::RmppHeader& header,
   if (!store(segment, mad)) return Outcome::kTooLong;
   ahead_ |= bit;
   if (header.last) {
-    last_ = segment;
+    final_segment_ = segment;
     // If the length is impossible, the segment counts as full, as on Linux.
     const std::size_t padding = header.length_or_window <= wire::kRmppPayloadBytes
                                     ? wire::kRmppPayloadBytes - header.length_or_window
@@ -28,10 +28,11 @@ RmppReceiver::Outcome RmppReceiver::accept(const wire::RmppHeader& header,
   const int contiguous = std::countr_one(ahead_);
   received_ += static_cast<std::uint32_t>(contiguous);
   ahead_ = contiguous == 64 ? 0 : ahead_ >> contiguous;
-  if (last_ != 0 && received_ >= last_) {
-    received_ = last_;
+  if (final_segment_ != 0 && received_ >= final_segment_) {
+    received_ = final_segment_;
     complete_ = true;
-    message_.resize(header_bytes_ + (last_ - std::size_t{1}) * data_bytes() + last_data_bytes_);
+    message_.resize(header_bytes_ + (final_segment_ - std::size_t{1}) * data_bytes() +
+                    last_data_bytes_);
     window_ = std::max(window_, received_);
     return Outcome::kComplete;
   }

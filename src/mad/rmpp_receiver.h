@@ -30,15 +30,15 @@ class RmppReceiver {
   };
   Outcome accept(const wire::RmppHeader& header, std::span<const std::byte, wire::kMadBytes> mad);
 
-  bool complete() const { return complete_; }
-  // Returns the values for an ACK: the last segment before a gap, and the last one that may be
-  // sent.
-  std::uint32_t last_segment() const { return received_; }
+  bool is_complete() const { return complete_; }
+  // These return the values for an ACK: the last segment before the first gap, and the last segment
+  // that the sender may send.
+  std::uint32_t last_contiguous_segment() const { return received_; }
   std::uint32_t window() const { return window_; }
   std::size_t memory_bytes() const { return message_.capacity(); }
 
   // Returns the message: the headers of the first segment, and the data of all segments.  REQUIRES:
-  // complete().
+  // is_complete().
   std::vector<std::byte> take_message();
 
  private:
@@ -51,7 +51,7 @@ class RmppReceiver {
   std::uint32_t received_ = 0;       // all segments up to this number have arrived
   std::uint64_t ahead_ = 0;          // bit i: segment received_ + 1 + i has arrived
   std::uint32_t window_ = 1;         // the last segment that may arrive
-  std::uint32_t last_ = 0;           // the number of the last segment, once it has arrived
+  std::uint32_t final_segment_ = 0;  // the number of the last segment, once it has arrived
   std::size_t last_data_bytes_ = 0;  // the data of the last segment
   bool complete_ = false;
 };

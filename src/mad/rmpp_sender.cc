@@ -53,14 +53,14 @@ Mad RmppSender::next_segment() {
 
 RmppSender::Ack RmppSender::acknowledge(std::uint32_t segment, std::uint32_t window) {
   if (window < segment) return Ack::kBadWindow;
-  if (complete()) return Ack::kOld;
+  if (is_complete()) return Ack::kOld;
   if (segment > segments_ || segment > window_) return Ack::kBeyond;
   if (window < window_ || segment < acknowledged_) return Ack::kOld;
   const bool has_progress = segment > acknowledged_ || window > window_;
   acknowledged_ = segment;
   window_ = window;
   sent_ = std::max(sent_, acknowledged_);
-  if (complete()) return Ack::kComplete;
+  if (is_complete()) return Ack::kComplete;
   return has_progress ? Ack::kProgress : Ack::kOld;
 }
 

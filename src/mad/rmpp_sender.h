@@ -18,7 +18,7 @@ class RmppSender {
   // at least that long.
   RmppSender(std::vector<std::byte> message, std::size_t header_bytes);
 
-  bool complete() const { return acknowledged_ == segments_; }
+  bool is_complete() const { return acknowledged_ == segments_; }
 
   bool may_send() const { return sent_ < window_ && sent_ < segments_; }
   // REQUIRES: may_send().
@@ -32,7 +32,7 @@ class RmppSender {
     kBeyond,     // acknowledges a segment beyond the window or the message
   };
   Ack acknowledge(std::uint32_t segment, std::uint32_t window);
-  // Sends again from the first segment that is not acknowledged.
+  // Makes next_segment() continue from the first segment that is not acknowledged.
   void rewind() { sent_ = acknowledged_; }
 
   // Returns the bytes of all headers.

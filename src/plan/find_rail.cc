@@ -21,29 +21,29 @@ std::expected<RailId, std::string> find_rail(const Fabric& fabric, std::string_v
   const bool has_device = colon != std::string_view::npos;
   const std::string device(has_device ? host_and_device.substr(colon + 1) : "");
   std::vector<RailId> found;
-  std::string all;
+  std::string all_links;
   RailId id{.host = *host};
   for (const Rail& rail : fabric.hosts[*host].rails) {
     if (rail.network == network && (!has_device || rail.device == device)) found.push_back(id);
-    all += (all.empty() ? "" : ", ") + link_text(fabric, id);
+    all_links += (all_links.empty() ? "" : ", ") + link_text(fabric, id);
     ++id.device;
   }
   if (found.size() == 1) return found[0];
-  const std::string link =
+  const std::string ends =
       "'" + std::string(host_and_device) + "' and the network '" + std::string(network) + "'";
   if (found.empty()) {
-    return std::unexpected("there is no link between " + link + "; there are: " + all);
+    return std::unexpected("there is no link between " + ends + "; there are: " + all_links);
   }
-  return std::unexpected("there are several links between " + link +
-                         ", so name the device (HOST:DEVICE); there are: " + all);
+  return std::unexpected("there are several links between " + ends +
+                         ", so name the device (HOST:DEVICE); there are: " + all_links);
 }
 
 std::expected<RailId, std::string> find_link(const Fabric& fabric, std::string_view a,
                                              std::string_view b) {
   const auto rail = find_rail(fabric, a, b);
   if (rail) return rail;
-  const auto other_way = find_rail(fabric, b, a);
-  return other_way ? other_way : rail;
+  const auto reversed = find_rail(fabric, b, a);
+  return reversed ? reversed : rail;
 }
 
 std::string link_text(const Fabric& fabric, RailId id) {

@@ -10,12 +10,12 @@
 #include "faults/fault.h"
 #include "plan/plan.h"
 
-// Finds hosts and rails by the names that a user writes.  Errors are lines for the user.
+// Finds hosts and rails by the names that a user writes.  Errors are messages for the user.
 namespace verbena::plan {
 
 using HostIndex = std::uint32_t;  // the index of a host in Fabric::hosts
 
-// Names a rail by its host and by the index of its device in the host's list.
+// Identifies a rail by its host and by the index of its device in the host's list.
 struct RailId {
   HostIndex host = 0;
   std::uint8_t device = 0;

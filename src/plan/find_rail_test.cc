@@ -27,7 +27,7 @@ TEST(FindRail, FindsTheLinkOfAHostWithANetwork) {
   EXPECT_TRUE(find_rail(fabric, "a", "green").error().starts_with("there are several links"));
 }
 
-TEST(FindRail, TheTwoEndsOfALinkHaveNoOrder) {
+TEST(FindRail, TheEndsOfALinkMayBeGivenInAnyOrder) {
   const Fabric fabric = two_rails();
   EXPECT_EQ(find_link(fabric, "red", "a"), find_link(fabric, "a", "red"));
   EXPECT_EQ(find_link(fabric, "a", "blue").error(), find_rail(fabric, "a", "blue").error());

@@ -15,14 +15,14 @@ constexpr std::size_t kLetters = 26;
 std::string quoted(const std::string& text) { return '"' + text + '"'; }
 
 // Writes a time as seconds with a fraction.
-std::string seconds(Duration time) {
+std::string seconds_text(Duration time) {
   constexpr std::int64_t kPerSecond = 1'000'000'000;
   const std::string fraction = std::to_string(kPerSecond + time.count() % kPerSecond).substr(1);
   return std::to_string(time.count() / kPerSecond) + "." + fraction;
 }
 
 // Writes the elements of a list, each as text(element).
-std::string list(const auto& elements, auto text) {
+std::string list_text(const auto& elements, auto text) {
   std::string all = "[";
   for (const auto& element : elements) {
     if (all.size() > 1) all += ", ";
@@ -37,11 +37,12 @@ std::string to_text(const Rail& rail, std::size_t number) {
     text += "device = " + quoted(rail.device) + ", ";
   }
   text += "network = " + quoted(rail.network) + ", addresses = ";
-  text += list(rail.addresses, [](const Gid& gid) { return quoted(wire::address_text(gid)); });
+  text += list_text(rail.addresses, [](const Gid& gid) { return quoted(wire::address_text(gid)); });
   if (rail.mtu_bytes != kMtuDefault) text += ", mtu = " + std::to_string(rail.mtu_bytes);
   if (rail.vlan != 0) text += ", vlan = " + std::to_string(rail.vlan);
   if (rail.pkeys != Rail{}.pkeys) {
-    text += ", pkeys = " + list(rail.pkeys, [](Pkey pkey) { return std::to_string(pkey.value); });
+    text +=
+        ", pkeys = " + list_text(rail.pkeys, [](Pkey pkey) { return std::to_string(pkey.value); });
   }
   return text + " },\n";
 }
@@ -78,10 +79,10 @@ std::string to_text(const Fabric& fabric) {
     text += "]\n\n";
   }
   for (const Router& router : fabric.routers) {
-    text += "[[routers]]\nnetworks = " + list(router.networks, quoted) + "\n\n";
+    text += "[[routers]]\nnetworks = " + list_text(router.networks, quoted) + "\n\n";
   }
   for (const ScheduledFault& scheduled : fabric.faults) {
-    text += "[[faults]]\nafter = " + seconds(scheduled.after) +
+    text += "[[faults]]\nafter = " + seconds_text(scheduled.after) +
             "\nfault = " + quoted(faults::text_of(scheduled.fault)) + "\n";
     if (scheduled.fault.has_seed) text += "seed = " + std::to_string(scheduled.fault.seed) + "\n";
     text += "\n";

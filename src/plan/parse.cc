@@ -19,9 +19,9 @@ namespace {
 
 std::string in_quotes(std::string_view text) { return "'" + std::string(text) + "'"; }
 
-// Keeps characters that are not ASCII from toml++ 3.3, which has undefined behaviour for some of
-// them.  Such a character becomes a question mark in a comment, and is a problem elsewhere.
-std::expected<std::string, Problem> in_ascii(std::string_view text) {
+// Replaces characters that are not ASCII in comments by question marks, because toml++ 3.3 has
+// undefined behavior for some of them.  Elsewhere such a character is an error.
+std::expected<std::string, Problem> to_ascii(std::string_view text) {
   constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
   if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
   std::string ascii(text);
@@ -50,7 +50,7 @@ std::expected<toml::table, Problem> read_toml(std::string_view text) {
   if (text.size() > kTextBytesMax) {
     return std::unexpected(Problem{.text = "the file is longer than 1 MiB"});
   }
-  const auto ascii = in_ascii(text);
+  const auto ascii = to_ascii(text);
   if (!ascii) return std::unexpected(ascii.error());
   toml::parse_result file = toml::parse(*ascii);
   if (file) return std::move(file).table();
@@ -58,21 +58,22 @@ std::expected<toml::table, Problem> read_toml(std::string_view text) {
   return std::unexpected(Problem{at.line, at.column, std::string(file.error().description())});
 }
 
-// Reads the tables of a file.  Stores the first problem, and goes on reading.
+// Reads the tables of a file.  Stores the first problem, and continues to read.
 class Parser {
  public:
-  std::expected<Fabric, Problem> fabric(const toml::table& file);
-  std::expected<std::vector<ScheduledFault>, Problem> faults(const toml::table& file);
+  std::expected<Fabric, Problem> read_fabric(const toml::table& file);
+  std::expected<std::vector<ScheduledFault>, Problem> read_faults(const toml::table& file);
 
  private:
   void report(const toml::source_region& where, std::string text);
   // Reports unknown keys, most of which are misspelt.
   void check_keys(const toml::table& table, std::string_view what,
                   std::initializer_list<std::string_view> known_keys);
-  std::string name(const toml::node& node, std::string_view what);
-  std::string required_name(const toml::table& table, std::string_view key, std::string_view what);
-  std::int64_t number(const toml::table& table, std::string_view key, std::int64_t default_value,
-                      std::int64_t min, std::int64_t max);
+  std::string read_name(const toml::node& node, std::string_view what);
+  std::string read_required_name(const toml::table& table, std::string_view key,
+                                 std::string_view what);
+  std::int64_t read_number(const toml::table& table, std::string_view key,
+                           std::int64_t default_value, std::int64_t min, std::int64_t max);
   // Calls read(node) for each element of the list, which must have 1 to `max` elements.  The list
   // may be missing unless it is required.
   void for_each(const toml::table& table, std::string_view key, std::size_t max, bool required,
@@ -80,13 +81,13 @@ class Parser {
   // Calls read(table) for each table of a list of tables.
   void for_each_table(const toml::table& table, std::string_view key, std::size_t max,
                       bool required, auto read);
-  void host(const toml::table& table);
-  Rail rail(const toml::table& table, const Host& host);
-  void address(const toml::node& node, Rail& rail);
-  void router(const toml::table& table);
-  Duration after(const toml::table& table);
-  std::vector<std::string> words(const toml::node& node);
-  void fault(const toml::table& table);
+  void read_host(const toml::table& table);
+  Rail read_rail(const toml::table& table, const Host& host);
+  void read_address(const toml::node& node, Rail& rail);
+  void read_router(const toml::table& table);
+  Duration read_after(const toml::table& table);
+  std::vector<std::string> read_words(const toml::node& node);
+  void read_fault(const toml::table& table);
   void check_faults();
 
   Fabric fabric_{};
@@ -111,7 +112,7 @@ void Parser::check_keys(const toml::table& table, std::string_view what,
   }
 }
 
-std::string Parser::name(const toml::node& node, std::string_view what) {
+std::string Parser::read_name(const toml::node& node, std::string_view what) {
   const auto text = node.value_exact<std::string>();
   if (!text || !is_name(*text)) {
     report(node.source(),
@@ -121,16 +122,16 @@ std::string Parser::name(const toml::node& node, std::string_view what) {
   return *text;
 }
 
-std::string Parser::required_name(const toml::table& table, std::string_view key,
-                                  std::string_view what) {
+std::string Parser::read_required_name(const toml::table& table, std::string_view key,
+                                       std::string_view what) {
   const toml::node* const node = table.get(key);
-  if (node != nullptr) return name(*node, std::string(what) + "'s " + std::string(key));
+  if (node != nullptr) return read_name(*node, std::string(what) + "'s " + std::string(key));
   report(table.source(), std::string(what) + " has no " + in_quotes(key));
   return {};
 }
 
-std::int64_t Parser::number(const toml::table& table, std::string_view key,
-                            std::int64_t default_value, std::int64_t min, std::int64_t max) {
+std::int64_t Parser::read_number(const toml::table& table, std::string_view key,
+                                 std::int64_t default_value, std::int64_t min, std::int64_t max) {
   const toml::node* const node = table.get(key);
   if (node == nullptr) return default_value;
   const auto value = node->value_exact<std::int64_t>();
@@ -163,7 +164,7 @@ void Parser::for_each_table(const toml::table& table, std::string_view key, std:
   });
 }
 
-void Parser::address(const toml::node& node, Rail& rail) {
+void Parser::read_address(const toml::node& node, Rail& rail) {
   const auto text = node.value_exact<std::string>();
   const auto gid = text ? wire::parse_address(*text) : std::nullopt;
   if (!gid) {
@@ -183,22 +184,23 @@ void Parser::address(const toml::node& node, Rail& rail) {
   rail.addresses.push_back(*gid);
 }
 
-Rail Parser::rail(const toml::table& table, const Host& host) {
+Rail Parser::read_rail(const toml::table& table, const Host& host) {
   check_keys(table, "a rail", {"device", "network", "addresses", "mtu", "vlan", "pkeys"});
   Rail rail;
   rail.device = "verbena" + std::to_string(host.rails.size());
   if (const toml::node* const device = table.get("device")) {
-    rail.device = name(*device, "a rail's device");
+    rail.device = read_name(*device, "a rail's device");
   }
   if (std::ranges::find(host.rails, rail.device, &Rail::device) != host.rails.end()) {
     report(table.source(), "the host has two devices " + in_quotes(rail.device));
   }
-  rail.network = required_name(table, "network", "a rail");
+  rail.network = read_required_name(table, "network", "a rail");
   networks_.insert(rail.network);
   for_each(table, "addresses", kAddressesPerRailMax, true,
-           [&](const toml::node& node) { address(node, rail); });
-  rail.mtu_bytes = static_cast<std::uint32_t>(number(table, "mtu", kMtuDefault, kMtuMin, kMtuMax));
-  rail.vlan = static_cast<std::uint16_t>(number(table, "vlan", 0, 0, kVlanMax));
+           [&](const toml::node& node) { read_address(node, rail); });
+  rail.mtu_bytes =
+      static_cast<std::uint32_t>(read_number(table, "mtu", kMtuDefault, kMtuMin, kMtuMax));
+  rail.vlan = static_cast<std::uint16_t>(read_number(table, "vlan", 0, 0, kVlanMax));
   if (table.get("pkeys") != nullptr) rail.pkeys.clear();
   for_each(table, "pkeys", kPkeysMax, false, [&](const toml::node& node) {
     const auto value = node.value_exact<std::int64_t>();
@@ -211,22 +213,23 @@ Rail Parser::rail(const toml::table& table, const Host& host) {
   return rail;
 }
 
-void Parser::host(const toml::table& table) {
+void Parser::read_host(const toml::table& table) {
   check_keys(table, "a host", {"name", "rails"});
-  Host host{.name = required_name(table, "name", "a host")};
+  Host host{.name = read_required_name(table, "name", "a host")};
   if (std::ranges::find(fabric_.hosts, host.name, &Host::name) != fabric_.hosts.end()) {
     report(table.source(), "there are two hosts " + in_quotes(host.name));
   }
-  for_each_table(table, "rails", kDevicesMax, true,
-                 [&](const toml::table& element) { host.rails.push_back(rail(element, host)); });
+  for_each_table(table, "rails", kDevicesMax, true, [&](const toml::table& element) {
+    host.rails.push_back(read_rail(element, host));
+  });
   fabric_.hosts.push_back(std::move(host));
 }
 
-void Parser::router(const toml::table& table) {
+void Parser::read_router(const toml::table& table) {
   check_keys(table, "a router", {"networks"});
   Router router;
   for_each(table, "networks", kHostsMax, true, [&](const toml::node& node) {
-    router.networks.push_back(name(node, "a network"));
+    router.networks.push_back(read_name(node, "a network"));
     if (!networks_.contains(router.networks.back())) {
       report(node.source(), "no rail is in the network " + in_quotes(router.networks.back()));
     }
@@ -235,7 +238,7 @@ void Parser::router(const toml::table& table) {
 }
 
 // Reads a number of seconds, which may have a fraction.
-Duration Parser::after(const toml::table& table) {
+Duration Parser::read_after(const toml::table& table) {
   const toml::node* const node = table.get("after");
   if (node == nullptr) return {};
   const double seconds = node->value<double>().value_or(-1);
@@ -247,8 +250,8 @@ Duration Parser::after(const toml::table& table) {
   return {};
 }
 
-// Reads the words of a fault from a text, or from a list, whose elements may have spaces.
-std::vector<std::string> Parser::words(const toml::node& node) {
+// Reads the words of a fault from a text, or from a list.  An element of a list may contain spaces.
+std::vector<std::string> Parser::read_words(const toml::node& node) {
   if (const auto text = node.value_exact<std::string>()) return faults::words_of(*text);
   std::vector<std::string> words;
   if (const toml::array* const list = node.as_array()) {
@@ -262,17 +265,17 @@ std::vector<std::string> Parser::words(const toml::node& node) {
   return words;
 }
 
-void Parser::fault(const toml::table& table) {
+void Parser::read_fault(const toml::table& table) {
   check_keys(table, "a fault", {"after", "fault", "seed"});
-  ScheduledFault scheduled{.after = after(table)};
+  ScheduledFault scheduled{.after = read_after(table)};
   const toml::node* const node = table.get("fault");
   if (node == nullptr) return report(table.source(), "a fault has no 'fault'");
   std::optional<std::uint64_t> seed;
   if (table.get("seed") != nullptr) {
     constexpr auto kSeedMax = std::numeric_limits<std::int64_t>::max();
-    seed = static_cast<std::uint64_t>(number(table, "seed", 0, 0, kSeedMax));
+    seed = static_cast<std::uint64_t>(read_number(table, "seed", 0, 0, kSeedMax));
   }
-  auto read = faults::parse_fault(words(*node), seed);
+  auto read = faults::parse_fault(read_words(*node), seed);
   if (!read) return report(node->source(), std::move(read.error()));
   scheduled.fault = std::move(*read);
   scheduled.line = node->source().begin.line;
@@ -287,23 +290,23 @@ void Parser::check_faults() {
   }
 }
 
-std::expected<std::vector<ScheduledFault>, Problem> Parser::faults(const toml::table& file) {
+std::expected<std::vector<ScheduledFault>, Problem> Parser::read_faults(const toml::table& file) {
   check_keys(file, "a file of faults", {"faults"});
   for_each_table(file, "faults", kFaultsMax, true,
-                 [&](const toml::table& element) { fault(element); });
+                 [&](const toml::table& element) { read_fault(element); });
   if (problem_) return std::unexpected(*problem_);
   return std::move(fabric_.faults);
 }
 
-std::expected<Fabric, Problem> Parser::fabric(const toml::table& file) {
+std::expected<Fabric, Problem> Parser::read_fabric(const toml::table& file) {
   check_keys(file, "a fabric", {"name", "hosts", "routers", "faults"});
-  if (const toml::node* const node = file.get("name")) fabric_.name = name(*node, "the name");
+  if (const toml::node* const node = file.get("name")) fabric_.name = read_name(*node, "the name");
   for_each_table(file, "hosts", kHostsMax, true,
-                 [&](const toml::table& element) { host(element); });
+                 [&](const toml::table& element) { read_host(element); });
   for_each_table(file, "routers", kRoutersMax, false,
-                 [&](const toml::table& element) { router(element); });
+                 [&](const toml::table& element) { read_router(element); });
   for_each_table(file, "faults", kFaultsMax, false,
-                 [&](const toml::table& element) { fault(element); });
+                 [&](const toml::table& element) { read_fault(element); });
   check_faults();
   if (problem_) return std::unexpected(*problem_);
   return std::move(fabric_);
@@ -321,13 +324,13 @@ bool is_name(std::string_view name) {
 std::expected<Fabric, Problem> parse(std::string_view text) {
   const auto file = read_toml(text);
   if (!file) return std::unexpected(file.error());
-  return Parser().fabric(*file);
+  return Parser().read_fabric(*file);
 }
 
 std::expected<std::vector<ScheduledFault>, Problem> parse_faults(std::string_view text) {
   const auto file = read_toml(text);
   if (!file) return std::unexpected(file.error());
-  return Parser().faults(*file);
+  return Parser().read_faults(*file);
 }
 
 }  // namespace verbena::plan

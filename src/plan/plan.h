@@ -55,7 +55,7 @@ struct Rail {
   std::string network{};
   std::vector<Gid> addresses{};
   std::uint32_t mtu_bytes = kMtuDefault;
-  std::uint16_t vlan = 0;  // 0: none
+  std::uint16_t vlan = 0;  // 0: no VLAN
   std::vector<Pkey> pkeys{wire::kDefaultPkey};
 
   friend bool operator==(const Rail&, const Rail&) = default;
@@ -75,7 +75,7 @@ struct Router {
   friend bool operator==(const Router&, const Router&) = default;
 };
 
-// Describes a fault that happens by itself, at the time `after` since the fabric came up.
+// Describes a fault that begins when the fabric has been up for the time `after`.
 struct ScheduledFault {
   Duration after{};
   faults::Fault fault{};
@@ -88,7 +88,7 @@ struct ScheduledFault {
 };
 
 struct Fabric {
-  std::string name{};  // empty: the file gives none
+  std::string name{};  // empty if the file has no name
   std::vector<Host> hosts{};
   std::vector<Router> routers{};
   std::vector<ScheduledFault> faults{};  // in the order of the file

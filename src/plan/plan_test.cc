@@ -170,7 +170,7 @@ TEST(Plan, ReportsThePlaceAndReasonOfAWrongFault) {
   for (const auto& [lines, problem] : cases) EXPECT_EQ(problem_of(with_fault(lines)), problem);
 }
 
-TEST(Plan, AFileOfFaultsHasNothingElse) {
+TEST(Plan, AFileOfFaultsMayContainOnlyFaults) {
   const auto problem = [](const std::string& text) {
     const auto parsed = parse_faults(text);
     return parsed ? "no problem" : parsed.error().text;

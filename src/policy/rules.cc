@@ -115,12 +115,12 @@ bool Rules::parse_address(const std::string& text, Rule& rule) {
   if (text == "*") return true;
   const std::size_t slash = std::min(text.find('/'), text.size());
   std::string address = text.substr(0, slash);
-  const bool v6 = address.size() > 2 && address.front() == '[' && address.back() == ']';
-  const unsigned bits = v6 ? 128 : 32;
+  const bool is_ipv6 = address.size() > 2 && address.front() == '[' && address.back() == ']';
+  const unsigned bits = is_ipv6 ? 128 : 32;
   std::optional<unsigned> prefix = bits;
   if (slash < text.size()) prefix = number_of(std::string_view(text).substr(slash + 1), bits);
   if (!prefix) return false;
-  if (v6) {
+  if (is_ipv6) {
     address = address.substr(1, address.size() - 2);
     rule.prefix_bits = *prefix;
     return ::inet_pton(AF_INET6, address.c_str(), rule.address.data()) == 1;

@@ -10,23 +10,23 @@
 
 #include "broker/messages.h"
 
-// Decides by the user's rules which TCP connections may or must use a ring.
+// Decides by the user's rules which TCP connections may or must use a ring in shared memory.
 //
 // The language is that of libsdp.conf, which users of the Sockets Direct Protocol know:
 //
 //   use sdp|tcp|both  server|client  PROGRAM  ADDRESS:PORT
 //
-//   both     by a ring if the peer can use one, else by TCP
-//   tcp      by TCP
-//   sdp      by a ring; the connection fails if the peer cannot use one
-//   server   (or listen) connections that the program accepts; the name is the local one
-//   client   (or connect) connections that the program makes; the name is the peer's
-//   PROGRAM  its name without directories, where * ? and [] match as in file names
+//   both     use a ring if the peer can use one, else TCP
+//   tcp      use TCP
+//   sdp      use a ring; the connection fails if the peer cannot use one
+//   server   (or listen) connections that the program accepts; ADDRESS:PORT is the local name
+//   client   (or connect) connections that the program makes; ADDRESS:PORT is the peer's name
+//   PROGRAM  the program's name without directories; * ? and [] are wildcards as in file names
 //   ADDRESS  * or an address with a prefix: 10.0.0.0/8, [fe80::]/10
 //   PORT     * or a port, or a range: 5000-5999
 //
-// The first rule that fits decides.  A line may be empty or end in a comment (#).  The language
-// also has lines "log ...", which have no effect.
+// The first rule that matches decides.  A line may be empty or end in a comment (#).  Lines
+// "log ..." are accepted, but have no effect.
 namespace verbena::policy {
 
 enum class Choice : std::uint8_t { kBoth, kTcp, kSdp };
@@ -40,10 +40,11 @@ struct Problem {
 
 class Rules {
  public:
-  static constexpr std::size_t kTextMax = 64 << 10;  // bytes, so that an environment can hold it
+  // The rules are passed in an environment variable, which has a limited length.
+  static constexpr std::size_t kTextMax = 64 << 10;
   static constexpr std::size_t kRulesMax = 1024;
 
-  // `default_choice` applies to each connection that no rule fits.
+  // `default_choice` applies to each connection that no rule matches.
   explicit Rules(Choice default_choice = Choice::kBoth) : default_choice_(default_choice) {}
 
   static std::expected<Rules, Problem> parse(std::string_view text,

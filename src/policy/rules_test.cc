@@ -32,7 +32,7 @@ std::string problem_with(const std::string& rules) {
   return parsed ? "none" : std::to_string(parsed.error().line) + ": " + parsed.error().text;
 }
 
-TEST(Rules, TheFirstRuleThatFitsDecides) {
+TEST(Rules, TheFirstRuleThatMatchesDecides) {
   const std::string rules =
       "# ours\n\nuse tcp client ssh* *:22\nuse sdp client * *:22 # the rest\nlog min-level 9\n";
   EXPECT_EQ(choose(rules, Role::kClient, "ssh", v4({127, 0, 0, 1}, 22)), Choice::kTcp);
@@ -41,7 +41,7 @@ TEST(Rules, TheFirstRuleThatFitsDecides) {
   EXPECT_EQ(choose(rules, Role::kServer, "nc", v4({127, 0, 0, 1}, 22)), Choice::kBoth);
 }
 
-TEST(Rules, WithoutARuleThatFitsTheDefaultDecides) {
+TEST(Rules, TheDefaultDecidesIfNoRuleMatches) {
   EXPECT_TRUE(Rules().decide_nothing());
   const auto rules = Rules::parse("use both server * *:80", Choice::kSdp);
   ASSERT_TRUE(rules);
@@ -50,7 +50,7 @@ TEST(Rules, WithoutARuleThatFitsTheDefaultDecides) {
   EXPECT_EQ(rules->choose(Role::kServer, "nginx", v4({1, 2, 3, 4}, 81)), Choice::kSdp);
 }
 
-TEST(Rules, AnAddressWithAPrefixFitsAllAddressesThatBeginWithIt) {
+TEST(Rules, AnAddressWithAPrefixMatchesAllAddressesWithThePrefix) {
   const std::string rules = "use tcp listen * 10.64.0.0/10:*\nuse sdp listen * [fd00::]/9:*";
   EXPECT_EQ(choose(rules, Role::kServer, "a", v4({10, 127, 1, 1}, 5)), Choice::kTcp);
   EXPECT_EQ(choose(rules, Role::kServer, "a", v4({10, 128, 1, 1}, 5)), Choice::kBoth);
@@ -66,7 +66,7 @@ TEST(Rules, APortMayBeARange) {
   EXPECT_EQ(choose(rules, Role::kClient, "a", v4({127, 0, 0, 2}, 5000)), Choice::kBoth);
 }
 
-TEST(Rules, AProblemNamesItsLineAndTheError) {
+TEST(Rules, ErrorsReportTheLineAndTheReason) {
   EXPECT_EQ(problem_with("use tcp client * *:22\nmatch all"),
             "2: 'match' is not a directive; the directives are use and log");
   EXPECT_EQ(problem_with("use tcp client *"),

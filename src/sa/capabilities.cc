@@ -10,20 +10,20 @@ std::optional<bool> Capabilities::has_send_only_full_members() const {
 }
 
 void Capabilities::ask(Time now) {
-  ask_again_ = kNever;
+  retry_at_ = kNever;
   if (query_ || !port_is_ready_) return;
   may_be_stale_ = false;
   const auto query_id = queries_.ask(
       Query::of(wire::Method::kGet, wire::SaAttribute::kClassPortInfo, 0, wire::ClassPortInfo{}),
       QueryOwner::kCapabilities, 0, now);
-  if (!query_id) return ask_later(now);
+  if (!query_id) return retry_later(now);
   ++counters_.asked;
   query_ = *query_id;
 }
 
-void Capabilities::ask_later(Time now) {
+void Capabilities::retry_later(Time now) {
   const auto jitter = random_.below(static_cast<std::uint64_t>(kRetryPause.count()));
-  ask_again_ = now + kRetryPause + Duration(static_cast<std::int64_t>(jitter));
+  retry_at_ = now + kRetryPause + Duration(static_cast<std::int64_t>(jitter));
 }
 
 void Capabilities::set_port(const PortState& state, const PortChange& change, Time now) {
@@ -47,19 +47,19 @@ void Capabilities::receive(const QueryEnd& end, Time now) {
   if (may_be_stale_) return ask(now);
   if (end.outcome != QueryEnd::Outcome::kAnswered) {
     ++counters_.failed;
-    return ask_later(now);
+    return retry_later(now);
   }
   const auto records = end.records<wire::ClassPortInfo>(1);
   if (!records || records->empty()) {
     ++counters_.failed;
-    return ask_later(now);
+    return retry_later(now);
   }
   ++counters_.answered;
   info_ = records->front();
 }
 
 void Capabilities::on_timer(Time now) {
-  if (ask_again_ <= now) ask(now);
+  if (retry_at_ <= now) ask(now);
 }
 
 }  // namespace verbena::sa

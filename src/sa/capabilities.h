@@ -21,7 +21,7 @@ struct CapabilityCounters {
 };
 
 // Stores the capabilities of the SA, from its ClassPortInfo (vol1 13.4.8.1, 15.1).  Asks the SA
-// when the port becomes able to reach it, and again after a change of the manager or a
+// when the port becomes able to send, and again after a change of the manager or a
 // reregistration.
 class Capabilities {
  public:
@@ -29,9 +29,9 @@ class Capabilities {
 
   Capabilities(Queries& queries, Random random) : queries_(queries), random_(random) {}
 
-  // Returns the ClassPortInfo; nothing until this manager has answered.
+  // Returns the ClassPortInfo, or no value until this manager has answered.
   const std::optional<wire::ClassPortInfo>& info() const { return info_; }
-  // Returns true if the SA supports send-only full members; nothing until the SA has answered.
+  // Returns true if the SA supports send-only full members, or no value until the SA has answered.
   std::optional<bool> has_send_only_full_members() const;
 
   // Asks the SA, unless a query is pending.  An old answer stays valid until the new answer comes.
@@ -41,12 +41,12 @@ class Capabilities {
   void reregister(Time now);
   void receive(const QueryEnd& end, Time now);
   void on_timer(Time now);
-  Time deadline() const { return ask_again_; }
+  Time deadline() const { return retry_at_; }
 
   const CapabilityCounters& counters() const { return counters_; }
 
  private:
-  void ask_later(Time now);
+  void retry_later(Time now);
 
   Queries& queries_;
   Random random_;
@@ -54,7 +54,7 @@ class Capabilities {
   std::optional<QueryId> query_{};
   bool may_be_stale_ = false;  // the answer to the pending query may be out of date
   std::optional<wire::ClassPortInfo> info_{};
-  Time ask_again_ = kNever;
+  Time retry_at_ = kNever;  // when to ask again after a failed query
   CapabilityCounters counters_{};
 };
 

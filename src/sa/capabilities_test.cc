@@ -53,7 +53,7 @@ TEST_F(CapabilitiesTest, CapabilitiesAreQueriedAgainAfterANewManagerOrAReregistr
   other.sm_lid = {2};
   set_port(other);
   EXPECT_FALSE(capabilities.has_send_only_full_members().has_value())
-      << "the answer was that of another manager";
+      << "another manager sent the answer";
   answer(request(), info(false));
   EXPECT_EQ(capabilities.has_send_only_full_members(), false);
   capabilities.reregister(now);

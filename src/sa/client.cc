@@ -8,8 +8,8 @@ using wire::TrapNumber;
 
 namespace {
 
-// Returns the number before the number of the client's MAD agent.  The number is random and at
-// least 2^31, because the agents of other programs are numbered from 1.
+// Returns a random number; the client's MAD agent gets the next number.  The number is at least
+// 2^31, because the agents of other programs are numbered from 1.
 mad::AgentNumber agent_number_before(Random& random) {
   return {0x80000000 | (random.next32() & 0x7ffffff0)};
 }
@@ -53,7 +53,7 @@ void Client::set_port(const PortState& state, Time now) {
   if (state == state_) return;
   const PortChange change = PortChange::between(state_, state);
   state_ = state;
-  if (change.resends_queries()) memberships_.hold_new_groups(now);
+  if (change.resends_queries()) memberships_.delay_new_groups(now);
   queries_.set_port(port_, state, now);
   subscriptions_.set_port(state, change, now);
   paths_.set_port(state, change, now);

@@ -92,6 +92,7 @@ class ClientRun {
   void answer() {
     if (sent_.empty()) return;
     mad::SendMad request = sent_[take() % sent_.size()];
+    // Byte 3 is the method.  GetResp (0x81) may also answer a Set (2).
     request.mad[3] |= std::byte{0x80};
     if (take() % 2 == 0 && (request.mad[3] & std::byte{0x7f}) == std::byte{2}) {
       request.mad[3] = std::byte{0x81};

@@ -185,6 +185,7 @@ class ClientSim {
   void check_member_event(const MemberEvent& event) {
     const auto user = users_.find(event.cookie);
     ASSERT_NE(user, users_.end()) << "a user that has left gets an event";
+    // Only a user that has joined gets kChanged, and only a user that has not joined gets kJoined.
     EXPECT_EQ(user->second.has_joined,
               event.what == MemberEvent::What::kChanged ||
                   (event.what == MemberEvent::What::kFailed && user->second.has_joined));
@@ -208,7 +209,8 @@ class ClientSim {
       auto& state = wanted[user.mgid][Net::gid(user.host)];
       state = static_cast<std::uint8_t>(state | user.state);
     }
-    EXPECT_EQ(net_.master().members, wanted) << "memberships are not the unions of what users want";
+    EXPECT_EQ(net_.master().members, wanted)
+        << "a membership is not the union of its users' states";
     // The manager may have more services, because a late repeat may register a service again.
     for (const std::uint64_t id : registered_) {
       EXPECT_TRUE(std::ranges::any_of(net_.master().services, [&](const auto& service) {
@@ -230,7 +232,7 @@ class ClientSim {
       for (unsigned to = 0; to < kHosts; ++to) check_path(from, to);
     }
   }
-  // After a quiet time, each path is known or can be found, and is right.
+  // When all faults have ended, each path must be known or must be found, and it must be correct.
   void check_path(unsigned from, unsigned to) {
     const PathQuery query{.destination = Net::gid(to), .source = Net::gid(from)};
     for (int i = 0; i < 2; ++i) {

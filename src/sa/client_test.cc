@@ -118,7 +118,7 @@ TEST(ClientTest, HundredThousandNoticesDelayNoQueryByMoreThanASecond) {
   EXPECT_EQ(answers, queries_begun);
 }
 
-// OFED and Linux ask the SA for each connection.  Slides of Sean Hefty about scalability report
+// OFED and Linux send a query for each connection.  Slides of Sean Hefty about scalability report
 // that 1,000 nodes sent 500,000 queries.
 TEST(ClientTest, AllToAllJobSendsOneQueryForEachPathOrEachPort) {
   constexpr unsigned kHosts = 24;
@@ -204,7 +204,7 @@ TEST(ClientTest, ResponsesOfOtherProgramsAreNotWanted) {
   const auto packet = client->next_packet();
   ASSERT_TRUE(packet);
   auto header = ModelSa::header_in(packet->mad).mad;
-  EXPECT_FALSE(client->wants(header)) << "requests are not for clients";
+  EXPECT_FALSE(client->wants(header)) << "the client receives no requests";
   header.response = true;
   EXPECT_TRUE(client->wants(header));
   header.transaction_id ^= std::uint64_t{1} << 40;

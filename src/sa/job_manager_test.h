@@ -36,8 +36,8 @@ inline unsigned job_host(const Gid& gid) {
 }
 inline Lid job_lid(unsigned host) { return {static_cast<std::uint16_t>(kFirstJobLid + host)}; }
 
-// Serves one request after the other; each takes time.  Requests wait in a queue without a limit.
-// Like OpenSM, it also serves repeats of requests that still wait.
+// Serves one request at a time, and needs some time for each.  Requests wait in an unlimited queue.
+// Like OpenSM, the manager also serves a repeat of a request that still waits in the queue.
 class JobManager {
  public:
   struct Config {
@@ -48,7 +48,7 @@ class JobManager {
     Ratio busy{};                                         // the fraction of requests that get BUSY
   };
   struct Counters {
-    std::uint64_t unseen = 0;
+    std::uint64_t unseen = 0;  // requests that were lost
     std::uint64_t paths = 0;   // requests for one path that were served, including repeats
     std::uint64_t tables = 0;  // requests for a table that were served, including repeats
     std::uint64_t others = 0;  // requests that are not for paths, for example subscriptions
@@ -68,7 +68,7 @@ class JobManager {
   JobManager(const JobManager&) = delete;
   JobManager& operator=(const JobManager&) = delete;
 
-  // Called when next_packet() may have packets.
+  // The manager calls pump() when next_packet() may have packets.
   std::move_only_function<void()> pump{};
 
   void receive(const mad::SendMad& packet) {
@@ -84,7 +84,7 @@ class JobManager {
       }
       queue_.push_back(*std::move(message));
       counters_.queue_max = std::max(counters_.queue_max, queue_.size());
-      if (queue_.size() == 1) begin_first();
+      if (queue_.size() == 1) start_first_request();
     }
   }
   void on_timer() { mads_.on_timer(world_.now()); }
@@ -102,14 +102,14 @@ class JobManager {
     return header.mad.method == wire::Method::kGetTable;
   }
 
-  void begin_first() {
+  void start_first_request() {
     Duration time = config_.per_request;
     if (is_table(header_in(queue_.front()))) time += config_.per_record * config_.hosts;
     world_.after(time, [this] {
       const Message message = std::move(queue_.front());
       queue_.pop_front();
       serve(message);
-      if (!queue_.empty()) begin_first();
+      if (!queue_.empty()) start_first_request();
       pump();
     });
   }
@@ -149,7 +149,7 @@ class JobManager {
             .rate = 3};
   }
 
-  // Answers with the records, or with the record of the request if there are none.
+  // Answers with the records, or with the record of the request if `paths` is empty.
   void answer(const Message& message, wire::SaHeader header, std::uint16_t status,
               const std::vector<wire::PathRecord>& paths) {
     const bool has_table = is_table(header) && status == 0;

@@ -15,9 +15,10 @@ namespace verbena::sa {
 
 // Starts a job in virtual time: each process of each host connects to all other hosts.
 //
-//   process 0 --.                                         .--> queue --> one request at a time
-//   process 1 ---+-- find_for_connection() -- sa::Client -+
-//   ...       --'                                         '--- SA requests of all other hosts
+//   process 0 --.
+//   process 1 ---+-- find_for_connection() -- sa::Client -.
+//   ...       --'                                          +--> queue --> one request at a time
+//                            requests of all other hosts -'
 //
 // All ports come up when the job starts, so no path is known before.  Only the queries for paths
 // are simulated, not the connections that follow.
@@ -166,7 +167,7 @@ class Job {
         {.destination_qpn = wire::kGsiQpn, .from = from, .mad = packet.mad}, world_.now());
     pump(host);
   }
-  // Moves a timer to an earlier time.  When the later time comes, its action does nothing.
+  // Moves a timer to an earlier time.  The action of the later time will do nothing.
   void set_timer(Time& timer, Time due, auto action) {
     if (due >= timer) return;
     timer = due;

@@ -63,7 +63,7 @@ bool satisfies(const McMemberRecord& group, const JoinRequest& request) {
          matches(group.hop_limit, request.hop_limit) && matches(group.scope, request.scope);
 }
 
-unsigned fields_in(const JoinRequest& request) {
+unsigned count_fields(const JoinRequest& request) {
   McMemberRecord record{};
   return static_cast<unsigned>(std::popcount(fill_record(record, request)));
 }

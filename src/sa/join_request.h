@@ -10,7 +10,7 @@
 
 namespace verbena::sa {
 
-// Asks for the membership of a multicast group.  An empty field accepts any value of the group.
+// Describes a request to join a multicast group.  An empty field accepts any value of the group.
 // The SA creates a group that does not exist, if the request names P_Key, Q_Key, SL, flow label and
 // traffic class (vol1 15.2.5.17.3).
 struct JoinRequest {
@@ -45,7 +45,7 @@ Query leave_query(const Gid& mgid, const Gid& port_gid, std::uint8_t join_state)
 bool satisfies(const wire::McMemberRecord& group, const JoinRequest& request);
 
 // Returns the number of fields that the request names.
-unsigned fields_in(const JoinRequest& request);
+unsigned count_fields(const JoinRequest& request);
 
 // Returns true if the two records of a group differ in a field that its members must know.
 bool differ_for_members(const wire::McMemberRecord& a, const wire::McMemberRecord& b);

@@ -9,7 +9,7 @@
 #include "sa/queries.h"
 #include "wire/bth.h"
 
-// Provides a port for which the test plays the SA.  The test sees each request, and answers it.
+// Provides a port for which the test acts as the SA.  The test gets each request, and answers it.
 namespace verbena::sa {
 
 constexpr Gid test_gid(unsigned last) {
@@ -41,6 +41,7 @@ class ManualSaTest : public testing::Test {
   virtual void on_timer() {}
   virtual Time deadline() { return kNever; }
 
+  // Returns the requests that were sent since the last call.
   std::vector<mad::SendMad> sent() {
     std::vector<mad::SendMad> all = std::exchange(requests_during_table_, {});
     while (auto packet = mads.next_packet()) all.push_back(*packet);
@@ -70,16 +71,17 @@ class ManualSaTest : public testing::Test {
     if (header.mad.method == wire::Method::kSet) header.mad.method = wire::Method::kGet;
     header.mad.status = status;
     header.mad.attribute_id = static_cast<std::uint16_t>(attribute);
-    constexpr std::size_t kStep = (wire::kSize<Record> + 7) / 8 * 8;
+    constexpr std::size_t kRecordStride = (wire::kSize<Record> + 7) / 8 * 8;
     if (is_table && status == 0) {
-      header.attribute_offset = kStep / 8;
+      header.attribute_offset = kRecordStride / 8;
       header.rmpp = {.type = wire::RmppType::kData, .active = true};
     }
-    std::vector<std::byte> message(std::max(wire::kMadBytes * (is_table ? 0 : 1),
-                                            wire::kSaHeaderBytes + records.size() * kStep));
+    std::vector<std::byte> message(std::max<std::size_t>(
+        is_table ? 0 : wire::kMadBytes, wire::kSaHeaderBytes + records.size() * kRecordStride));
     wire::encode_to(message, header);
     for (std::size_t i = 0; i < records.size(); ++i) {
-      wire::encode_to(std::span(message).subspan(wire::kSaHeaderBytes + i * kStep), records[i]);
+      wire::encode_to(std::span(message).subspan(wire::kSaHeaderBytes + i * kRecordStride),
+                      records[i]);
     }
     deliver(to, header, std::move(message));
   }
@@ -99,7 +101,7 @@ class ManualSaTest : public testing::Test {
     while (const auto message = mads.next_message()) queries.receive(*message, now);
     deliver_ends();
   }
-  // Lets time pass until `end`, and returns the requests that were sent.
+  // Advances the time to `end`, and returns the requests that were sent.
   std::vector<mad::SendMad> run_until(Time end) {
     std::vector<mad::SendMad> all;
     for (;;) {
@@ -123,7 +125,7 @@ class ManualSaTest : public testing::Test {
     if (test_reads_ends) return;
     while (const auto end = queries.next_end()) on_query_end(*end);
   }
-  // Sends an answer as the manager does, a table by RMPP.
+  // Sends an answer like a manager, with RMPP if the answer is a table.
   void deliver(const mad::SendMad& to, const wire::SaHeader& header,
                std::vector<std::byte> message) {
     mad::ManagementPort manager;
@@ -155,7 +157,7 @@ class ManualSaTest : public testing::Test {
   std::vector<mad::SendMad> requests_during_table_{};  // sent while a table arrived
 
  protected:
-  bool test_reads_ends = false;
+  bool test_reads_ends = false;  // if true, the test itself calls queries.next_end()
 };
 
 }  // namespace verbena::sa

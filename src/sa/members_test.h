@@ -7,7 +7,7 @@
 #include "sa/manual_sa_test.h"
 #include "sa/memberships.h"
 
-// Provides the memberships of a port for which the test plays the SA.
+// Provides the memberships of a port for which the test acts as the SA.
 namespace verbena::sa {
 
 constexpr Gid test_mgid(unsigned last) {
@@ -27,7 +27,7 @@ class MembershipsTest : public ManualSaTest {
   void change_port(const PortState& state) {
     const auto change = PortChange::between(port, state);
     port = state;
-    if (change.resends_queries()) memberships.hold_new_groups(now);
+    if (change.resends_queries()) memberships.delay_new_groups(now);
     queries.set_port({}, state, now);
     memberships.set_port(state, change, now);
   }

@@ -55,7 +55,7 @@ Result<MemberId> Memberships::join(const JoinRequest& request, std::uint64_t coo
   joins_due_.emplace(until, id);
   const auto found = groups_.find(key);
   found->second.waiting.insert(id);
-  step(found, now);
+  send_next_request(found, now);
   return id;
 }
 
@@ -66,7 +66,7 @@ bool Memberships::leave(MemberId id, Time now) {
   const GroupKey key = found->second.group;
   ++counters_.left;
   remove_member(id);
-  step(groups_.find(key), now);
+  send_next_request(groups_.find(key), now);
   return true;
 }
 
@@ -114,7 +114,7 @@ void Memberships::Group::add_users(std::uint8_t join_state, std::uint32_t differ
   }
 }
 
-void Memberships::note_joined(Group& group, MemberId id, const McMemberRecord& record) {
+void Memberships::complete_join(Group& group, MemberId id, const McMemberRecord& record) {
   const Member& member = members_.at(id);
   joins_due_.erase({member.until, id});
   group.waiting.erase(id);
@@ -124,7 +124,7 @@ void Memberships::note_joined(Group& group, MemberId id, const McMemberRecord& r
   report(id, {.what = MemberEvent::What::kJoined, .group = record});
 }
 
-void Memberships::step(Groups::iterator found, Time now) {
+void Memberships::send_next_request(Groups::iterator found, Time now) {
   const GroupKey key = found->first;
   Group& group = found->second;
   while (group.request == Request::kNone) {
@@ -134,7 +134,7 @@ void Memberships::step(Groups::iterator found, Time now) {
       if (!port_.is_ready()) return;
       ++counters_.rejoins;
       return send_join(found, Request::kRejoin, rejoin_parameters(group), users,
-                       Query{}.give_up_after, now);
+                       Query::kGiveUpAfterDefault, now);
     }
     if (!group.waiting.empty()) {
       const MemberId first = *group.waiting.begin();
@@ -146,13 +146,14 @@ void Memberships::step(Groups::iterator found, Time now) {
       return send_join(found, Request::kJoin, member.request, member.request.join_state,
                        member.until - now, now);
     }
-    const auto surplus = static_cast<std::uint8_t>(group.at_sa & ~users);
+    const auto surplus = static_cast<std::uint8_t>(group.possible & ~users);
     if (surplus == 0 || group.mgid == Gid{}) break;
     if (now < group.not_before) return set_timer(key, group, group.not_before);
     return send_leave(found, surplus, now);
   }
   if (group.request != Request::kNone || !group.is_empty() || group.is_repeat_due) return;
-  // Keeps the group, because a stray leave may arrive after the next join, which then is repeated.
+  // Keeps the group while a stray leave may arrive, because such a leave could undo the next join.
+  // Then the group must repeat the join.
   if (now < group.stray_until) return set_timer(key, group, group.stray_until);
   if (group.mgid != Gid{}) by_mgid_.erase(group.mgid);
   set_timer(key, group, kNever);
@@ -174,7 +175,7 @@ bool Memberships::finish_join_without_request(Group& group, MemberId id) {
     return true;
   }
   if ((member.request.join_state & ~group.confirmed) != 0) return false;
-  note_joined(group, id, *group.record);
+  complete_join(group, id, *group.record);
   return true;
 }
 
@@ -208,7 +209,7 @@ void Memberships::ask(Groups::iterator found, Request request, const Query& quer
     // Too many queries wait.  A user's join fails, but other requests are tried again.
     if (request == Request::kJoin) {
       fail_member(group.joining_member, query_id.error());
-      return step(found, now);
+      return send_next_request(found, now);
     }
     return set_timer(found->first, group, now + kRejoinPauseMin);
   }
@@ -218,17 +219,17 @@ void Memberships::ask(Groups::iterator found, Request request, const Query& quer
   group.query = *query_id;
   group.may_be_lost = false;
   by_query_.emplace(*query_id, found->first);
-  note_request_after_strays(found->first, group, now);
+  schedule_repeat_after_strays(found->first, group, now);
 }
 
-void Memberships::note_strays(Group& group, const QueryEnd& end, Time now) {
+void Memberships::record_strays(Group& group, const QueryEnd& end, Time now) {
   if (end.tries <= 1 && end.outcome != QueryEnd::Outcome::kTimedOut) return;
   auto& strays = group.request == Request::kLeave ? group.stray_leaves : group.stray_joins;
   strays |= group.request_join_state;
   group.stray_until = now + kStrayTime;
 }
 
-void Memberships::note_request_after_strays(GroupKey key, Group& group, Time now) {
+void Memberships::schedule_repeat_after_strays(GroupKey key, Group& group, Time now) {
   if (group.is_repeat_due) return;
   if (now >= group.stray_until) group.stray_joins = group.stray_leaves = 0;
   const bool is_leave = group.request == Request::kLeave;
@@ -242,22 +243,22 @@ void Memberships::repeat_last_request(Groups::iterator found, Time now) {
   Group& group = found->second;
   ++counters_.repeated_after_strays;
   group.may_be_lost = true;
-  group.at_sa |= group.stray_joins;
+  group.possible |= group.stray_joins;
   group.confirmed = static_cast<std::uint8_t>(group.confirmed & ~group.stray_leaves);
-  // The time of strays may have been extended meanwhile.
+  // Later strays may have extended stray_until since the repeat was scheduled.
   group.is_repeat_due = now < group.stray_until;
   if (group.is_repeat_due) {
     repeats_due_.emplace(group.stray_until, found->first);
   } else {
     group.stray_joins = group.stray_leaves = 0;
   }
-  step(found, now);
+  send_next_request(found, now);
 }
 
 // Returns the request with the most parameters, because the rejoin may have to create the group.
 const JoinRequest& Memberships::rejoin_parameters(const Group& group) const {
   const auto most = std::ranges::max_element(
-      group.joined, {}, [&](MemberId id) { return fields_in(members_.at(id).request); });
+      group.joined, {}, [&](MemberId id) { return count_fields(members_.at(id).request); });
   return members_.at(*most).request;
 }
 
@@ -268,23 +269,24 @@ void Memberships::receive(const QueryEnd& end, Time now) {
   if (pending == by_query_.end()) return;
   const auto found = groups_.find(pending->second);
   by_query_.erase(pending);
-  note_strays(found->second, end, now);
+  record_strays(found->second, end, now);
   if (found->second.request == Request::kLeave) return receive_leave(found, end, now);
   receive_join(found, end, now);
 }
 
 void Memberships::receive_join(Groups::iterator found, const QueryEnd& end, Time now) {
   if (end.outcome != QueryEnd::Outcome::kAnswered) {
-    return join_failed(found, end.error(), end.outcome == QueryEnd::Outcome::kTimedOut, now);
+    return handle_failed_join(found, end.error(), end.outcome == QueryEnd::Outcome::kTimedOut, now);
   }
   const auto records = end.records<McMemberRecord>(1);
   const Gid mgid = found->second.mgid;
   if (!records || records->empty() || records->front().mgid.bytes[0] != kMulticastPrefix ||
       (mgid != Gid{} && records->front().mgid != mgid)) {
-    return join_failed(found,
-                       {.code = Errc::kMalformed,
-                        .context = "the subnet manager answered for another multicast group"},
-                       true, now);
+    return handle_failed_join(
+        found,
+        {.code = Errc::kMalformed,
+         .context = "the subnet manager answered for another multicast group"},
+        true, now);
   }
   const std::uint8_t bits = found->second.request_join_state;
   const MemberId joined = found->second.joining_member;
@@ -293,7 +295,7 @@ void Memberships::receive_join(Groups::iterator found, const QueryEnd& end, Time
   const bool is_merged = mgid == Gid{} && by_mgid_.contains(records->front().mgid);
   if (mgid == Gid{}) found = set_mgid(found, records->front().mgid);
   Group& group = found->second;
-  group.at_sa |= bits;
+  group.possible |= bits;
   // A join that was merged into another group may have reached the SA before a leave of that group,
   // so its bits are not certain.
   if (!may_be_lost && !is_merged) group.confirmed |= bits;
@@ -301,11 +303,11 @@ void Memberships::receive_join(Groups::iterator found, const QueryEnd& end, Time
   if (request == Request::kJoin) {
     if (const auto member = members_.find(joined);
         member != members_.end() && member->second.group == found->first) {
-      note_joined(group, joined, records->front());
+      complete_join(group, joined, records->front());
     }
   }
   set_record(group, records->front());
-  step(found, now);
+  send_next_request(found, now);
 }
 
 // Stores the parameters of a group, and reports changes to its members.
@@ -346,14 +348,14 @@ Memberships::Groups::iterator Memberships::set_mgid(Groups::iterator found, cons
   return target;
 }
 
-void Memberships::join_failed(Groups::iterator found, const Error& error, bool may_be_at_sa,
-                              Time now) {
+void Memberships::handle_failed_join(Groups::iterator found, const Error& error, bool may_be_at_sa,
+                                     Time now) {
   Group& group = found->second;
   const Request request = std::exchange(group.request, Request::kNone);
-  if (may_be_at_sa) group.at_sa |= group.request_join_state;
+  if (may_be_at_sa) group.possible |= group.request_join_state;
   if (request == Request::kJoin) {
     if (members_.contains(group.joining_member)) fail_member(group.joining_member, error);
-    return step(found, now);
+    return send_next_request(found, now);
   }
   const bool is_refused = error.code != Errc::kTimedOut;
   if (is_refused && ++group.rejoin_refusals >= kRejoinRefusalsMax) {
@@ -361,7 +363,7 @@ void Memberships::join_failed(Groups::iterator found, const Error& error, bool m
     for (const MemberId id : members) fail_member(id, error);
     group.rejoin_refusals = 0;
     group.record.reset();
-    return step(found, now);
+    return send_next_request(found, now);
   }
   const Duration pause = std::min<Duration>(
       kRejoinPauseMax, kRejoinPauseMin * (1 << std::min(group.rejoin_refusals, 8U)) / 2);
@@ -376,36 +378,36 @@ void Memberships::receive_leave(Groups::iterator found, const QueryEnd& end, Tim
     // Users that need the group do not wait for the pause.
     const bool is_wanted = !group.waiting.empty() || (group.wanted() & ~group.confirmed) != 0;
     set_timer(found->first, group, is_wanted ? kNever : now + kLeavePause);
-    return step(found, now);
+    return send_next_request(found, now);
   }
   if (end.outcome == QueryEnd::Outcome::kTimedOut) ++counters_.leaves_given_up;
   group.leave_rounds = 0;
-  group.at_sa = static_cast<std::uint8_t>(group.at_sa & ~group.request_join_state);
+  group.possible = static_cast<std::uint8_t>(group.possible & ~group.request_join_state);
   // OpenSM 3.3.23 removes the port entirely if it was the last full member, so a join confirms the
-  // other bits again.  The record stays if there are members, because they still use its
+  // other bits again.  The record is kept if there are members, because they still use its
   // parameters.
   const bool keeps_record = group.confirmed != 0 || !group.joined.empty();
   if ((group.request_join_state & wire::join_state::kFullMember) != 0) group.confirmed = 0;
   if (!keeps_record) group.record.reset();
-  step(found, now);
+  send_next_request(found, now);
 }
 
 // ---- changes and time ---------------------------------------------------------------------------
 
-void Memberships::note_lost(Groups::iterator found, Time now) {
+void Memberships::mark_as_lost(Groups::iterator found, Time now) {
   Group& group = found->second;
   group.confirmed = 0;
   group.may_be_lost = true;
   group.rejoin_refusals = 0;
   if (group.request == Request::kNone) set_timer(found->first, group, kNever);
-  step(found, now);
+  send_next_request(found, now);
 }
 
-void Memberships::note_all_lost(Time now) {
-  for (auto found = groups_.begin(); found != groups_.end();) note_lost(found++, now);
+void Memberships::mark_all_as_lost(Time now) {
+  for (auto found = groups_.begin(); found != groups_.end();) mark_as_lost(found++, now);
 }
 
-void Memberships::hold_new_groups(Time now) {
+void Memberships::delay_new_groups(Time now) {
   if (std::ranges::none_of(groups_,
                            [](const auto& entry) { return entry.second.record.has_value(); }))
     return;
@@ -416,7 +418,7 @@ void Memberships::hold_new_groups(Time now) {
     queries_.cancel(group.query, now);
     group.request = Request::kNone;
     // The manager may have received the cancelled join, or may still receive it.
-    group.at_sa |= group.request_join_state;
+    group.possible |= group.request_join_state;
     group.stray_joins |= group.request_join_state;
     group.stray_until = now + kStrayTime;
     set_timer(key, group, new_groups_allowed_at_);
@@ -425,12 +427,11 @@ void Memberships::hold_new_groups(Time now) {
 
 void Memberships::set_port(const PortState& state, const PortChange& change, Time now) {
   const PortState old_port = std::exchange(port_, state);
-  if (change.lid || change.manager || change.stopped || change.became_ready || change.gids) {
-    note_all_lost(now);
-    // Pending queries are sent to the manager again after these changes, so their answers count.
-    const bool resends_queries =
-        change.lid || change.manager || change.stopped || change.became_ready;
-    for (auto& [key, group] : groups_) group.may_be_lost = group.may_be_lost && !resends_queries;
+  if (change.resends_queries() || change.gids) {
+    mark_all_as_lost(now);
+    // The effect of a pending request is not lost if Queries sends the request again.
+    if (!change.resends_queries()) return;
+    for (auto& [key, group] : groups_) group.may_be_lost = false;
     return;
   }
   if (!change.pkeys) return;
@@ -438,35 +439,36 @@ void Memberships::set_port(const PortState& state, const PortChange& change, Tim
     const auto current = found++;
     const auto& record = current->second.record;
     if (!record || old_port.pkey_index(record->pkey) == state.pkey_index(record->pkey)) continue;
-    note_lost(current, now);
+    mark_as_lost(current, now);
   }
 }
 
 void Memberships::set_send_only_full_members(std::optional<bool> are_supported, Time now) {
-  const bool lacks = are_supported.has_value() && !*are_supported;
-  if (lacks == std::exchange(lacks_send_only_full_, lacks) || !lacks) return;
+  const bool are_unsupported = are_supported.has_value() && !*are_supported;
+  const bool were_unsupported = std::exchange(lacks_send_only_full_, are_unsupported);
+  if (!are_unsupported || were_unsupported) return;
   std::set<GroupKey> changed;
   for (auto it = members_.begin(); it != members_.end();) {
     const auto& [id, member] = *it++;
     const Group& group = groups_.at(member.group);
-    // A join that was sent is not failed here, because the SA answers it.
+    // A join that was sent does not fail here, because the SA will answer it.
     const bool is_pending = group.request == Request::kJoin && group.joining_member == id;
     if (!is_send_only_full(member.request) || is_pending) continue;
     ++counters_.unsupported;
     changed.insert(member.group);
     fail_member(id, kNoSendOnlyFullMembers);
   }
-  for (const GroupKey key : changed) step(groups_.find(key), now);
+  for (const GroupKey key : changed) send_next_request(groups_.find(key), now);
 }
 
 void Memberships::reregister(Time now) {
-  hold_new_groups(now);
-  note_all_lost(now);
+  delay_new_groups(now);
+  mark_all_as_lost(now);
 }
 
 void Memberships::group_deleted(const Gid& mgid, Time now) {
   const auto existing = by_mgid_.find(mgid);
-  if (existing != by_mgid_.end()) note_lost(groups_.find(existing->second), now);
+  if (existing != by_mgid_.end()) mark_as_lost(groups_.find(existing->second), now);
 }
 
 void Memberships::on_timer(Time now) {
@@ -476,7 +478,7 @@ void Memberships::on_timer(Time now) {
     const Group& group = groups_.at(key);
     const bool is_pending = group.request == Request::kJoin && group.joining_member == id;
     fail_member(id, timed_out(is_pending ? queries_.tries(group.query) : 0));
-    step(groups_.find(key), now);
+    send_next_request(groups_.find(key), now);
   }
   while (!repeats_due_.empty() && repeats_due_.begin()->first <= now) {
     const GroupKey key = repeats_due_.begin()->second;
@@ -486,7 +488,7 @@ void Memberships::on_timer(Time now) {
   while (!timers_.empty() && timers_.begin()->first <= now) {
     const GroupKey key = timers_.begin()->second;
     timers_.erase(timers_.begin());
-    step(groups_.find(key), now);
+    send_next_request(groups_.find(key), now);
   }
 }
 

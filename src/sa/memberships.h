@@ -29,7 +29,7 @@ struct MemberEvent {
   enum class What : std::uint8_t {
     kJoined,
     kChanged,  // the group has other parameters now; the membership continues
-    kFailed,   // the membership is over, or was refused
+    kFailed,   // the membership has ended, or the join was refused
   };
   MemberId member{};
   std::uint64_t cookie = 0;
@@ -59,15 +59,15 @@ struct MembershipCounters {
 //
 //   wanted:     the union of the join states of all users that have joined
 //   confirmed:  the bits that the SA certainly has
-//   at_sa:      the confirmed bits, and those that the SA may have because an answer was lost
+//   possible:   the confirmed bits, and those that the SA may have because an answer was lost
 //
 //   wanted has bits that confirmed lacks  -->  rejoin, because the SA has lost the membership
 //   a user waits                          -->  join, if confirmed lacks bits of its join state
-//   at_sa has bits that wanted lacks      -->  leave with these bits
+//   possible has bits that wanted lacks   -->  leave with these bits
 //
 // Each group has at most one pending request, so the SA cannot get requests in another order.
-// Groups do not wait for one another.  If a user leaves before its join ends, the join goes on, and
-// a leave follows.
+// Groups do not wait for one another.  If a user leaves before its join ends, the join continues,
+// and a leave follows.
 //
 // Invariants:
 //  * Each user gets kFailed, or kJoined, any number of kChanged, and at most one kFailed.
@@ -77,7 +77,7 @@ class Memberships {
   static constexpr std::size_t kMembersMax = 65536;  // limits groups as well
   static constexpr std::uint32_t kLeaveTries = 6;    // in each of kLeaveRounds rounds
   // A leave that got no answer is tried again after this time, because the manager may have been
-  // away.  Without this leave, the manager would keep the membership.
+  // unreachable.  Without this leave, the manager would keep the membership.
   static constexpr Duration kLeavePause = std::chrono::seconds(60);
   static constexpr unsigned kLeaveRounds = 3;
   // A stray is a repeated request that reaches the SA after the answer, at most this much later.  A
@@ -89,7 +89,7 @@ class Memberships {
   static constexpr Duration kRejoinPauseMax = std::chrono::seconds(16);
 
   // A new manager gives MLIDs to groups in the order of the joins.  Joins of new groups wait this
-  // long, so that rejoins and their first repeats come first and get the MLIDs from before.
+  // long, so that rejoins and their first repeats come first and get their former MLIDs.
   static constexpr Duration kRejoinsFirst = std::chrono::seconds(2);
 
   Memberships(Queries& queries, Random random) : queries_(queries), random_(random) {}
@@ -98,16 +98,16 @@ class Memberships {
   // state is invalid; kNotSupported: the SA has no send-only full members; kNoResources:
   // kMembersMax.
   Result<MemberId> join(const JoinRequest& request, std::uint64_t cookie, Time now);
-  // Ends a membership in any state.  Returns false if it is over already.
+  // Ends a membership in any state.  Returns false if the membership has already ended.
   bool leave(MemberId member, Time now);
   std::optional<MemberEvent> next_event();
 
-  // Delays joins of new groups by kRejoinsFirst, if other groups must rejoin.  REQUIRES: Queries
-  // does not know the new manager yet, to which it would send the pending joins.
-  void hold_new_groups(Time now);
+  // Delays joins of new groups by kRejoinsFirst, if other groups must rejoin.  REQUIRES:
+  // Queries::set_port() was not called yet, because it would send pending joins to the new manager.
+  void delay_new_groups(Time now);
   // Reports changes of the port.  REQUIRES: Queries::set_port() was called before.
   void set_port(const PortState& state, const PortChange& change, Time now);
-  // Tells whether the SA supports send-only full members.  If this is unknown (no value), joins are
+  // Sets whether the SA supports send-only full members.  If this is unknown (no value), joins are
   // sent, and the SA decides.  If the SA does not support them, such users get kFailed.
   void set_send_only_full_members(std::optional<bool> are_supported, Time now);
   // Reports that the SA has forgotten all memberships of the port.
@@ -145,11 +145,11 @@ class Memberships {
   struct Group {
     Gid mgid{};  // 0: the SA has not chosen it yet
     std::optional<wire::McMemberRecord> record{};
-    std::set<MemberId> joined{};
+    std::set<MemberId> joined{};           // users that have joined
     std::set<MemberId> waiting{};          // users that wait, in the order of their joins
-    std::array<std::uint32_t, 4> users{};  // counts `joined` for each bit of the join state
+    std::array<std::uint32_t, 4> users{};  // number of joined users for each join state bit
     std::uint8_t confirmed = 0;
-    std::uint8_t at_sa = 0;
+    std::uint8_t possible = 0;
     Request request = Request::kNone;
     QueryId query{};
     std::uint8_t request_join_state = 0;  // sent in the request
@@ -172,33 +172,36 @@ class Memberships {
   };
   using Groups = std::map<GroupKey, Group>;
 
-  // Begins the next request of a group, if there is one, or forgets the group.
-  void step(Groups::iterator found, Time now);
-  // Ends the join of a user if the SA need not be asked.  Returns false if a request is needed.
+  // Sends the next request of a group if one is needed.  Erases a group without users.
+  void send_next_request(Groups::iterator found, Time now);
+  // Ends the join of a user if no request is needed.  Returns false if a request is needed.
   bool finish_join_without_request(Group& group, MemberId member);
-  void note_joined(Group& group, MemberId id, const wire::McMemberRecord& record);
+  // Moves a user from `waiting` to `joined`, and reports kJoined.
+  void complete_join(Group& group, MemberId id, const wire::McMemberRecord& record);
   void send_join(Groups::iterator found, Request request, const JoinRequest& parameters,
                  std::uint8_t bits, Duration give_up_after, Time now);
   void send_leave(Groups::iterator found, std::uint8_t bits, Time now);
   void ask(Groups::iterator found, Request request, const Query& query, std::uint8_t bits,
            Time now);
-  // Sets the earliest time of the next step of the group.  kNever: the next step is not delayed.
+  // Sets the earliest time of the next request of the group.  kNever: the request is not delayed.
   void set_timer(GroupKey key, Group& group, Time until);
 
   void receive_join(Groups::iterator found, const QueryEnd& end, Time now);
   void receive_leave(Groups::iterator found, const QueryEnd& end, Time now);
-  void note_strays(Group& group, const QueryEnd& end, Time now);
-  void note_request_after_strays(GroupKey key, Group& group, Time now);
+  // Records that repeats of a request that has ended may still arrive at the SA.
+  void record_strays(Group& group, const QueryEnd& end, Time now);
+  // Schedules a repeat of the new request if strays may undo it.
+  void schedule_repeat_after_strays(GroupKey key, Group& group, Time now);
   void repeat_last_request(Groups::iterator found, Time now);
-  void join_failed(Groups::iterator found, const Error& error, bool may_be_at_sa, Time now);
+  void handle_failed_join(Groups::iterator found, const Error& error, bool may_be_at_sa, Time now);
   // Gives the group the MGID that the SA has chosen.  If another group has this MGID, moves the
   // users to it.  Returns the group with the MGID.
   Groups::iterator set_mgid(Groups::iterator found, const Gid& mgid);
   void set_record(Group& group, const wire::McMemberRecord& record);
   const JoinRequest& rejoin_parameters(const Group& group) const;
   // Records that the SA has lost the membership, and begins a rejoin if users need the group.
-  void note_lost(Groups::iterator found, Time now);
-  void note_all_lost(Time now);
+  void mark_as_lost(Groups::iterator found, Time now);
+  void mark_all_as_lost(Time now);
 
   void report(MemberId member, MemberEvent event);
   void fail_member(MemberId member, const Error& error);
@@ -215,7 +218,7 @@ class Memberships {
   std::set<std::pair<Time, GroupKey>> timers_{};
   std::set<std::pair<Time, GroupKey>> repeats_due_{};  // when repeat_last_request() is due
   Time new_groups_allowed_at_{};                       // joins of new groups wait for this time
-  bool lacks_send_only_full_ = false;
+  bool lacks_send_only_full_ = false;  // the SA does not support send-only full members
   GroupKey last_group_ = 0;
   std::uint64_t last_member_ = 0;
   std::deque<MemberEvent> events_{};

@@ -97,7 +97,7 @@ TEST_F(MembershipsTest, JoinOfANewGroupIsSentAtOnceIfNoGroupRejoins) {
   EXPECT_EQ(text_of(request()), "join 1");
 }
 
-TEST_F(MembershipsTest, NewGroupWhoseUserLeavesDuringTheDelayIsLeftAtTheSa) {
+TEST_F(MembershipsTest, SaGetsALeaveIfTheUserOfANewGroupLeavesDuringTheDelay) {
   become_member();
   const MemberId id = join(join_state::kFullMember, 0, test_mgid(2));
   request();

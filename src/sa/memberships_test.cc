@@ -44,7 +44,7 @@ TEST_F(MembershipsTest, RequestNamesThePortAndTheWantedParameters) {
   EXPECT_EQ(record.service_level, 2);
 }
 
-TEST_F(MembershipsTest, JoinStatesAreMergedAndLeftWithTheLastUser) {
+TEST_F(MembershipsTest, JoinStatesAreMergedAndEndWithTheirLastUsers) {
   const MemberId full = become_member(join_state::kFullMember);
   const MemberId non = join(join_state::kNonMember);
   const auto second = request();
@@ -60,7 +60,7 @@ TEST_F(MembershipsTest, JoinStatesAreMergedAndLeftWithTheLastUser) {
   EXPECT_EQ(sent_text(), "leave 3; ");
 }
 
-// OpenSM 3.3.23 forgets both memberships if the port has been the only full member.
+// OpenSM 3.3.23 removes both memberships if the port was the only full member.
 TEST_F(MembershipsTest, OtherJoinStatesAreConfirmedAfterTheFullMemberHasLeft) {
   const MemberId full = become_member(join_state::kFullMember);
   join(join_state::kSendOnlyFullMember);
@@ -204,7 +204,7 @@ TEST_F(MembershipsTest, LateRepeatOfALeaveCannotUndoAJoin) {
   ASSERT_FALSE(again.empty());
   EXPECT_EQ(text_of(again[0]), "join 1");
   answer(again[0], record_of(kGroup));
-  EXPECT_EQ(events(), "") << "the user does not notice";
+  EXPECT_EQ(events(), "") << "the user gets no event";
 }
 
 TEST_F(MembershipsTest, LeaveWithoutAnswerEndsAfterItsRounds) {

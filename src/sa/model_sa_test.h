@@ -29,7 +29,7 @@ class ModelSa {
     Ratio busy{};
     Duration delay_max{};
   };
-  using Trap = std::pair<Lid, wire::TrapNumber>;  // subscriber and trap
+  using Subscription = std::pair<Lid, wire::TrapNumber>;  // subscriber and trap
 
   ModelSa(sim::World& world, const Subnet& subnet, Lid lid, Random random)
       : subnet_(subnet), lid_(lid), world_(world), random_(random) {
@@ -60,7 +60,7 @@ class ModelSa {
   std::uint32_t capability_mask2 = wire::sa_capability2::kSendOnlyFullMember;
   std::optional<wire::SaAttribute> unsupported_attribute{};  // requests for it are refused
   std::map<Gid, std::map<Gid, std::uint8_t>> members{};      // join states by MGID and port GID
-  std::set<Trap> subscriptions{};
+  std::set<Subscription> subscriptions{};
   std::map<std::pair<Gid, std::uint64_t>, wire::ServiceRecord> services{};
   std::map<std::pair<wire::Method, wire::SaAttribute>, std::uint64_t> requests{};
 
@@ -117,11 +117,12 @@ class ModelSa {
           world_.now());
     }
   }
-  // Forgets a port, as a manager does whose sweep does not find it.
+  // Removes a port, like a manager that no longer finds the port in its sweep.
   void forget_port(const Gid& gid, Lid lid) {
     for (auto& [mgid, ports] : members) ports.erase(gid);
     std::erase_if(members, [](const auto& group) { return group.second.empty(); });
-    std::erase_if(subscriptions, [&](const Trap& trap) { return trap.first == lid; });
+    std::erase_if(subscriptions,
+                  [&](const Subscription& subscription) { return subscription.first == lid; });
   }
 
   static wire::SaHeader header_in(std::span<const std::byte> mad) {
@@ -161,10 +162,11 @@ class ModelSa {
   void serve_path(const Message& message, const wire::SaHeader& header) {
     const auto request = record_in<wire::PathRecord>(message);
     std::vector<wire::PathRecord> paths;
-    const bool is_to_one = (header.component_mask & wire::PathRecord::Mask::kDestinationGid) != 0;
+    const bool has_destination =
+        (header.component_mask & wire::PathRecord::Mask::kDestinationGid) != 0;
     const auto from = subnet_.find(request.source_gid);
     for (const auto& [gid, lid] : subnet_) {
-      if ((is_to_one && gid != request.destination_gid) || from == subnet_.end()) continue;
+      if ((has_destination && gid != request.destination_gid) || from == subnet_.end()) continue;
       const auto wanted = std::max<std::uint8_t>(request.numb_path, 1);
       for (std::uint16_t i = 0; i < std::min<std::uint16_t>(wanted, lids_per_port); ++i) {
         paths.push_back({.destination_gid = gid,
@@ -223,11 +225,12 @@ class ModelSa {
 
   void serve_inform(const Message& message) {
     const auto inform = record_in<wire::InformInfo>(message);
-    const Trap trap{message.from.path.destination_lid, wire::TrapNumber{inform.trap_number}};
+    const Subscription subscription{message.from.path.destination_lid,
+                                    wire::TrapNumber{inform.trap_number}};
     if (inform.subscribe) {
-      subscriptions.insert(trap);
+      subscriptions.insert(subscription);
     } else {
-      subscriptions.erase(trap);
+      subscriptions.erase(subscription);
     }
     answer<wire::InformInfo>(message, 0, {inform});
   }
@@ -262,14 +265,14 @@ class ModelSa {
     header.mad.response = true;
     if (header.mad.method == wire::Method::kSet) header.mad.method = wire::Method::kGet;
     header.mad.status = status;
-    constexpr std::size_t kStep = (wire::kSize<Record> + 7) / 8 * 8;
-    header.attribute_offset = kStep / 8;
+    constexpr std::size_t kRecordStride = (wire::kSize<Record> + 7) / 8 * 8;
+    header.attribute_offset = kRecordStride / 8;
     header.rmpp.active = is_table;
-    std::vector<std::byte> mad(is_table ? wire::kSaHeaderBytes + records.size() * kStep
+    std::vector<std::byte> mad(is_table ? wire::kSaHeaderBytes + records.size() * kRecordStride
                                         : wire::kMadBytes);
     wire::encode_to(mad, header);
     for (std::size_t i = 0; i < records.size(); ++i) {
-      wire::encode_to(std::span(mad).subspan(wire::kSaHeaderBytes + i * kStep), records[i]);
+      wire::encode_to(std::span(mad).subspan(wire::kSaHeaderBytes + i * kRecordStride), records[i]);
     }
     // If the request is a repeat, the table for its first try may still be on its way.  Then send()
     // fails, and the client gets the first table.

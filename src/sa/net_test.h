@@ -59,7 +59,7 @@ class Net {
   void set_faults(const sim::Faults& faults) { wire_.set_faults(faults); }
   Random& random() { return random_; }
 
-  // Tells a client the state of its port.
+  // Reports the state of a port to its client.
   void report_port_state(unsigned i) {
     client(i).set_port(hosts_[i].port, world.now());
     pump();
@@ -156,10 +156,10 @@ class Net {
     lid_periods_[i].push_back(
         {world.now(), hosts_.at(i).port.active ? hosts_.at(i).port.lid : Lid{}});
   }
-  void transmit(const mad::SendMad& packet, bool may_repeat) {
+  void transmit(const mad::SendMad& packet, bool may_duplicate) {
     auto arrivals = wire_.next().arrivals;
     // Requests are not duplicated, because an InfiniBand network duplicates no packets.
-    if (!may_repeat && arrivals.size() > 1) arrivals.resize(1);
+    if (!may_duplicate && arrivals.size() > 1) arrivals.resize(1);
     for (const Duration delay : arrivals) {
       world.after(delay, [this, packet] { arrive(packet); });
     }

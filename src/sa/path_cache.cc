@@ -28,7 +28,7 @@ Result<PathCache::Lookup> PathCache::find(const PathQuery& query, std::uint64_t 
   if (found != entries_.end() && !found->second.is_pending()) {
     Entry& entry = found->second;
     if (is_fresh(entry, now)) {
-      note_use(found);
+      mark_as_used(found);
       ++(entry.negative_answer ? counters_.negative_hits : counters_.hits);
       if (entry.negative_answer) return std::unexpected(*entry.negative_answer);
       return Lookup(choose(entry));
@@ -88,12 +88,12 @@ std::optional<KnownPaths> PathCache::find_in_general_entry(const PathQuery& quer
     if (satisfies(path, query)) matching_paths_.push_back(path);
   }
   if (matching_paths_.empty()) return std::nullopt;
-  note_use(found);
+  mark_as_used(found);
   const std::size_t choice = found->second.next_choice++ % matching_paths_.size();
   return KnownPaths{.path = matching_paths_[choice], .all = matching_paths_};
 }
 
-void PathCache::note_use(Entries::iterator found) {
+void PathCache::mark_as_used(Entries::iterator found) {
   Entry& entry = found->second;
   if (entry.use_position) {
     by_use_.splice(by_use_.begin(), by_use_, *entry.use_position);
@@ -149,7 +149,7 @@ PathTicket PathCache::add_waiter(Entries::iterator found, std::uint64_t cookie, 
   return ticket;
 }
 
-// Forgets a waiter.  If no other waits for the entry, cancels the query and forgets the entry.
+// Removes a waiter.  If the entry has no other waiter, cancels its query and erases the entry.
 void PathCache::remove_waiter(PathTicket ticket, Time now) {
   const Waiter waiter = waiters_.at(ticket);
   waiters_.erase(ticket);
@@ -227,8 +227,8 @@ void PathCache::receive_path(Entries::iterator found, const QueryEnd& end, Time 
     for (const PathTicket ticket : entry.waiters) {
       until = std::max(until, waiters_.at(ticket).until);
     }
-    if (until > now && entry.reasks < kReasksMax) {
-      ++entry.reasks;
+    if (until > now && entry.stale_retries < kStaleRetriesMax) {
+      ++entry.stale_retries;
       if (ask(found, until, now)) return;
     }
   }
@@ -245,8 +245,8 @@ void PathCache::receive_path(Entries::iterator found, const QueryEnd& end, Time 
     erase(found);
     return;
   }
-  entry.reasks = 0;
-  note_use(found);
+  entry.stale_retries = 0;
+  mark_as_used(found);
 }
 
 Result<std::vector<PathRecord>> PathCache::paths_in(const PathQuery& query, const QueryEnd& end) {

@@ -32,7 +32,7 @@ using PathTicket = Strong<struct PathTicketTag, std::uint64_t>;
 
 // Holds the paths that answer a query at once.  The span is valid until the next call.
 struct KnownPaths {
-  wire::PathRecord path{};  // the path to use; paths are used in turn
+  wire::PathRecord path{};  // the path to use; the next call returns the next path of `all`
   std::span<const wire::PathRecord> all{};
 };
 
@@ -51,12 +51,12 @@ struct PathEvent {
 //
 //   find() --> KnownPaths, at once
 //          --> PathTicket: a PathEvent follows; equal queries are sent once
-//          --> error, at once: the SA said within negative_age that there is no path
+//          --> error, at once: the SA answered within negative_age that there is no path
 //
-// A path is forgotten when it is known to be wrong, when it is older than age(), or when it is the
-// least recently used of entries_max.  After a change during a query, its answer may be
-// stale, so the query is sent again, at most kReasksMax times.  After that the waiters get the
-// answer, but it is not stored.  Therefore a long series of changes does not block the waiters.
+// A path is forgotten when it is known to be wrong, when it is older than age(), or when the cache
+// is full and the path is the least recently used.  After a change during a query, its answer may
+// be stale, so the query is sent again, at most kStaleRetriesMax times.  After that the waiters get
+// the answer, but it is not stored.  Therefore a long series of changes does not block the waiters.
 //
 // Mode kTable loads all paths of the port by one query.  Queries that come while it is loading
 // wait for the table.
@@ -80,10 +80,10 @@ class PathCache {
     Duration negative_age = std::chrono::seconds(5);
     // A table is loaded after a random time up to this, so that not all hosts ask at once.
     Duration table_delay_max = std::chrono::milliseconds(500);
-    std::uint8_t table_paths = 8;  // the paths to ask for, for each destination
+    std::uint8_t table_paths = 8;  // the number of paths to request for each destination
     friend bool operator==(const Config&, const Config&) = default;
   };
-  static constexpr std::uint8_t kReasksMax = 2;
+  static constexpr std::uint8_t kStaleRetriesMax = 2;
   // Paths are forgotten instead of refreshed if at least this many queries wait.
   static constexpr std::size_t kRefreshWaitingMax = 256;
   static constexpr std::size_t kTableRecordsMax = std::size_t{1} << 20;
@@ -117,6 +117,7 @@ class PathCache {
   // Reports changes of the port.  REQUIRES: Queries::set_port() was called before.
   void set_port(const PortState& state, const PortChange& change, Time now);
   void reregister(Time now);
+  // These report that a GID has appeared in the subnet, or has disappeared.
   void gid_in_service(const Gid& gid, Time now);
   void gid_out_of_service(const Gid& gid, Time now);
   // Reports that the SA has changed paths, but not which.
@@ -146,12 +147,12 @@ class PathCache {
   struct Entry {
     std::vector<wire::PathRecord> paths{};
     std::optional<Error> negative_answer{};
-    Time asked_at{};  // when the SA was asked, so its answer is not older
+    Time asked_at{};  // when the SA was asked; its answer cannot be older
     std::size_t next_choice = 0;
     std::optional<QueryId> query_id{};
     bool waits_for_table = false;
     bool may_be_stale = false;  // something has changed since the query began
-    std::uint8_t reasks = 0;
+    std::uint8_t stale_retries = 0;
     std::vector<PathTicket> waiters{};
     // Points into by_use_.  It is empty while the entry must not be evicted.
     std::optional<std::list<const PathQuery*>::iterator> use_position{};
@@ -176,7 +177,7 @@ class PathCache {
 
   Result<void> check(const PathQuery& query) const;
   bool is_fresh(const Entry& entry, Time now) const;
-  void note_use(Entries::iterator found);
+  void mark_as_used(Entries::iterator found);
   KnownPaths choose(Entry& entry);
   std::optional<KnownPaths> find_in_general_entry(const PathQuery& query, Time now);
   Result<Entries::iterator> add(const PathQuery& query);
@@ -184,7 +185,7 @@ class PathCache {
   PathTicket add_waiter(Entries::iterator found, std::uint64_t cookie, Time until, Time now);
   void remove_waiter(PathTicket ticket, Time now);
 
-  // Asks the SA, or lets the entry wait for the table.  Returns false if too many queries wait.
+  // Asks the SA, or makes the entry wait for the table.  Returns false if too many queries wait.
   bool ask(Entries::iterator found, Time until, Time now);
   Entries::iterator refresh(Entries::iterator found, Time now);
   void receive_uncached(const QueryEnd& end, Time now);
@@ -193,10 +194,12 @@ class PathCache {
   void answer_waiters(Entry& entry, const std::vector<wire::PathRecord>& paths,
                       std::optional<Error> error, std::uint32_t tries, Time now);
 
+  // These erase entries that are not pending, and count them in `cause`.  The answers to pending
+  // queries may be marked as stale.
   void drop_all(std::uint64_t PathCounters::*cause, bool answers_may_be_stale, Time now);
   void drop_if(std::uint64_t PathCounters::*cause, auto&& is_wrong);
   void visit_paths_to(const Gid& gid, auto&& f);
-  void note_change_in_table(const Gid& gid);
+  void record_change_during_load(const Gid& gid);
 
   Duration table_delay();
   void schedule_table(Time due, Time now);

@@ -16,11 +16,11 @@ using wire::SaStatus;
 
 class PathCacheTest : public ManualSaTest {
  protected:
-  PathCacheTest() { make({}); }
+  PathCacheTest() { make_cache({}); }
 
   std::optional<PathCache> cache;
 
-  void make(const PathCache::Config& config) {
+  void make_cache(const PathCache::Config& config) {
     cache.emplace(config, queries, Random(3));
     cache->set_port(port, PortChange::between({}, port), now);
   }
@@ -59,7 +59,7 @@ class PathCacheTest : public ManualSaTest {
     if (!found || !std::holds_alternative<KnownPaths>(*found)) return {};
     return std::get<KnownPaths>(*found).path.destination_lid;
   }
-  // Lets the cache learn a path.
+  // Makes the cache store a path.
   void learn(unsigned destination) { learn(to(destination), {path_to(destination)}); }
   void learn(const PathQuery& query, const std::vector<PathRecord>& paths) {
     ASSERT_FALSE(is_known(query));
@@ -183,7 +183,7 @@ TEST_F(PathCacheTest, AbsentPathIsRememberedForAMoment) {
   EXPECT_EQ(sent().size(), 1U);
 }
 
-TEST_F(PathCacheTest, OtherErrorsAreNotRemembered) {
+TEST_F(PathCacheTest, OtherErrorsAreNotStored) {
   ASSERT_TRUE(find(to(9)));
   refuse(request(), SaStatus::kNoResources);
   EXPECT_EQ(cache->next_event()->error->code, Errc::kRejected);
@@ -229,7 +229,7 @@ TEST_F(PathCacheTest, QueryIsCancelledWhenItsLastWaiterIsCancelled) {
 }
 
 TEST_F(PathCacheTest, LeastRecentlyUsedPathIsEvicted) {
-  make({.entries_max = 3});
+  make_cache({.entries_max = 3});
   for (unsigned i = 10; i < 13; ++i) learn(i);
   EXPECT_TRUE(is_known(to(10)));
   learn(13);
@@ -241,7 +241,7 @@ TEST_F(PathCacheTest, LeastRecentlyUsedPathIsEvicted) {
 }
 
 TEST_F(PathCacheTest, LimitsAreCounted) {
-  make({.entries_max = 2, .waiters_max = 3});
+  make_cache({.entries_max = 2, .waiters_max = 3});
   ASSERT_TRUE(find(to(10)));
   ASSERT_TRUE(find(to(11)));
   EXPECT_EQ(find(to(12)).error().code, Errc::kNoResources);
@@ -339,7 +339,7 @@ TEST_F(PathCacheTest, GidInServiceEndsAbsenceAndRefreshesPaths) {
   ASSERT_TRUE(find(to(9)));
   answer(request(), path_to(9));
   ASSERT_TRUE(is_known(to(9)));
-  // The host was away, but the report was lost.  The old path is not used any more.
+  // The report that the host had disappeared was lost.  The old path is not used any more.
   cache->gid_in_service(test_gid(9), now);
   EXPECT_FALSE(is_known(to(9)));
   answer(request(), path_to(9, {19}));
@@ -373,7 +373,7 @@ TEST_F(PathCacheTest, QueryIsSentAgainAfterAChangeThatMayMakeItsAnswerStale) {
 }
 
 // In OFED's local_sa, each notice invalidated the pending reply, so that no query succeeded while
-// many notices came.
+// many notices arrived.
 TEST_F(PathCacheTest, QueriesSucceedDuringAStormOfNotices) {
   ASSERT_TRUE(find(to(9), 1));
   unsigned queries_sent = 0;
@@ -382,12 +382,12 @@ TEST_F(PathCacheTest, QueriesSucceedDuringAStormOfNotices) {
     cache->gid_in_service(test_gid(9), now);
     answer(requests.at(0), path_to(9));
   }
-  EXPECT_EQ(queries_sent, 1U + PathCache::kReasksMax);
+  EXPECT_EQ(queries_sent, 1U + PathCache::kStaleRetriesMax);
   EXPECT_EQ(cache->next_event()->paths.size(), 1U);
   EXPECT_EQ(cache->size(), 0U) << "a path that may be stale is not stored";
 }
 
-// OFED's local_sa took notices in reverse order, so that it lost hosts that had come back.
+// OFED's local_sa processed notices in reverse order, so that it lost hosts that had returned.
 TEST_F(PathCacheTest, OrderOfNoticesDoesNotMatter) {
   for (const bool out_first : {true, false}) {
     if (!is_known(to(9))) answer(request(), path_to(9));
@@ -409,8 +409,9 @@ TEST_F(PathCacheTest, OrderOfNoticesDoesNotMatter) {
 
 class PathTableTest : public PathCacheTest {
  protected:
-  PathTableTest() { make({.mode = PathCache::Mode::kTable}); }
+  PathTableTest() { make_cache({.mode = PathCache::Mode::kTable}); }
 
+  // Returns the request for the table.
   mad::SendMad load() {
     const auto requests = run_for(500ms);
     EXPECT_EQ(requests.size(), 1U);
@@ -507,7 +508,7 @@ TEST_F(PathTableTest, NewManagerIsAskedForItsTable) {
 }
 
 TEST_F(PathTableTest, TableLargerThanTheCacheIsTruncated) {
-  make({.mode = PathCache::Mode::kTable, .entries_max = 5});
+  make_cache({.mode = PathCache::Mode::kTable, .entries_max = 5});
   std::vector<PathRecord> paths;
   for (unsigned i = 10; i < 20; ++i) paths.push_back(path_to(i));
   answer_table(load(), paths);

@@ -9,7 +9,7 @@ using wire::PathRecord;
 
 namespace {
 
-// Returns a query that sorts before all valid queries about the destination.
+// Returns a query that sorts before all valid queries for paths to the destination.
 PathQuery first_query_to(const Gid& destination) {
   return {.destination = destination, .reversible = false, .numb_path = 0};
 }
@@ -98,7 +98,7 @@ void PathCache::visit_paths_to(const Gid& gid, auto&& f) {
   }
 }
 
-void PathCache::note_change_in_table(const Gid& gid) {
+void PathCache::record_change_during_load(const Gid& gid) {
   if (table_ != Table::kLoading) return;
   if (changed_gids_.size() < kChangedGidsMax) {
     changed_gids_.insert(gid);
@@ -108,7 +108,7 @@ void PathCache::note_change_in_table(const Gid& gid) {
 }
 
 void PathCache::gid_out_of_service(const Gid& gid, Time) {
-  note_change_in_table(gid);
+  record_change_during_load(gid);
   visit_paths_to(gid, [&](Entries::iterator found) {
     Entry& entry = found->second;
     if (entry.query_id) entry.may_be_stale = true;
@@ -121,7 +121,7 @@ void PathCache::gid_out_of_service(const Gid& gid, Time) {
 }
 
 void PathCache::gid_in_service(const Gid& gid, Time now) {
-  note_change_in_table(gid);
+  record_change_during_load(gid);
   visit_paths_to(gid, [&](Entries::iterator found) {
     Entry& entry = found->second;
     if (entry.query_id) entry.may_be_stale = true;
@@ -141,7 +141,7 @@ PathCache::Entries::iterator PathCache::refresh(Entries::iterator found, Time no
   entry.paths.clear();
   if (entry.use_position) by_use_.erase(*entry.use_position);
   entry.use_position.reset();
-  if (!ask(found, now + Query{}.give_up_after, now)) return erase(found);
+  if (!ask(found, now + Query::kGiveUpAfterDefault, now)) return erase(found);
   ++counters_.refreshed;
   return ++found;
 }

@@ -12,7 +12,7 @@ Duration PathCache::table_delay() {
   return Duration(static_cast<std::int64_t>(random_.below(bound + 1)));
 }
 
-// Plans to load the table.  Cancels a load that is under way, because its answer may be stale.
+// Schedules a load of the table.  Cancels a pending load, because its answer may be stale.
 void PathCache::schedule_table(Time due, Time now) {
   if (table_query_) queries_.cancel(*table_query_, now);
   table_query_.reset();
@@ -75,14 +75,14 @@ void PathCache::store_table(const std::vector<PathRecord>& paths, Time asked_at,
       found = entries_.try_emplace(query).first;
     }
     Entry& entry = found->second;
-    if (entry.query_id) continue;  // this query began later, so its answer is newer
+    if (entry.query_id) continue;  // this query began after the load, so its answer will be newer
     counters_.table_paths += records.size();
     entry.waits_for_table = false;
     entry.negative_answer.reset();
     entry.asked_at = asked_at;
     entry.paths = std::move(records);
     answer_waiters(entry, entry.paths, std::nullopt, 1, now);
-    note_use(found);
+    mark_as_used(found);
   }
 }
 
@@ -105,7 +105,7 @@ void PathCache::end_table(Table state, Time now) {
     for (const PathTicket ticket : entry.waiters) {
       until = std::max(until, waiters_.at(ticket).until);
     }
-    if (entry.waiters.empty()) until = now + Query{}.give_up_after;
+    if (entry.waiters.empty()) until = now + Query::kGiveUpAfterDefault;
     if (ask(found, until, now)) {
       ++found;
       continue;

@@ -3,7 +3,7 @@
 // Asks the SA for each connection, as Linux does (mode kUncached).
 namespace verbena::sa {
 
-// A query that bypasses the cache has its ticket as its cookie.  Queries of the cache have 0.
+// The cookie of a query that bypasses the cache is its ticket.  Queries of the cache have cookie 0.
 Result<PathCache::Lookup> PathCache::find_for_connection(const PathQuery& query,
                                                          std::uint64_t cookie,
                                                          Duration give_up_after, Time now) {

@@ -38,7 +38,7 @@ class UncachedPathsTest : public ManualSaTest {
   }
 };
 
-TEST_F(UncachedPathsTest, EachConnectionAsksEvenForTheSameDestination) {
+TEST_F(UncachedPathsTest, EachConnectionSendsAQueryEvenForTheSameDestination) {
   connect(1);
   connect(2);
   const auto both = sent();
@@ -68,7 +68,7 @@ TEST_F(UncachedPathsTest, FindStillUsesTheCache) {
   ASSERT_TRUE(found);
   EXPECT_TRUE(std::holds_alternative<KnownPaths>(*found));
   connect(3);
-  EXPECT_EQ(sent().size(), 1U) << "a connection asks although the path is known";
+  EXPECT_EQ(sent().size(), 1U) << "a connection sends a query although the path is known";
 }
 
 TEST_F(UncachedPathsTest, RefusalAndSilenceEndEachQueryWithAnError) {
@@ -78,7 +78,7 @@ TEST_F(UncachedPathsTest, RefusalAndSilenceEndEachQueryWithAnError) {
   ASSERT_TRUE(event && event->error);
   EXPECT_EQ(event->error->code, Errc::kUnreachable);
   connect(2);
-  EXPECT_EQ(sent().size(), 1U) << "the absence of a path is not stored";
+  EXPECT_EQ(sent().size(), 1U) << "a negative answer is not stored";
   run_for(11s);
   event = cache.next_event();
   ASSERT_TRUE(event && event->error);

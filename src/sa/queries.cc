@@ -17,7 +17,7 @@ SaHeader sa_header_of(std::span<const std::byte> mad) {
 
 // Returns true if the header belongs to a response to the query.  A redirection contains a
 // ClassPortInfo, and may have the attribute ID of ClassPortInfo.
-bool answers(const SaHeader& header, const Query& query) {
+bool is_response_to(const SaHeader& header, const Query& query) {
   // GetResp answers both Get and Set.
   const auto method = query.method == wire::Method::kSet ? wire::Method::kGet : query.method;
   const auto attribute = static_cast<std::uint16_t>(query.attribute);
@@ -28,8 +28,8 @@ bool answers(const SaHeader& header, const Query& query) {
 }
 
 // Returns true if the status says that the node does not know the class or the method (vol1
-// 13.4.7).  A node without an SA answers with such a status, but so does an SA that lacks an
-// optional attribute.
+// 13.4.7).  A node without an SA answers with such a status.  An SA that lacks an optional
+// attribute does the same.
 bool is_unserved(std::uint16_t status) {
   constexpr std::uint16_t kCode = 0x001c;  // the bits of the status that tell what is invalid
   switch (status & kCode) {
@@ -81,14 +81,14 @@ Result<QueryId> Queries::ask(const Query& query, QueryOwner owner, std::uint64_t
       id, Entry{.query = query, .owner = owner, .cookie = cookie, .asked_at = now, .until = until});
   waiting_.insert(id);
   deadlines_.emplace(until, id);
-  start_waiting(now);
+  send_waiting_queries(now);
   return id;
 }
 
 bool Queries::cancel(QueryId id, Time now) {
   const auto found = entries_.find(id);
   if (found == entries_.end()) {
-    // The query may have ended, but next_end() may not have returned its result yet.
+    // The query may have ended, while its result still waits in results_.
     const auto dropped = std::erase_if(results_, [&](const QueryEnd& end) { return end.id == id; });
     return dropped != 0;
   }
@@ -97,7 +97,7 @@ bool Queries::cancel(QueryId id, Time now) {
   waiting_.erase(id);
   deadlines_.erase({found->second.until, id});
   entries_.erase(found);
-  start_waiting(now);
+  send_waiting_queries(now);
   return true;
 }
 
@@ -125,7 +125,8 @@ void Queries::set_port(PortId port, const PortState& state, Time now) {
     manager->path.port = port;
     manager->pkey_index = state.pkey_index(wire::kDefaultPkey).value_or(0);
   }
-  const bool has_same_lids = state.lmc == port_.lmc;  // the address has the first LID only
+  // Compares the LMC, because `manager` contains only the first LID of the port.
+  const bool has_same_lids = state.lmc == port_.lmc;
   port_ = state;
   if (manager == manager_ && has_same_lids) return;
   manager_ = manager;
@@ -137,17 +138,17 @@ void Queries::set_port(PortId port, const PortState& state, Time now) {
     if (entry.state == State::kWaiting) continue;
     cancel_request(id, entry);
     entry.redirected_to.reset();
-    entry.unserved_at.reset();
+    entry.sa_answers_at_refusal.reset();
     entry.state = State::kWaiting;
     waiting_.insert(id);
     if (manager_) ++counters_.sent_to_new_manager;
   }
-  start_waiting(now);
+  send_waiting_queries(now);
 }
 
 // ---- sending ------------------------------------------------------------------------------------
 
-void Queries::start_waiting(Time now) {
+void Queries::send_waiting_queries(Time now) {
   while (manager_ && !waiting_.empty() && outstanding() < window_) {
     const QueryId id = *waiting_.begin();
     waiting_.erase(waiting_.begin());
@@ -168,7 +169,7 @@ std::uint32_t Queries::new_transaction() {
   return next_transaction_;
 }
 
-// Changes the interval by up to a quarter, so that hosts do not ask at the same moments.
+// Changes the interval by up to a quarter, so that hosts do not send queries at the same time.
 Duration Queries::with_jitter(Duration interval) {
   const auto quarter = interval.count() / 4;
   return interval - Duration(quarter) +
@@ -238,7 +239,7 @@ void Queries::receive(const mad::ManagementPort::Message& message, Time now) {
 void Queries::expire(Entries::iterator found, Time now) {
   Entry& entry = found->second;
   entry.may_measure = false;
-  if (entry.tries - entry.busy >= entry.query.tries_max) {
+  if (entry.tries - entry.busy_answers >= entry.query.tries_max) {
     return end(found, {.outcome = QueryEnd::Outcome::kTimedOut}, now);
   }
   if (was_lost(entry)) {
@@ -272,7 +273,7 @@ void Queries::shrink_window(Time now) {
 Duration Queries::longer_interval(Duration interval) const {
   const Duration spread_interval = kRepeatGap * static_cast<std::int64_t>(outstanding());
   const Duration max =
-      std::clamp(std::max(spread_interval, round_trip_ * 4), kLoneIntervalMax, kIntervalMax);
+      std::clamp(std::max(spread_interval, round_trip_ * 4), kFewQueriesIntervalMax, kIntervalMax);
   return std::max(interval, std::min(interval * 2, max));
 }
 
@@ -286,21 +287,21 @@ void Queries::receive_answer(Entries::iterator found, const mad::ManagementPort:
   }
   const SaHeader header = sa_header_of(message.mad);
   const auto data = std::span(message.mad).subspan(wire::kSaHeaderBytes);
-  if (!answers(header, entry.query)) {
+  if (!is_response_to(header, entry.query)) {
     ++counters_.mismatched;
     return pause(id, entry, now);
   }
   if (is_unserved(header.mad.status)) return receive_unserved(found, header.mad.status, now);
-  ++answers_;
+  ++sa_answers_;
   if ((header.mad.status & wire::mad_status::kBusy) != 0) {
     ++counters_.busy;
-    ++entry.busy;
+    ++entry.busy_answers;
     return pause(id, entry, now);
   }
   if ((header.mad.status & wire::mad_status::kRedirect) != 0 && redirect(id, entry, data, now)) {
     return;
   }
-  measure(entry, now);
+  measure_round_trip(entry, now);
   if (header.mad.status != 0) {
     return end(found, {.outcome = QueryEnd::Outcome::kRefused, .mad_status = header.mad.status},
                now);
@@ -309,7 +310,7 @@ void Queries::receive_answer(Entries::iterator found, const mad::ManagementPort:
       {.outcome = QueryEnd::Outcome::kAnswered,
        .attribute_offset = header.attribute_offset,
        .data = {data.begin(), data.end()},
-       // Without RMPP the MAD does not tell its number of records, so it has exactly one.
+       // Without RMPP the MAD does not contain its number of records, so it has exactly one.
        .is_table = header.rmpp.active},
       now);
 }
@@ -317,13 +318,14 @@ void Queries::receive_answer(Entries::iterator found, const mad::ManagementPort:
 void Queries::receive_unserved(Entries::iterator found, std::uint16_t status, Time now) {
   Entry& entry = found->second;
   ++counters_.unserved;
-  if (entry.unserved_at && *entry.unserved_at != answers_) {
+  if (entry.sa_answers_at_refusal && *entry.sa_answers_at_refusal != sa_answers_) {
     ++counters_.unsupported;
     return end(found, {.outcome = QueryEnd::Outcome::kRefused, .mad_status = status}, now);
   }
-  was_refused_ = was_refused_ || !entry.unserved_at;
-  entry.unserved_at = answers_;
-  if (entry.tries - entry.busy < entry.query.tries_max) return pause(found->first, entry, now);
+  was_refused_ = was_refused_ || !entry.sa_answers_at_refusal;
+  entry.sa_answers_at_refusal = sa_answers_;
+  if (entry.tries - entry.busy_answers < entry.query.tries_max)
+    return pause(found->first, entry, now);
   end(found, {.outcome = QueryEnd::Outcome::kTimedOut}, now);
 }
 
@@ -355,9 +357,10 @@ bool Queries::redirect(QueryId id, Entry& entry, std::span<const std::byte> data
   return true;
 }
 
-void Queries::measure(const Entry& entry, Time now) {
+void Queries::measure_round_trip(const Entry& entry, Time now) {
   if (!entry.may_measure) {
-    // An answer this soon after a repeat most likely answers the repeat, not an earlier try.
+    // Ignores a late answer.  An answer soon after a repeat most likely answers the repeat, and not
+    // an earlier try.
     if (round_trip_ == Duration{} || now - entry.last_sent > round_trip_ * 4) return;
     last_confirmed_ = now;
     first_interval_ = first_interval_of(round_trip_);
@@ -393,7 +396,7 @@ void Queries::end(Entries::iterator found, QueryEnd end, Time now) {
   deadlines_.erase({entry.until, id});
   entries_.erase(found);
   results_.push_back(std::move(end));
-  start_waiting(now);
+  send_waiting_queries(now);
 }
 
 void Queries::on_timer(Time now) {

@@ -25,7 +25,7 @@ namespace verbena::sa {
 // Identifies a query.  No number is used twice.
 using QueryId = Strong<struct QueryIdTag, std::uint64_t>;
 
-// Names the part of the client that asked, and gets the result of the query.
+// Identifies the part of the client that began a query and gets its result.
 enum class QueryOwner : std::uint8_t {
   kPaths,
   kMemberships,
@@ -35,11 +35,13 @@ enum class QueryOwner : std::uint8_t {
 };
 
 struct Query {
+  static constexpr Duration kGiveUpAfterDefault = std::chrono::seconds(30);
+
   wire::Method method{wire::Method::kGet};
   wire::SaAttribute attribute{};
   std::uint64_t component_mask = 0;
   std::array<std::byte, wire::kSaDataBytes> record{};
-  Duration give_up_after = std::chrono::seconds(30);
+  Duration give_up_after = kGiveUpAfterDefault;
   std::uint32_t tries_max = ~0u;  // a try that is answered with BUSY does not count
 
   template <wire::Message Record>
@@ -51,7 +53,7 @@ struct Query {
   }
 };
 
-// Tells how a query ended.
+// Describes how a query ended.
 struct QueryEnd {
   enum class Outcome : std::uint8_t { kAnswered, kRefused, kTimedOut };
 
@@ -88,9 +90,9 @@ struct QueryEnd {
   Error error() const;
 };
 
-// Sends queries to the SA, and repeats each until its answer comes or its time is over (vol1 15.4).
+// Sends queries to the SA, and repeats each until its answer or its deadline comes (vol1 15.4).
 //
-//   ask() --> [waiting] -- room in the window --> [sent] -- answer or error --> next_end()
+//   ask() --> [waiting] -- window is not full --> [sent] -- answer or error --> next_end()
 //                                                       |  ^
 //                                                  BUSY v  | later
 //                                                      [paused]
@@ -126,11 +128,13 @@ class Queries {
   static constexpr std::size_t kWaitingMax = 65536;
   static constexpr std::uint8_t kRedirectsMax = 4;  // redirections of one query
   static constexpr Duration kFirstIntervalMin = std::chrono::milliseconds(250);
-  static constexpr Duration kFirstInterval = std::chrono::seconds(1);  // until the SA has answered
+  // The first interval until the SA has answered a query.
+  static constexpr Duration kFirstInterval = std::chrono::seconds(1);
   static constexpr Duration kFirstIntervalMax = std::chrono::seconds(8);
   static constexpr Duration kIntervalMax = std::chrono::seconds(16);
   static constexpr Duration kRepeatGap = std::chrono::milliseconds(500);
-  static constexpr Duration kLoneIntervalMax = std::chrono::seconds(1);  // if few queries are left
+  // The longest interval if few queries are pending.
+  static constexpr Duration kFewQueriesIntervalMax = std::chrono::seconds(1);
   static constexpr Duration kRoundTripMax = std::chrono::seconds(4);
 
   // REQUIRES: `mads` outlives this object, and `agent` joins the segments of RMPP messages.
@@ -149,13 +153,13 @@ class Queries {
   // Sets the state of the port, and with it the manager.
   void set_port(PortId port, const PortState& state, Time now);
 
-  // Takes a response, or the report of a timeout.
+  // Handles a response, or the report of a timeout.
   void receive(const mad::ManagementPort::Message& message, Time now);
   void on_timer(Time now);
   Time deadline() const;
   std::optional<QueryEnd> next_end();
-  // Returns true if a query was refused as unserved since the last call.  The answer to another
-  // query then tells whether there is an SA.
+  // Returns true if a query was refused as unserved since the last call.  Then the caller can send
+  // another query, whose answer shows whether there is an SA.
   bool was_refused_since_last_call() { return std::exchange(was_refused_, false); }
 
   std::size_t outstanding() const { return entries_.size() - waiting_.size(); }
@@ -171,7 +175,7 @@ class Queries {
     std::uint64_t timed_out = 0;
     std::uint64_t cancelled = 0;
     std::uint64_t busy = 0;
-    std::uint64_t unserved = 0;     // refusals that a node without an SA gives, too
+    std::uint64_t unserved = 0;     // refusals that a node without an SA would send, too
     std::uint64_t unsupported = 0;  // queries that ended because the SA does not know such requests
     std::uint64_t redirected = 0;
     std::uint64_t mismatched = 0;           // answers with the wrong attribute or method
@@ -190,10 +194,10 @@ class Queries {
     State state = State::kWaiting;
     std::uint32_t transaction = 0;
     std::uint32_t tries = 0;
-    std::uint32_t busy = 0;  // answers with BUSY
+    std::uint32_t busy_answers = 0;
     std::uint8_t redirects = 0;
-    // The value of answers_ when the query was last refused as unserved.
-    std::optional<std::uint64_t> unserved_at{};
+    // The value of sa_answers_ when the query was last refused as unserved.
+    std::optional<std::uint64_t> sa_answers_at_refusal{};
     std::optional<mad::Address> redirected_to{};
     Duration interval{};
     Time asked_at{};
@@ -205,7 +209,7 @@ class Queries {
   };
   using Entries = std::map<QueryId, Entry>;
 
-  void start_waiting(Time now);
+  void send_waiting_queries(Time now);
   void send(QueryId id, Entry& entry, Time now);
   void pause(QueryId id, Entry& entry, Time now);
   // Cancels the request that was sent, so that no response or timeout follows.
@@ -217,7 +221,7 @@ class Queries {
   void receive_unserved(Entries::iterator found, std::uint16_t status, Time now);
   // Sends the query to the address in the answer.  Returns false if the address cannot be used.
   bool redirect(QueryId id, Entry& entry, std::span<const std::byte> data, Time now);
-  void measure(const Entry& entry, Time now);
+  void measure_round_trip(const Entry& entry, Time now);
   static Duration first_interval_of(Duration round_trip);
   // Returns true if another query was answered in time after the last try of this query, and the
   // interval of this query is at least four round trips.
@@ -238,8 +242,8 @@ class Queries {
   Time last_confirmed_{};  // when an answer last came within the usual round trip
   std::size_t window_ = kOutstandingMax;
   Time window_shrunk_at_{};
-  std::uint64_t answers_ = 0;  // answers that only an SA gives
-  bool was_refused_ = false;   // a query was refused as unserved, see was_refused_since_last_call()
+  std::uint64_t sa_answers_ = 0;  // number of answers that only an SA can send
+  bool was_refused_ = false;  // a query was refused as unserved, see was_refused_since_last_call()
   std::uint64_t last_id_ = 0;
   Entries entries_{};
   std::set<QueryId> waiting_{};  // the oldest first

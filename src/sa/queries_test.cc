@@ -151,7 +151,7 @@ TEST_F(QueriesTest, QueryOutlivesTheRefusalsOfANodeWithoutAnSa) {
   EXPECT_EQ(queries.next_end()->outcome, QueryEnd::Outcome::kAnswered);
 }
 
-// An SA answers other queries, so it refuses this query because it does not know such queries.
+// The SA answers other queries, so it refuses this query because it does not know such queries.
 TEST_F(QueriesTest, UnknownQueryEndsAtItsNextRefusalIfTheSaAnswersOthers) {
   for (const auto status : {wire::mad_status::kMethodAttributeNotSupported,
                             wire::mad_status::kMethodNotSupported, wire::mad_status::kBadVersion}) {
@@ -250,7 +250,7 @@ TEST_F(QueriesTest, CancelledQueryEndsWithoutAnEventAndFreesItsPlace) {
   EXPECT_EQ(sent().size(), 1U) << "the query that waited is sent";
   answer(requests[0], 0);
   EXPECT_FALSE(queries.next_end());
-  // An end that next_end() has not returned yet is dropped.
+  // A result that next_end() has not returned yet is dropped.
   answer(requests[1], 0);
   EXPECT_TRUE(queries.cancel(ids[1], now));
   EXPECT_FALSE(queries.next_end());

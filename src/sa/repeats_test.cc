@@ -48,16 +48,16 @@ TEST_F(RepeatsTest, RepeatsBackOffWithJitterAndKeepTheTransactionId) {
   Time before = now;
   const auto times = repeat_times(sent().at(0), 60s);
   Duration interval = Queries::kFirstInterval;
-  bool jitter = false;
+  bool has_jitter = false;
   for (const Time time : times) {
     const Duration gap = time - before;
     EXPECT_GE(gap, interval * 3 / 4);
     EXPECT_LE(gap, interval * 5 / 4);
-    jitter = jitter || gap != interval;
+    has_jitter = has_jitter || gap != interval;
     interval = std::min<Duration>(interval * 2, Queries::kRepeatGap * Queries::kOutstandingMax);
     before = time;
   }
-  EXPECT_TRUE(jitter);
+  EXPECT_TRUE(has_jitter);
   EXPECT_GE(times.size(), 5U);
   EXPECT_EQ(interval, 8s);
 }
@@ -68,10 +68,10 @@ TEST_F(RepeatsTest, LastQueriesAreRepeatedEverySecond) {
   ask(2);
   Time before = now;
   for (const Time time : repeat_times(sent().at(0), 60s)) {
-    EXPECT_LE(time - before, Queries::kLoneIntervalMax * 5 / 4);
+    EXPECT_LE(time - before, Queries::kFewQueriesIntervalMax * 5 / 4);
     before = time;
   }
-  EXPECT_GE(before, now - Queries::kLoneIntervalMax * 5 / 4);
+  EXPECT_GE(before, now - Queries::kFewQueriesIntervalMax * 5 / 4);
 }
 
 TEST_F(RepeatsTest, LostQueriesAreRepeatedSoonWhileOthersAreAnswered) {

@@ -24,7 +24,7 @@ Result<ServiceTicket> Services::add(const ServiceRecord& record, std::uint64_t c
   }
   const ServiceTicket ticket{++last_ticket_};
   const auto added = entries_.emplace(ticket, Entry{.record = record, .cookie = cookie}).first;
-  step(added, now);
+  send_next_request(added, now);
   return ticket;
 }
 
@@ -67,7 +67,7 @@ bool Services::remove(ServiceTicket ticket, Time now) {
   ++counters_.removed;
   found->second.is_removed = true;
   set_timer(found, kNever);
-  step(found, now);
+  send_next_request(found, now);
   return true;
 }
 
@@ -84,16 +84,15 @@ ServiceRecord Services::record_of(const Entry& entry) const {
   return record;
 }
 
-// Sends the next request of a registration if one is needed, or forgets the registration at its
-// end.
-void Services::step(Entries::iterator found, Time now) {
+// Sends the next request of a registration if one is needed.  Erases a registration that has ended.
+void Services::send_next_request(Entries::iterator found, Time now) {
   Entry& entry = found->second;
   if (entry.is_search || entry.request != Request::kNone) return;
   if (!entry.is_removed) {
     if (now < entry.due) return set_timer(found, entry.due);
     if (!entry.was_registered || !entry.is_registered || entry.due != Time{}) {
-      // Without a manager, a first registration waits in `queries_`, and fails at the deadline
-      // there.
+      // Without a manager, a first registration waits in `queries_`, and fails at the deadline of
+      // its query.
       if (entry.was_registered && !port_.is_ready()) return;
       const auto mask = ServiceMask::kServiceId | ServiceMask::kServiceGid | ServiceMask::kPkey |
                         ServiceMask::kLease | ServiceMask::kKey | ServiceMask::kName |
@@ -144,7 +143,7 @@ void Services::receive(const QueryEnd& end, Time now) {
     case Request::kSet: return receive_set(found, end, now);
     case Request::kDelete:
       found->second.may_be_at_sa = false;  // if the SA still has the service, its lease will end
-      return step(found, now);
+      return send_next_request(found, now);
     case Request::kNone: return;
   }
 }
@@ -178,7 +177,7 @@ void Services::fail_entry(Entries::iterator found, const Error& error) {
 
 void Services::receive_set(Entries::iterator found, const QueryEnd& end, Time now) {
   Entry& entry = found->second;
-  if (entry.is_removed) return step(found, now);
+  if (entry.is_removed) return send_next_request(found, now);
   if (end.outcome == QueryEnd::Outcome::kAnswered) {
     entry.refusals = 0;
     entry.is_registered = !entry.may_be_lost;
@@ -194,17 +193,17 @@ void Services::receive_set(Entries::iterator found, const QueryEnd& end, Time no
       const auto jitter = random_.below(static_cast<std::uint64_t>(eighth.count()));
       set_timer(found, now + eighth * 3 + Duration(static_cast<std::int64_t>(jitter)));
     }
-    return step(found, now);
+    return send_next_request(found, now);
   }
   const bool is_refused = end.outcome == QueryEnd::Outcome::kRefused;
   if (!entry.was_registered || (is_refused && ++entry.refusals >= kRefusalsMax)) {
     if (is_refused) entry.may_be_at_sa = entry.was_registered;
     fail_entry(found, end.error());
-    return step(found, now);
+    return send_next_request(found, now);
   }
   entry.is_registered = false;
   if (is_refused) set_timer(found, now + kRefusalPause);
-  step(found, now);
+  send_next_request(found, now);
 }
 
 void Services::register_again(bool requests_may_be_lost, Time now) {
@@ -214,7 +213,7 @@ void Services::register_again(bool requests_may_be_lost, Time now) {
     entry.is_registered = false;
     entry.may_be_lost = requests_may_be_lost;
     if (entry.request == Request::kNone) set_timer(current, kNever);
-    step(current, now);
+    send_next_request(current, now);
   }
 }
 
@@ -229,7 +228,7 @@ void Services::on_timer(Time now) {
   while (!timers_.empty() && timers_.begin()->first <= now) {
     const ServiceTicket ticket = timers_.begin()->second;
     timers_.erase(timers_.begin());
-    step(entries_.find(ticket), now);
+    send_next_request(entries_.find(ticket), now);
   }
 }
 

@@ -67,7 +67,7 @@ class Services {
   static constexpr std::size_t kRecordsMax = 65536;  // in one answer
   static constexpr std::uint32_t kRemoveTries = 6;
   static constexpr unsigned kRefusalsMax = 6;  // of a renewal, before the registration fails
-  static constexpr Duration kRefusalPause = std::chrono::seconds(2);
+  static constexpr Duration kRefusalPause = std::chrono::seconds(2);  // before the next try
 
   Services(Queries& queries, Random random) : queries_(queries), random_(random) {}
 
@@ -99,7 +99,7 @@ class Services {
     bool is_search = false;
     bool is_registered = false;   // the SA has the service now
     bool was_registered = false;  // kRegistered was reported
-    bool may_be_at_sa = false;
+    bool may_be_at_sa = false;    // the SA may have the service, so it must be deleted there
     bool is_removed = false;   // the user has removed the service, or the registration has failed
     bool may_be_lost = false;  // the SA may have lost the effect of the request
     Request request = Request::kNone;
@@ -109,7 +109,7 @@ class Services {
   };
   using Entries = std::map<ServiceTicket, Entry>;
 
-  void step(Entries::iterator found, Time now);
+  void send_next_request(Entries::iterator found, Time now);
   void ask(Entries::iterator found, Request request, const Query& query, Time now);
   void set_timer(Entries::iterator found, Time until);
   void receive_set(Entries::iterator found, const QueryEnd& end, Time now);

@@ -10,7 +10,7 @@ using wire::TrapNumber;
 
 namespace {
 
-constexpr std::uint8_t kReportResponseTime = 18;  // timeout code: 1.07 s
+constexpr std::uint8_t kReportResponseTime = 18;  // timeout code of 1.07 s
 
 }  // namespace
 
@@ -24,7 +24,7 @@ Result<SubscriptionId> Subscriptions::add(TrapNumber trap, Subscriber subscriber
   subscribers_.emplace(id, subscriber);
   const auto found = traps_.try_emplace(trap).first;
   found->second.subscribers.insert(id);
-  step(found, now);
+  send_next_request(found, now);
   return id;
 }
 
@@ -35,7 +35,7 @@ bool Subscriptions::unsubscribe(SubscriptionId id, Time now) {
   found->second.subscribers.erase(id);
   subscribers_.erase(subscriber);
   std::erase_if(events_, [&](const NoticeEvent& event) { return event.subscription == id; });
-  step(found, now);
+  send_next_request(found, now);
   return true;
 }
 
@@ -51,8 +51,8 @@ std::optional<NoticeEvent> Subscriptions::next_event() {
   return event;
 }
 
-// Sends the next request for a trap if one is needed.  Forgets a trap that nobody wants.
-void Subscriptions::step(Traps::iterator found, Time now) {
+// Sends the next request for a trap if one is needed.  Erases a trap without subscribers.
+void Subscriptions::send_next_request(Traps::iterator found, Time now) {
   Trap& trap = found->second;
   if (trap.request != Request::kNone) return;
   const bool is_wanted = !trap.subscribers.empty();
@@ -103,12 +103,12 @@ void Subscriptions::receive(const QueryEnd& end, Time now) {
   const Request request = std::exchange(trap.request, Request::kNone);
   if (request == Request::kUnsubscribe) {
     trap.may_be_at_sa = false;  // if the SA still has the subscription, reports are ignored
-    return step(found, now);
+    return send_next_request(found, now);
   }
   if (end.outcome == QueryEnd::Outcome::kAnswered) {
     trap.is_registered = !trap.may_be_lost;
     ++counters_.registered;
-    return step(found, now);
+    return send_next_request(found, now);
   }
   if (end.outcome == QueryEnd::Outcome::kRefused) {
     ++counters_.refused;
@@ -116,7 +116,7 @@ void Subscriptions::receive(const QueryEnd& end, Time now) {
     const auto jitter = random_.below(static_cast<std::uint64_t>(kRetryPause.count()));
     set_timer(found, now + kRetryPause + Duration(static_cast<std::int64_t>(jitter)));
   }
-  step(found, now);
+  send_next_request(found, now);
 }
 
 void Subscriptions::register_again(bool requests_may_be_lost, Time now) {
@@ -128,18 +128,14 @@ void Subscriptions::register_again(bool requests_may_be_lost, Time now) {
     current->second.is_registered = false;
     current->second.may_be_lost = requests_may_be_lost;
     if (current->second.request == Request::kNone) set_timer(current, kNever);
-    step(current, now);
+    send_next_request(current, now);
   }
 }
 
 void Subscriptions::set_port(const PortState& state, const PortChange& change, Time now) {
   port_ = state;
-  if (change.stopped || change.became_ready || change.lid || change.manager || change.gids) {
-    // Pending queries are sent to the manager again, except after a change of the GIDs alone.
-    const bool resends_queries =
-        change.stopped || change.became_ready || change.lid || change.manager;
-    register_again(!resends_queries, now);
-  }
+  // The effect of a pending request is not lost if Queries sends the request again.
+  if (change.resends_queries() || change.gids) register_again(!change.resends_queries(), now);
 }
 
 // ---- reports ------------------------------------------------------------------------------------
@@ -199,7 +195,7 @@ void Subscriptions::on_timer(Time now) {
   while (!timers_.empty() && timers_.begin()->first <= now) {
     const TrapNumber trap = timers_.begin()->second;
     timers_.erase(timers_.begin());
-    step(traps_.find(trap), now);
+    send_next_request(traps_.find(trap), now);
   }
 }
 

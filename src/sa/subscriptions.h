@@ -94,15 +94,15 @@ class Subscriptions {
   struct Trap {
     std::set<SubscriptionId> subscribers{};
     bool is_registered = false;
-    bool may_be_at_sa = false;
-    bool may_be_lost = false;  // the SA may have lost the effect of the request
+    bool may_be_at_sa = false;  // the SA may have the subscription
+    bool may_be_lost = false;   // the SA may have lost the effect of the request
     Request request = Request::kNone;
-    Time not_before{};
+    Time not_before{};  // the earliest time of the next request
   };
   using Traps = std::map<wire::TrapNumber, Trap>;
 
   Result<SubscriptionId> add(wire::TrapNumber trap, Subscriber subscriber, Time now);
-  void step(Traps::iterator found, Time now);
+  void send_next_request(Traps::iterator found, Time now);
   void ask(Traps::iterator found, bool subscribe, Time now);
   void set_timer(Traps::iterator found, Time until);
   void register_again(bool requests_may_be_lost, Time now);

@@ -22,7 +22,7 @@ struct PortState {
   Lid sm_lid{};
   std::uint8_t sm_sl = 0;
   std::vector<Gid> gids{};
-  std::vector<Pkey> pkeys{};  // the table with its empty entries, so that indexes are valid
+  std::vector<Pkey> pkeys{};  // the whole table, with empty entries, so that indexes are valid
 
   // Returns true if the port can send queries to the manager.
   bool is_ready() const { return active && lid != Lid{} && sm_lid != Lid{} && !gids.empty(); }
