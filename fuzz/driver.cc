@@ -1,9 +1,9 @@
-// Runs a fuzz target without libFuzzer, so that every preset and compiler runs it as a test.  First
-// it runs the unchanged inputs of the corpus, then VB_FUZZ_RUNS generated inputs, random and
+// Runs a fuzz target without libFuzzer, so that every preset and compiler can run it as a test.
+// First it runs the unchanged inputs of the corpus, then VB_FUZZ_RUNS generated inputs, random and
 // mutated.  The same seed (VB_FUZZ_SEED) gives the same inputs everywhere.  An input that crashes
-// the target is written to ./crash-SEED-RUN; this program and libFuzzer's can replay it.
+// the target is written to ./crash-SEED-RUN; this program and libFuzzer's program can replay it.
 //
-//   fuzz_LAYER_NAME [file or directory]...    with a file: only replay
+//   fuzz_LAYER_NAME [file or directory]...    with a file: no generated inputs
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -32,11 +32,11 @@ using Input = std::vector<std::uint8_t>;
 constexpr std::uint64_t kRunsDefault = 20'000;
 constexpr std::size_t kBytesMax = 4096;
 
-// Generates random numbers by SplitMix64.  It does not use the generator of the stack, because the
-// stack is under test here.
-class Chance {
+// Generates random numbers.  It does not use Verbena's own generator (base/random.h), because
+// Verbena is under test here.
+class SplitMix64 {
  public:
-  explicit Chance(std::uint64_t seed) : state_(seed) {}
+  explicit SplitMix64(std::uint64_t seed) : state_(seed) {}
   std::uint64_t next() {
     std::uint64_t z = (state_ += 0x9e3779b97f4a7c15);
     z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
@@ -89,58 +89,59 @@ void run(const Input& input, std::uint64_t seed, std::uint64_t number) {
   current.data = nullptr;
 }
 
-std::size_t some_size(Chance& chance) {
-  switch (chance.below(4)) {
-    case 0: return chance.below(16);
-    case 1: return chance.below(128);
+std::size_t random_size(SplitMix64& rng) {
+  switch (rng.below(4)) {
+    case 0: return rng.below(16);
+    case 1: return rng.below(128);
     case 2: return 256;  // a MAD
-    default: return chance.below(kBytesMax);
+    default: return rng.below(kBytesMax);
   }
 }
 
-Input random_input(Chance& chance) {
-  Input input(some_size(chance));
-  // The first check rejects most random bytes; inputs with one repeated value get further.
-  const std::size_t kind = chance.below(3);
-  const std::uint8_t fill = kind == 0 ? std::uint8_t{0} : chance.byte();
-  for (auto& byte : input) byte = kind == 2 || chance.below(8) == 0 ? chance.byte() : fill;
+Input random_input(SplitMix64& rng) {
+  Input input(random_size(rng));
+  // Most bytes are 0 (kind 0), most bytes have one random value (kind 1), or all bytes are random
+  // (kind 2).  The first check of a target rejects most random bytes, but not most inputs in which
+  // one value is repeated.
+  const std::size_t kind = rng.below(3);
+  const std::uint8_t fill = kind == 0 ? std::uint8_t{0} : rng.byte();
+  for (auto& byte : input) byte = kind == 2 || rng.below(8) == 0 ? rng.byte() : fill;
   return input;
 }
 
-void mutate(Input& input, const std::vector<Input>& pool, Chance& chance) {
+void mutate(Input& input, const std::vector<Input>& pool, SplitMix64& rng) {
   constexpr std::array<std::uint64_t, 10> kEdges = {
       0, 1, 0x7f, 0x80, 0xff, 0x7fff, 0xffff, 0x7fffffff, 0xffffffff, ~std::uint64_t{0}};
-  for (std::size_t changes = 1 + chance.below(6); changes > 0; --changes) {
-    const std::size_t kind = chance.below(7);
-    if (input.empty() || kind == 0) {
-      const std::size_t at = chance.below(input.size() + 1);
-      input.insert(input.begin() + static_cast<std::ptrdiff_t>(at), 1 + chance.below(16),
-                   chance.byte());
-    } else if (kind == 1) {
-      input.resize(chance.below(input.size() + 1));
-    } else if (kind == 2) {
-      const std::size_t at = chance.below(input.size());
-      const std::size_t count = 1 + chance.below(std::min<std::size_t>(input.size() - at, 16));
+  for (std::size_t changes = 1 + rng.below(6); changes > 0; --changes) {
+    const std::size_t kind = rng.below(7);
+    if (input.empty() || kind == 0) {  // insert bytes
+      const std::size_t at = rng.below(input.size() + 1);
+      input.insert(input.begin() + static_cast<std::ptrdiff_t>(at), 1 + rng.below(16), rng.byte());
+    } else if (kind == 1) {  // cut off the end
+      input.resize(rng.below(input.size() + 1));
+    } else if (kind == 2) {  // erase bytes
+      const std::size_t at = rng.below(input.size());
+      const std::size_t count = 1 + rng.below(std::min<std::size_t>(input.size() - at, 16));
       const auto first = input.begin() + static_cast<std::ptrdiff_t>(at);
       input.erase(first, first + static_cast<std::ptrdiff_t>(count));
-    } else if (kind == 3) {
-      input[chance.below(input.size())] ^= static_cast<std::uint8_t>(1U << chance.below(8));
-    } else if (kind == 4) {
-      const std::uint64_t edge = kEdges[chance.below(kEdges.size())];
-      const std::size_t width = std::size_t{1} << chance.below(4);
-      const std::size_t at = chance.below(input.size());
+    } else if (kind == 3) {  // flip a bit
+      input[rng.below(input.size())] ^= static_cast<std::uint8_t>(1U << rng.below(8));
+    } else if (kind == 4) {  // write a number from kEdges
+      const std::uint64_t edge = kEdges[rng.below(kEdges.size())];
+      const std::size_t width = std::size_t{1} << rng.below(4);
+      const std::size_t at = rng.below(input.size());
       for (std::size_t i = 0; i < width && at + i < input.size(); ++i) {
         input[at + i] = static_cast<std::uint8_t>(edge >> (8 * (width - 1 - i)));  // big-endian
       }
-    } else if (kind == 5 && !pool.empty()) {
-      const Input& other = pool[chance.below(pool.size())];
-      const std::size_t keep = chance.below(input.size());
+    } else if (kind == 5 && !pool.empty()) {  // append the end of another input
+      const Input& other = pool[rng.below(pool.size())];
+      const std::size_t keep = rng.below(input.size());
       input.resize(keep);
       if (keep < other.size()) {
         input.insert(input.end(), other.begin() + static_cast<std::ptrdiff_t>(keep), other.end());
       }
     } else {
-      input[chance.below(input.size())] = chance.byte();
+      input[rng.below(input.size())] = rng.byte();
     }
   }
   if (input.size() > 2 * kBytesMax) input.resize(2 * kBytesMax);
@@ -184,8 +185,8 @@ int main(int argc, char** argv) {
 
   for (const int number : {SIGABRT, SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGALRM, SIGTERM}) {
     // Sanitizers have their own handlers for faults, which print more and then call save_input().
-    const bool faults = number == SIGSEGV || number == SIGBUS || number == SIGFPE;
-    if (faults && __sanitizer_set_death_callback != nullptr) continue;
+    const bool is_fault = number == SIGSEGV || number == SIGBUS || number == SIGFPE;
+    if (is_fault && __sanitizer_set_death_callback != nullptr) continue;
     std::signal(number, on_signal);
   }
   if (__sanitizer_set_death_callback != nullptr) __sanitizer_set_death_callback(save_input);
@@ -200,14 +201,14 @@ int main(int argc, char** argv) {
     pool.push_back(read_file(path));
     run(pool.back(), seed, number++);
   }
-  Chance chance(seed);
+  SplitMix64 rng(seed);
   for (std::uint64_t i = 0; i < runs; ++i) {
     Input input;
-    if (pool.empty() || chance.below(8) == 0) {
-      input = random_input(chance);
+    if (pool.empty() || rng.below(8) == 0) {
+      input = random_input(rng);
     } else {
-      input = pool[chance.below(pool.size())];
-      mutate(input, pool, chance);
+      input = pool[rng.below(pool.size())];
+      mutate(input, pool, rng);
     }
     run(input, seed, number++);
   }

@@ -17,7 +17,7 @@
 namespace verbena::agent {
 namespace {
 
-// Returns the first port that users other than root may use, as for TCP.
+// Returns the first port that users other than root may bind.  The RDMA CM uses the limit of TCP.
 std::uint16_t unprivileged_port_start() {
   std::uint16_t start = 1024;
   std::ifstream("/proc/sys/net/ipv4/ip_unprivileged_port_start") >> start;
@@ -56,9 +56,9 @@ Agent::Agent(asio::io_context& loop, os::UnixListener listener, std::unique_ptr<
                   [this] {
                     node_.on_timer(os::now());
                     pump();
-                    heap_.trim_if_due(node_.endpoints());
+                    heap_trim_.trim_if_due(node_.endpoints());
                   }),
-      idle_timer_(loop, [this] { on_idle(); }),
+      idle_timer_(loop, [this] { on_idle_timer(); }),
       accept_timer_(loop, [this] { listener_watch_.read(true); }),
       hello_timer_(loop, [this] { on_hello_timer(); }),
       port_files_timer_(loop, [this] { refresh_port_files(); }),
@@ -80,19 +80,19 @@ Agent::~Agent() = default;
 
 void Agent::addresses_changed(const std::vector<node::HostAddress>& addresses) {
   node_.on_addresses(addresses, os::now());
-  count_port_down();
+  track_port_state();
   pump();
 }
 
 void Agent::port_changed(const std::optional<std::string>& why_down, const ipc::Reach& reach) {
   node_.set_port(why_down, os::now(), reach);
-  count_port_down();
+  track_port_state();
   pump();
 }
 
 void Agent::port_state_changed(PortId port, const node::PortState& state) {
   VB_CHECK(node_.set_port_state(port, state, os::now()).has_value());
-  count_port_down();
+  track_port_state();
   pump();
 }
 
@@ -121,22 +121,23 @@ void Agent::pump() {
   update_idle();
 }
 
-// Pumps, and sends messages at once if there was little input and there are few receivers: those
-// programs probably wait for them.  Under load messages are joined instead, to save system calls.
+// Calls pump().  If there were few inputs and few programs got messages, sends the messages at
+// once, because these programs probably wait for them.  Otherwise the messages stay queued for a
+// moment, so that several are sent as one datagram, which saves system calls.
 void Agent::pump_after(std::size_t inputs) {
   sessions_sent_to_.clear();
   pump();
-  if (inputs > kFewInputs || sessions_sent_to_.size() > kFewInputs) return;
+  if (inputs > kSendAtOnceMax || sessions_sent_to_.size() > kSendAtOnceMax) return;
   for (const std::uint64_t id : sessions_sent_to_) sessions_.at(id)->connection.flush();
 }
 
-// Carries out outputs and sends packets, up to kBurstsPerTurn bursts.  Returns true if there are
+// Carries out outputs and sends packets, up to kBurstsPerPump bursts.  Returns true if there are
 // more.
 bool Agent::pump_some() {
   bool more = true;
-  for (int bursts = 0; more && bursts < kBurstsPerTurn; ++bursts) {
+  for (int bursts = 0; more && bursts < kBurstsPerPump; ++bursts) {
     while (auto output = node_.poll()) {
-      std::visit([this]<class O>(O&& o) { act(std::forward<O>(o)); }, std::move(*output));
+      std::visit([this]<class O>(O&& o) { carry_out(std::forward<O>(o)); }, std::move(*output));
     }
     more = node_.transmit(burst_, os::now());
     if (burst_.empty()) continue;
@@ -148,31 +149,31 @@ bool Agent::pump_some() {
   return more;
 }
 
-void Agent::act(node::Node::ToClient&& output) {
+void Agent::carry_out(node::Node::ToClient&& output) {
   const auto found = session_of_client_.find(output.client);
   std::vector<int> fds;
   if (output.sockets) {
-    give_uplink(output.client, *output.sockets);
+    attach_uplink(output.client, *output.sockets);
     fds = network_->sockets_of(*output.sockets);
   }
   if (output.lane) fds = lane_descriptors(output);
   if (found != session_of_client_.end()) {
     sessions_.at(found->second)->connection.send(std::move(output.message), fds);
-    if (sessions_sent_to_.size() <= kFewInputs) sessions_sent_to_.push_back(found->second);
+    if (sessions_sent_to_.size() <= kSendAtOnceMax) sessions_sent_to_.push_back(found->second);
   }
   if (output.sockets) network_->passed_on(*output.sockets);
 }
 
-// Lets packets for the range reach the program.  If the program needs an uplink and gets none, it
-// returns the range.
-void Agent::give_uplink(node::ClientId client, std::uint16_t range) {
+// Lets packets for the range reach the program.  If the program needs an uplink and none can be
+// made, the program returns the range.
+void Agent::attach_uplink(node::ClientId client, std::uint16_t range) {
   const auto found = session_of_client_.find(client);
   if (found == session_of_client_.end()) return;
   Session& session = *sessions_.at(found->second);
-  const bool guest = is_guest(session);
+  const bool from_other_user = is_guest(session);
   std::optional<int> wake;
-  if (!guest) {
-    const auto wake_fd = wake_of(client);
+  if (!from_other_user) {
+    const auto wake_fd = wake_fd_of(client);
     if (!wake_fd) return;
     wake = *wake_fd;
   }
@@ -180,14 +181,14 @@ void Agent::give_uplink(node::ClientId client, std::uint16_t range) {
   if (!fds) return log_.line(fmt::format("cannot make an uplink: {}", fds.error().context));
   if (fds->empty()) return;
   session.connection.send(
-      ipc::encode(0, ipc::Lane{.lane = ipc::Lane::kUplink, .other_user = guest}), *fds);
+      ipc::encode(0, ipc::Lane{.lane = ipc::Lane::kUplink, .other_user = from_other_user}), *fds);
 }
 
-void Agent::act(node::Node::LeaseWanted&& output) {
+void Agent::carry_out(node::Node::LeaseWanted&& output) {
   node_.leased(output.token, network_->lease(random_, output), os::now());
 }
 
-void Agent::act(node::Node::LaneWanted&& output) {
+void Agent::carry_out(node::Node::LaneWanted&& output) {
   auto memory = os::create_shared_memory("verbena-lane", link::Lane::kBytes);
   if (memory) lane_parts_.emplace(output.lane, LaneParts{.memory = std::move(memory->fd)});
   if (!memory) log_.line(fmt::format("cannot make a lane: {}", memory.error().context));
@@ -195,15 +196,15 @@ void Agent::act(node::Node::LaneWanted&& output) {
                   memory ? Result<void>() : Result<void>(std::unexpected(memory.error())));
 }
 
-void Agent::act(node::Node::LaneHandedOver&& output) { lane_parts_.erase(output.lane); }
+void Agent::carry_out(node::Node::LaneHandedOver&& output) { lane_parts_.erase(output.lane); }
 
 const Agent::Session* Agent::session_of(node::ClientId client) const {
   const auto found = session_of_client_.find(client);
   return found == session_of_client_.end() ? nullptr : sessions_.at(found->second).get();
 }
 
-// Returns the eventfd that wakes a program for its lanes.
-Result<int> Agent::wake_of(node::ClientId client) {
+// Returns the eventfd that wakes a program when one of its lanes has packets.
+Result<int> Agent::wake_fd_of(node::ClientId client) {
   const auto found = session_of_client_.find(client);
   if (found == session_of_client_.end()) return fail(Errc::kBadHandle, "no such program");
   auto& wake = sessions_.at(found->second)->wake;
@@ -211,28 +212,28 @@ Result<int> Agent::wake_of(node::ClientId client) {
   return wake->fd();
 }
 
-// Returns the descriptors of ipc::Lane.  If the process has no descriptors left, returns none, and
-// the program then refuses the lane.
+// Returns the descriptors of an ipc::Lane message.  If this process can open no more descriptors,
+// returns none, and the program then refuses the lane.
 std::vector<int> Agent::lane_descriptors(const node::Node::ToClient& output) {
   const auto parts = lane_parts_.find(*output.lane);
   const Session* const session = session_of(output.client);
   const Session* const peer = session_of(output.peer);
   if (parts == lane_parts_.end() || session == nullptr || peer == nullptr) return {};
   if (session->user.uid != peer->user.uid) {
-    return lane_to_other_user(parts->second).value_or(std::vector<int>());
+    return lane_descriptors_across_users(parts->second).value_or(std::vector<int>());
   }
-  const auto own = wake_of(output.client);
-  const auto other = wake_of(output.peer);
+  const auto own = wake_fd_of(output.client);
+  const auto other = wake_fd_of(output.peer);
   if (!own || !other) return {};
   std::vector<int> fds{parts->second.memory.get(), *own, *other};
   if (peer->access_table) fds.push_back(peer->access_table.get());
   return fds;
 }
 
-// Returns the descriptors for the first of the two programs, and in the second call those for the
-// other program.
-Result<std::vector<int>> Agent::lane_to_other_user(LaneParts& parts) {
-  if (!parts.ends.empty()) {  // the first program has got the other end
+// Returns the descriptors of a lane between programs of different users.  The first call for the
+// lane returns those for one program, and the second call returns those for the other program.
+Result<std::vector<int>> Agent::lane_descriptors_across_users(LaneParts& parts) {
+  if (!parts.ends.empty()) {  // this is the second call
     return std::vector{parts.memory.get(), parts.ends.back().fd()};
   }
   auto [first, second] = VB_TRY(os::WakeSocket::create_pair());
@@ -241,11 +242,11 @@ Result<std::vector<int>> Agent::lane_to_other_user(LaneParts& parts) {
   return std::vector{parts.memory.get(), parts.ends.front().fd()};
 }
 
-void Agent::act(node::Node::RouteWanted&& output) {
+void Agent::carry_out(node::Node::RouteWanted&& output) {
   if (const auto route = network_->route(output)) node_.routed(output.token, *route, os::now());
 }
 
-void Agent::act(node::Node::Membership&& output) {
+void Agent::carry_out(node::Node::Membership&& output) {
   const auto result = network_->set_members(output.range, output.group, output.interfaces);
   if (!result && output.token == 0) {
     log_.line(fmt::format("multicast group {}: {}", os::address_text(output.group),
@@ -254,7 +255,7 @@ void Agent::act(node::Node::Membership&& output) {
   node_.joined(output.token, result);
 }
 
-void Agent::act(node::Node::StateChanged&& output) {
+void Agent::carry_out(node::Node::StateChanged&& output) {
   const auto us = std::chrono::duration_cast<std::chrono::microseconds>(output.after).count();
   log_.line(fmt::format("cm {:08x} {} -> {} after {} us, QP 0x{:06x} of {} with {} (id {:08x})",
                         output.local_id.value, cm::to_string(output.from), cm::to_string(output.to),
@@ -262,20 +263,20 @@ void Agent::act(node::Node::StateChanged&& output) {
                         os::address_text(output.remote), output.remote_id.value));
 }
 
-void Agent::act(node::Node::RangeFree&& output) { network_->release(output.range); }
+void Agent::carry_out(node::Node::RangeFree&& output) { network_->release(output.range); }
 
-// Returns true if the agent must not end.  Tools do not count, nor do new connections, which may be
-// tools: somebody who runs `verbena ps` every second must not keep the agent alive.  Tools and new
-// connections only delay the end of the agent, see may_end_at().
+// Returns true if something needs the agent, so that it must not end.  Ignores tools, and also new
+// connections, because they may belong to tools: a user who runs `verbena ps` every second must not
+// keep the agent alive.  Tools and new connections only delay the agent's end; see may_end_at().
 bool Agent::is_needed() const {
   const bool has_program = std::ranges::any_of(
       sessions_, [](const auto& s) { return s.second->role == Role::kProgram; });
   return has_program || !captures_.empty() || !port_files_.empty() || !node_.idle();
 }
 
-// Returns the time at which the agent may end if nobody needs it.  A new connection prevents it
-// until it says Hello, closes or times out.  A tool gets time for its requests, so that `verbena
-// ps` does not lose its agent.
+// Returns the earliest time at which the agent may end if nobody needs it.  A new connection delays
+// the end until it sends Hello, closes or times out.  A tool gets time for its requests, so that
+// the agent does not end while `verbena ps` uses it.
 Time Agent::may_end_at(Time now) const {
   Time at = now;
   for (const auto& [id, session] : sessions_) {
@@ -297,14 +298,15 @@ void Agent::update_idle() {
   } else if (idle_expired_) {
     idle_timer_.at(may_end_at(os::now()));
   } else if (idle_timer_.deadline() == kNever) {
-    const Duration wait = was_needed_ ? *options_.idle : std::max(*options_.idle, kFirstIdleMin);
+    const Duration wait =
+        was_needed_ ? *options_.idle : std::max(*options_.idle, kFirstProgramWaitMin);
     idle_timer_.at(os::now() + wait);
   }
 }
 
-void Agent::on_idle() {
+void Agent::on_idle_timer() {
   idle_expired_ = true;
-  on_listener();  // accept connections that have just come
+  on_listener();  // accept connections that have just arrived
   const Time now = os::now();
   if (is_needed() || may_end_at(now) > now) return update_idle();
   stop("nobody needs it");

@@ -30,48 +30,50 @@
 
 namespace verbena::agent {
 
-// Implements the agent, verbenad: connects a node::Node with real programs and a Network, which is
-// the kernel's, or that of a fabric for a virtual host.  The agent adds no protocol of its own.
+// Implements the agent (verbenad).  The agent connects a node::Node with real programs and with a
+// Network: the kernel's network, or the network of a fabric if the agent serves a virtual host.
+// The agent adds no protocol of its own.
 //
 //   programs --> Connection --.                        .--> Connection --> programs
 //   packets --> Network -------+--> Node --> pump() ---+--> Network --> packets
 //   addresses, timer ---------'                        '--> timer; leases, routes
 //
 // After each input, pump() carries out the node's outputs and sets the timer.  Packets from this
-// host to itself become input at once.  pump() handles at most kBurstsPerTurn bursts and leaves the
-// rest to a later turn of the loop, so that it does not delay others or produce events faster than
-// programs can read them.
+// host to itself become input at once.  pump() handles at most kBurstsPerPump bursts and leaves the
+// rest to a later call from the loop, so that it neither delays other handlers of the loop nor
+// produces events faster than programs can read them.
 //
 // Usually the agent serves one user.  The agent that root starts for all users (Options::all_users)
-// trusts programs of other users less than root's: they get no sockets of the port (relay.h), see
-// only programs of their own user, cannot stop the agent, and cannot make it write to files that
-// they could not write themselves.
+// trusts programs of other users less than programs of root: they get no sockets of the port
+// (relay.h), see only programs of their own user, cannot stop the agent, and cannot make it write
+// to files that they could not write themselves.
 //
 // The agent ends when nobody has needed it for a while: there is no program, no capture and no
-// directory with the port's counters, the node is idle, and every tool that it has welcomed has had
-// time to send its requests and get the replies.  It first releases the port and then the name, and
+// directory with the port's counters, the node is idle, and every connected tool has had time to
+// send its requests and get the replies.  The agent first releases the port and then the name, and
 // only then ends the process.  So a program that connects at that moment fails and starts another
-// agent, which finds both free.  The agent of a virtual host does not end by itself.
+// agent, which finds the port and the name free.  The agent of a virtual host does not end by
+// itself.
 //
 // Only the loop's thread uses it.
 class Agent final : public Connection::Owner, private Network::User {
  public:
-  static constexpr std::size_t kClientsMax = 1024;  // programs and tools that have said Hello
-  // Limits further connections that have not said Hello.  At this limit, a new connection replaces
-  // the oldest one that has sent nothing, so that silent connections keep no program out.
+  static constexpr std::size_t kClientsMax = 1024;  // programs and tools that have sent Hello
+  // Limits the connections that have not sent Hello yet.  At this limit, a new connection replaces
+  // the oldest one that has sent nothing, so that silent connections do not block programs.
   static constexpr std::size_t kNewSessionsMax = 128;
-  static constexpr std::size_t kAcceptsPerTurn = 64;
-  static constexpr int kBurstsPerTurn = 4;
-  // After at most this many inputs, messages to programs are sent at once; see pump_after().
-  static constexpr std::size_t kFewInputs = 2;
-  static constexpr Duration kAcceptPause = std::chrono::milliseconds(100);
+  static constexpr std::size_t kAcceptsPerEvent = 64;  // then the loop handles other events
+  static constexpr int kBurstsPerPump = 4;
+  // pump_after() sends messages at once if there are at most this many inputs and receivers.
+  static constexpr std::size_t kSendAtOnceMax = 2;
+  static constexpr Duration kAcceptPause = std::chrono::milliseconds(100);  // after a failed accept
   // Limits the time from the connection to Hello.  A program sends Hello as soon as it is
   // connected.
   static constexpr Duration kHelloTimeout = std::chrono::seconds(5);
   // A tool has this time from its Hello to send its requests before the agent ends.
   static constexpr Duration kToolTimeout = std::chrono::seconds(5);
-  // The agent waits at least this long for the first program, which has started it and may be slow.
-  static constexpr Duration kFirstIdleMin = std::chrono::seconds(2);
+  // The agent waits at least this long for the program that has started it, which may be slow.
+  static constexpr Duration kFirstProgramWaitMin = std::chrono::seconds(2);
   static constexpr std::size_t kClientsOfUserMax = 256;  // programs and tools of one other user
 
   struct Options {
@@ -84,7 +86,7 @@ class Agent final : public Connection::Owner, private Network::User {
     bool trace = false;
   };
 
-  // Throws std::runtime_error if the network cannot tell who this host is.
+  // Throws std::runtime_error if the network cannot determine the host's identity.
   Agent(asio::io_context& loop, os::UnixListener listener, std::unique_ptr<Network> network,
         Options options, Log log);
   ~Agent() override;
@@ -104,14 +106,14 @@ class Agent final : public Connection::Owner, private Network::User {
     Role role = Role::kNew;
     Time hello_deadline = kNever;
     Time served_until{};    // the agent does not end before this time while the tool is connected
-    std::uint32_t pid = 0;  // as the agent sees it
-    std::uint32_t own_pid = 0;  // as the process sees itself, maybe in its own process namespace
-    os::Peer user{};            // the process's user; the pid may be 0
+    std::uint32_t pid = 0;  // in the agent's PID namespace
+    std::uint32_t pid_in_own_namespace = 0;  // in the PID namespace of the process itself
+    os::Peer user{};  // user and group of the process; its pid is 0 if the agent cannot see it
     std::string name{};
     os::Fd pidfd{};
     std::optional<node::ClientId> client{};  // programs only
     os::Fd qp_table{};
-    os::Fd access_table{};                   // lets other programs access the memory of this one
+    os::Fd access_table{};                   // lets other programs access this program's memory
     std::optional<std::uint64_t> capture{};  // the capture that this tool has started
     os::Mapping mapped_table{};              // qp_table, mapped when its counters are first read
     std::optional<os::WakeFd> wake{};        // wakes this program when a lane has packets for it
@@ -129,17 +131,17 @@ class Agent final : public Connection::Owner, private Network::User {
   void pump();
   bool pump_some();
   void pump_after(std::size_t inputs);
-  void act(node::Node::ToClient&& output);
-  void act(node::Node::LeaseWanted&& output);
-  void act(node::Node::LaneWanted&& output);
-  void act(node::Node::LaneHandedOver&& output);
-  void act(node::Node::RouteWanted&& output);
-  void act(node::Node::Membership&& output);
-  void act(node::Node::RangeFree&& output);
-  void act(node::Node::StateChanged&& output);
-  void give_uplink(node::ClientId client, std::uint16_t range);
+  void carry_out(node::Node::ToClient&& output);
+  void carry_out(node::Node::LeaseWanted&& output);
+  void carry_out(node::Node::LaneWanted&& output);
+  void carry_out(node::Node::LaneHandedOver&& output);
+  void carry_out(node::Node::RouteWanted&& output);
+  void carry_out(node::Node::Membership&& output);
+  void carry_out(node::Node::RangeFree&& output);
+  void carry_out(node::Node::StateChanged&& output);
+  void attach_uplink(node::ClientId client, std::uint16_t range);
   void update_idle();
-  void on_idle();
+  void on_idle_timer();
   bool is_needed() const;
   Time may_end_at(Time now) const;
   void send_all();
@@ -152,13 +154,13 @@ class Agent final : public Connection::Owner, private Network::User {
   };
 
   std::vector<int> lane_descriptors(const node::Node::ToClient& output);
-  static Result<std::vector<int>> lane_to_other_user(LaneParts& parts);
-  Result<int> wake_of(node::ClientId client);
+  static Result<std::vector<int>> lane_descriptors_across_users(LaneParts& parts);
+  Result<int> wake_fd_of(node::ClientId client);
   const Session* session_of(node::ClientId client) const;
 
   // ---- sessions.cc: programs and tools
   void on_listener();
-  bool make_room();
+  bool free_new_session_slot();
   bool may_connect(const os::Peer& peer) const;
   // Returns true for another user's session, which has fewer rights than the agent's own user.
   static bool is_guest(const Session& session);
@@ -169,9 +171,10 @@ class Agent final : public Connection::Owner, private Network::User {
   void received_all(Connection&, std::size_t messages) override;
   void ended(Connection& connection, const std::string& why) override;
   void on_hello_timer();
-  void hello(Session& session, const ipc::Envelope& envelope, std::vector<os::Fd> fds);
-  // Returns the reason why the agent does not serve the program; empty if it does.
-  std::string refusal(const Session& session, const std::string& build);
+  void handle_hello(Session& session, const ipc::Envelope& envelope, std::vector<os::Fd> fds);
+  // Returns the reason why the agent refuses the program; empty if it serves the program.  If the
+  // program has another build and nobody else needs the agent, also releases the port and the name.
+  std::string reason_to_refuse(const Session& session, const std::string& build);
   Result<os::Fd> pidfd_of(const Session& session, std::vector<os::Fd>& fds) const;
   void welcome(Session& session, std::uint64_t request, const ipc::Hello& hello);
   void refuse(Session& session, std::uint64_t request, std::string text);
@@ -180,16 +183,16 @@ class Agent final : public Connection::Owner, private Network::User {
   void update_port_files(Session& session, const ipc::Envelope& envelope, std::vector<os::Fd> fds);
   void show_sa(Session& session, const ipc::Envelope& envelope);
   void flush_sa(Session& session, const ipc::Envelope& envelope);
-  Result<os::Fd> process_named(const Session& session, std::uint32_t pid) const;
+  Result<os::Fd> open_process(const Session& session, std::uint32_t pid) const;
   std::size_t welcomed_sessions() const;
 
   // ---- report.cc: requests of tools
   ipc::StatusReply status() const;
-  void processes(Session& session, const ipc::Envelope& envelope);
+  void list_processes(Session& session, const ipc::Envelope& envelope);
   std::vector<ipc::NamedCount> counters() const;
   static void add_counters(Session& session, CounterSums& sums);
-  std::vector<ipc::NamedCount> port_values();
-  void count_port_down();
+  std::vector<ipc::NamedCount> port_counter_values();
+  void track_port_state();
   void refresh_port_files();
 
   asio::io_context& loop_;
@@ -214,7 +217,7 @@ class Agent final : public Connection::Owner, private Network::User {
   // Holds the first few sessions to which messages were sent since the last input.
   std::vector<std::uint64_t> sessions_sent_to_{};
   std::uint64_t next_session_ = 1;
-  bool was_needed_ = false;    // the agent has been needed at least once
+  bool was_needed_ = false;    // something has needed the agent at least once
   bool idle_expired_ = false;  // the agent was idle long enough, and ends at may_end_at()
   std::uint64_t clients_refused_ = 0;
   std::uint64_t captures_refused_ = 0;
@@ -222,7 +225,7 @@ class Agent final : public Connection::Owner, private Network::User {
 
   asio::signal_set signals_;
   Timer node_timer_;
-  os::HeapTrim heap_;
+  os::HeapTrim heap_trim_;
   Timer idle_timer_;
   Timer accept_timer_;
   Timer hello_timer_;

@@ -31,14 +31,16 @@ class AgentTest : public testing::Test {
     EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &files), 0);
   }
 
-  os::UnixChannel join(bool tool) {
+  os::UnixChannel connect_program() { return connect(false); }
+  os::UnixChannel connect_tool() { return connect(true); }
+  os::UnixChannel connect(bool is_tool) {
     auto channel = os::UnixChannel::connect(name_, os::now() + kTimeout).value();
     const auto pidfd = os::open_pidfd(::getpid()).value();
     const std::array<int, 1> fds{pidfd.get()};
     const ipc::Hello hello{
-        .build = "test", .pid = static_cast<std::uint32_t>(::getpid()), .tool = tool};
+        .build = "test", .pid = static_cast<std::uint32_t>(::getpid()), .tool = is_tool};
     EXPECT_TRUE(channel.send(ipc::encode(1, hello), fds).has_value());
-    EXPECT_EQ(answer(channel), ipc::Type::kWelcome);
+    EXPECT_EQ(type_of_next_message(channel), ipc::Type::kWelcome);
     return channel;
   }
   // Returns the next message, if one comes.
@@ -57,8 +59,7 @@ class AgentTest : public testing::Test {
     }
     return std::nullopt;
   }
-  // Returns the type of the next message, if one comes.
-  std::optional<ipc::Type> answer(os::UnixChannel& channel) {
+  std::optional<ipc::Type> type_of_next_message(os::UnixChannel& channel) {
     const auto message = next_message(channel);
     return message ? std::optional(ipc::open(*message)->type) : std::nullopt;
   }
@@ -81,8 +82,8 @@ class AgentTest : public testing::Test {
                Agent::Options{.build = "test", .idle = Duration{}}, Log()};
 };
 
-TEST_F(AgentTest, SilentConnectionsDoNotKeepProgramsOut) {
-  const auto first_program = join(false);  // keeps the agent from ending
+TEST_F(AgentTest, SilentConnectionsDoNotBlockPrograms) {
+  const auto first_program = connect_program();  // so that the agent does not end
   std::vector<os::UnixChannel> silent;
   for (std::size_t i = 0; i < Agent::kClientsMax + Agent::kNewSessionsMax + 100; ++i) {
     auto channel = os::UnixChannel::connect(name_, os::now() + kTimeout);
@@ -90,12 +91,12 @@ TEST_F(AgentTest, SilentConnectionsDoNotKeepProgramsOut) {
     silent.push_back(std::move(*channel));
     loop_.poll();
   }
-  const auto program = join(false);
+  const auto program = connect_program();
   EXPECT_TRUE(program);
 }
 
 TEST_F(AgentTest, EndsAfterTheLastProgram) {
-  { const auto program = join(false); }
+  { const auto program = connect_program(); }
   loop_.run();
   EXPECT_TRUE(loop_.stopped());
   EXPECT_FALSE(os::UnixChannel::connect(name_, os::now()).has_value());
@@ -105,34 +106,34 @@ TEST_F(AgentTest, EndsAfterTheLastProgram) {
 TEST_F(AgentTest, AnswersConnectedToolBeforeAgentEnds) {
   os::UnixChannel tool;
   {
-    const auto program = join(false);
-    tool = join(true);
+    const auto program = connect_program();
+    tool = connect_tool();
   }
   loop_.run_for(std::chrono::milliseconds(20));
   ASSERT_FALSE(loop_.stopped());
   ASSERT_TRUE(tool.send(ipc::encode(2, ipc::Status{})).has_value());
-  EXPECT_EQ(answer(tool), ipc::Type::kStatusReply);
+  EXPECT_EQ(type_of_next_message(tool), ipc::Type::kStatusReply);
   tool.close();
   loop_.run();
   EXPECT_TRUE(loop_.stopped());
 }
 
-TEST_F(AgentTest, ToolThatStaysDoesNotKeepTheAgentAlive) {
+TEST_F(AgentTest, ConnectedToolDoesNotKeepTheAgentAlive) {
   os::UnixChannel tool;
   {
-    const auto program = join(false);
-    tool = join(true);
+    const auto program = connect_program();
+    tool = connect_tool();
   }
   loop_.run();
   EXPECT_FALSE(os::UnixChannel::connect(name_, os::now()).has_value());
 }
 
 TEST_F(AgentTest, OnlyToolsMayAskForTheStateOfTheSaClient) {
-  auto program = join(false);
-  auto tool = join(true);
-  for (const bool flushes : {false, true}) {
+  auto program = connect_program();
+  auto tool = connect_tool();
+  for (const bool is_flush : {false, true}) {
     const auto ask = [&](os::UnixChannel& channel) {
-      return flushes ? refusal_of(channel, ipc::FlushSa{}) : refusal_of(channel, ipc::ShowSa{});
+      return is_flush ? refusal_of(channel, ipc::FlushSa{}) : refusal_of(channel, ipc::ShowSa{});
     };
     EXPECT_EQ(ask(program), "the agent does not accept this request here");
     EXPECT_EQ(ask(tool), "this host has no InfiniBand port: it asks no subnet administration");

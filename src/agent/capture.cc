@@ -111,10 +111,10 @@ void Capture::add(link::CaptureRecord record, Time now) {
 
 bool Capture::read_ring(Ring& ring, Time now) {
   const bool filling = ring.ring.filling();
-  for (std::size_t i = 0; i < kRecordsPerTurn && !ring.broken; ++i) {
+  for (std::size_t i = 0; i < kRecordsPerRead && !ring.broken; ++i) {
     auto record = ring.ring.read();
     if (!record) {
-      ring.broken = true;  // only its own program can cause this, and only its ring is affected
+      ring.broken = true;  // only the ring's own program can damage it; other rings still work
     } else if (!*record) {
       break;
     } else {
@@ -127,7 +127,7 @@ bool Capture::read_ring(Ring& ring, Time now) {
 bool Capture::tick(Time now) {
   bool filling = false;
   for (auto& [program, ring] : rings_) filling |= read_ring(ring, now);
-  write(now - kSettle);
+  write(now - kSettleTime);
   file_.flush();
   return filling;
 }
@@ -135,7 +135,7 @@ bool Capture::tick(Time now) {
 void Capture::flush(Time now) {
   for (auto& [program, ring] : rings_) read_ring(ring, now);
   // If several programs record, one of them may be writing a record that is older than `now`.
-  write(rings_.size() > 1 ? now - kSettle : kNever);
+  write(rings_.size() > 1 ? now - kSettleTime : kNever);
   file_.flush();
 }
 

@@ -32,8 +32,8 @@ class CaptureMerge {
   std::size_t waiting_bytes_ = 0;
 };
 
-// Writes the file of one capture.  After a failed write it writes no more, but the capture goes on,
-// so that the programs are not disturbed.
+// Writes the file of one capture.  After a failed write it discards all later records, but the
+// capture continues, so that programs do not notice the failure.
 class CaptureFile {
  public:
   // A Time plus `wall_clock_offset_ns` is the number of nanoseconds since 1970.
@@ -49,7 +49,8 @@ class CaptureFile {
   const std::optional<Error>& failure() const { return failure_; }
 
  private:
-  // These are the interfaces of the file.  The second one is described before its first packet.
+  // These are the interfaces of the file.  A file describes the InfiniBand interface only if it
+  // contains InfiniBand packets.
   static constexpr std::uint32_t kEthernetInterface = 0, kInfinibandInterface = 1;
   static constexpr std::size_t kBufferBytes = std::size_t{1} << 20;
 
@@ -64,23 +65,24 @@ class CaptureFile {
   std::optional<Error> failure_{};
 };
 
-// Merges one capture: the rings of the programs that belong to it and the agent's own packets go
-// into one file.
+// Merges the sources of one capture into its file.  The sources are the rings of the programs that
+// have joined, and the agent's own packets.
 //
 //   ring of program 1 --.
 //   ring of program 2 ---+--> merge, in order of time --> file
 //   QP1 of the agent  --'
 //
-// A program reads the clock for a packet a little before it writes the record.  So records that
-// arrive later may be older.  tick() writes a record only when it is older than kSettle.
+// A program reads the clock a little before it writes a packet's record.  So a record may arrive
+// after records that have later times.  tick() therefore writes only records that are older than
+// kSettleTime.
 class Capture {
  public:
-  static constexpr Duration kSettle = std::chrono::milliseconds(20);
+  static constexpr Duration kSettleTime = std::chrono::milliseconds(20);
   static constexpr std::size_t kRingsMax = 256;
   // Limits the records that are taken from one ring at a time.  A ring cannot hold that many.
-  static constexpr std::size_t kRecordsPerTurn = 65536;
+  static constexpr std::size_t kRecordsPerRead = 65536;
   // Limits the bytes of records that wait to be sorted.  Beyond this limit, all of them are written
-  // in their present order.
+  // at once, although records with earlier times may still arrive.
   static constexpr std::size_t kWaitingBytesMax = std::size_t{64} << 20;
 
   using Program = std::uint64_t;
@@ -91,18 +93,18 @@ class Capture {
   // keeps open until leave().  kNoResources: there are kRingsMax rings.  kSystem: there is no
   // memory or descriptor.
   Result<int> join(Program program);
-  // Takes the records that are in the program's ring and closes the ring.
+  // Reads the remaining records in the program's ring and removes the ring.
   void leave(Program program, Time now);
   bool has(Program program) const { return rings_.contains(program); }
   std::size_t programs() const { return rings_.size(); }
 
   // Adds a packet of the agent.
   void add(link::CaptureRecord record, Time now);
-  // Empties the rings and writes records older than kSettle.  Returns true if a ring was filling
-  // up: call it again soon.
+  // Empties the rings and writes records older than kSettleTime.  Returns true if a ring was
+  // filling up, so that the caller must call tick() again soon.
   bool tick(Time now);
-  // Writes everything recorded so far if only one program is left.  If there are several, writes
-  // records older than kSettle.
+  // Writes everything recorded so far if at most one program records.  If several programs record,
+  // writes only records older than kSettleTime.
   void flush(Time now);
   // Writes everything recorded so far, even while several programs go on recording.
   void flush_all(Time now);

@@ -32,7 +32,7 @@ Result<std::uint64_t> Captures::start(os::Fd file, os::Fd process, Time now, Sou
   auto running = std::make_unique<RunningCapture>(
       std::move(process), Capture(std::move(file), os::wall_clock_offset_ns(), now));
   running->sources = sources;
-  running->process_watch = Watch(loop_, running->process.get(), [this, id] { died(id); });
+  running->process_watch = Watch(loop_, running->process.get(), [this, id] { on_process_end(id); });
   running_.emplace(id, std::move(running));
   if (timer_.deadline() == kNever) timer_.at(now + kTick);
   return id;
@@ -42,7 +42,7 @@ Result<int> Captures::join(std::uint64_t capture, Capture::Program program) {
   const auto found = running_.find(capture);
   if (found == running_.end()) return fail(Errc::kBadHandle, "no such capture");
   auto joined = found->second->capture.join(program);
-  if (!joined) ++found->second->programs_left_out;
+  if (!joined) ++found->second->programs_not_recorded;
   return joined;
 }
 
@@ -50,8 +50,8 @@ void Captures::leave(Capture::Program program, Time now) {
   for (auto& [id, running] : running_) {
     if (!running->capture.has(program)) continue;
     running->capture.leave(program, now);
-    finish_if_over(id, now);
-    // A program is in at most one capture, and finish_if_over() may have changed `running_`.
+    finish_if_unused(id, now);
+    // A program is in at most one capture, and finish_if_unused() may have changed `running_`.
     return;
   }
 }
@@ -76,7 +76,7 @@ void Captures::add(link::Direction direction, const link::Address& address,
 }
 
 std::uint64_t Captures::dropped() const {
-  std::uint64_t sum = dropped_before_;
+  std::uint64_t sum = dropped_by_ended_captures_;
   for (const auto& [id, running] : running_) sum += running->capture.dropped();
   return sum;
 }
@@ -100,7 +100,7 @@ Result<void> Captures::outcome(const RunningCapture& running) {
   if (running.capture.failure()) {
     return fail(Errc::kSystem, "the capture is incomplete", running.capture.failure()->detail);
   }
-  if (running.programs_left_out > 0) {
+  if (running.programs_not_recorded > 0) {
     return fail(Errc::kNoResources, "the capture is incomplete: a program could not be recorded");
   }
   return {};
@@ -113,15 +113,15 @@ void Captures::tick() {
   if (!running_.empty()) timer_.at(now + (filling ? kTickWhileFilling : kTick));
 }
 
-void Captures::died(std::uint64_t id) {
+void Captures::on_process_end(std::uint64_t id) {
   const auto found = running_.find(id);
   if (found == running_.end()) return;
   found->second->process_has_ended = true;
   found->second->process_watch.read(false);  // the pidfd stays readable for ever
-  finish_if_over(id, os::now());
+  finish_if_unused(id, os::now());
 }
 
-void Captures::finish_if_over(std::uint64_t id, Time now) {
+void Captures::finish_if_unused(std::uint64_t id, Time now) {
   const RunningCapture& running = *running_.at(id);
   if (running.process_has_ended && running.capture.programs() == 0) (void)finish(id, now);
 }
@@ -135,12 +135,13 @@ Result<void> Captures::finish(std::uint64_t id, Time now) {
   if (capture.failure()) {
     text += fmt::format("; the file is incomplete: {}", std::strerror(capture.failure()->detail));
   }
-  if (found->second->programs_left_out > 0) {
-    text += fmt::format("; {} programs could not be recorded", found->second->programs_left_out);
+  if (found->second->programs_not_recorded > 0) {
+    text +=
+        fmt::format("; {} programs could not be recorded", found->second->programs_not_recorded);
   }
   const auto result = outcome(*found->second);
   if (!result) ++incomplete_;
-  dropped_before_ += capture.dropped();
+  dropped_by_ended_captures_ += capture.dropped();
   running_.erase(found);
   if (running_.empty()) timer_.cancel();
   on_end_(std::move(text));

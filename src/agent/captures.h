@@ -16,8 +16,9 @@
 
 namespace verbena::agent {
 
-// Owns the running captures, by id.  A capture ends when the process that it was made for has ended
-// and every program that joined it has left.  Only one thread may use it.
+// Owns the running captures, by id.  Each capture was started for one process.  A capture ends when
+// this process has ended and every program that joined the capture has left.  Only one thread may
+// use it.
 class Captures {
  public:
   static constexpr std::size_t kCapturesMax = 64;
@@ -42,12 +43,12 @@ class Captures {
   Result<int> join(std::uint64_t capture, Capture::Program program);
   void leave(Capture::Program program, Time now);
   // Writes everything recorded so far to the file.  Call it when the process that the capture was
-  // made for has ended.  The capture goes on for programs that are still in it.  kSystem: a write
-  // failed, with its errno.  kNoResources: a program could not be recorded.  kBadHandle: there is
-  // no such capture.
+  // started for has ended.  The capture continues for programs that have not left.  kSystem: a
+  // write failed, with its errno.  kNoResources: a program could not be recorded.  kBadHandle:
+  // there is no such capture.
   Result<void> conclude(std::uint64_t capture, Time now);
-  // Writes everything that this program has recorded to the file.  If other programs are in the
-  // capture, the last records follow soon.
+  // Writes what this program has recorded to the file.  If other programs also record, tick()
+  // writes the last records a little later.
   void flush(Capture::Program program, Time now);
 
   // Adds a packet that the agent itself has sent or received.  `datagram` is BTH to ICRC.
@@ -69,13 +70,13 @@ class Captures {
     Watch process_watch{};
     bool process_has_ended = false;
     Sources sources = Sources::kAll;
-    std::uint64_t programs_left_out = 0;  // programs that could not be recorded
+    std::uint64_t programs_not_recorded = 0;  // programs that could not be recorded
     Capture capture;
   };
 
   void tick();
-  void died(std::uint64_t id);
-  void finish_if_over(std::uint64_t id, Time now);
+  void on_process_end(std::uint64_t id);
+  void finish_if_unused(std::uint64_t id, Time now);
   Result<void> finish(std::uint64_t id, Time now);
   static Result<void> outcome(const RunningCapture& running);
 
@@ -84,7 +85,7 @@ class Captures {
   EndCallback on_end_;
   std::map<std::uint64_t, std::unique_ptr<RunningCapture>> running_{};
   std::uint64_t incomplete_ = 0;
-  std::uint64_t dropped_before_ = 0;  // packets that captures had dropped when they ended
+  std::uint64_t dropped_by_ended_captures_ = 0;  // packets
   Timer timer_;
 };
 

@@ -11,12 +11,12 @@
 
 namespace verbena::agent {
 
-// Decides which agent serves if several are started at once: the agent that gets the name.  The
-// others see that another one serves, and end.
+// Claims the agent's name.  If several agents are started at once, only the one that gets the name
+// serves.  The others find that it serves, and end.
 //
-// Returns the listener.  Returns nothing if another agent of this user listens on the name, so that
-// the program that started this agent can connect to that one.  Returns an error text if neither is
-// true before the deadline.
+// Returns a listener on the name.  Returns nothing if another agent of this user listens on the
+// name, so that the program that started this agent can connect to the other agent.  Otherwise
+// returns an error text, at the deadline or earlier.
 std::expected<std::optional<os::UnixListener>, std::string> claim_name(const std::string& name,
                                                                        uid_t uid, Time deadline);
 

@@ -30,7 +30,8 @@ Connection::Connection(asio::io_context& loop, os::UnixChannel channel, std::uin
 // The watches are declared after the descriptors that they watch, so they are destroyed first.
 Connection::~Connection() {
   const bool has_unsent = !next_datagram_.empty() && !ended_ && !peer_closed_ && queue_.empty();
-  // Sends the last messages, because the loop may have ended.  Nobody could handle an error now.
+  // Sends the last messages now, because the loop may have ended.  Ignores errors, because this
+  // connection is being destroyed.
   if (has_unsent) (void)channel_.send(next_datagram_).has_value();
 }
 
@@ -77,8 +78,8 @@ void Connection::reply_result(std::uint64_t request, const Result<void>& result)
   reply(request, message);
 }
 
-// Handles a failed send.  A program that has closed the connection may have sent messages before;
-// they are still received, up to the end of file.
+// Handles a failed send.  If the program has closed the connection, still receives the messages
+// that the program sent before, up to the end of file.
 void Connection::on_send_error(const Error& error) {
   if (error.code != Errc::kDeviceFatal) {
     return end(fmt::format("a message to it cannot be sent: {}", std::strerror(error.detail)));
@@ -86,7 +87,7 @@ void Connection::on_send_error(const Error& error) {
   peer_closed_ = true;
   queue_.clear();
   queued_ = queued_bytes_ = 0;
-  outstanding_ = 0;  // nobody waits for the replies
+  outstanding_ = 0;  // the program does not wait for replies any more
   if (finishing_) return end("finished");
   update_reading();
 }
@@ -124,7 +125,7 @@ void Connection::on_writable() {
 
 void Connection::on_readable() {
   std::size_t messages = 0;
-  while (messages < kMessagesPerTurn) {
+  while (messages < kMessagesPerEvent) {
     if (ended_ || finishing_ || outstanding_ >= kRequestsMax) break;
     const std::size_t received = receive(datagram_memory);
     if (received == 0) break;
@@ -149,9 +150,9 @@ std::size_t Connection::receive(std::span<std::byte> buffer) {
   for (; !ended_ && !finishing_ && !datagram.empty(); ++messages) {
     const bool is_short = datagram.size() <= ipc::kJoinedBytesMax;
     const auto message = ipc::take_message(datagram);
-    const bool valid = message && (is_short || datagram.empty()) &&
-                       deliver(*message, datagram.empty(), std::exchange(fds, {}));
-    if (!valid) end("it sent an invalid request");
+    const bool is_valid = message && (is_short || datagram.empty()) &&
+                          deliver(*message, datagram.empty(), std::exchange(fds, {}));
+    if (!is_valid) end("it sent an invalid request");
   }
   return ended_ ? 0 : messages;
 }
@@ -170,9 +171,9 @@ bool Connection::deliver(std::span<const std::byte> message, bool is_last,
   return true;
 }
 
-// Handles the death of the process.  Receives its last messages, such as a reject with a reason,
-// for which it did not wait.  The number is limited, because another process may have a copy of the
-// socket and go on sending.
+// Handles the death of the process.  Receives the last messages of the process, such as a reject
+// that it sent just before it ended.  Limits their number, because another process may have a copy
+// of the socket and continue to send.
 void Connection::on_death() {
   process_watch_.read(false);  // the pidfd stays readable for ever
   process_has_ended_ = true;

@@ -18,21 +18,23 @@ namespace verbena::agent {
 // Carries messages between the agent and one program in both directions, within limits, until
 // either side ends it.
 //
-//   program --> received(): at most kRequestsMax requests without a reply; more wait in the socket
-//   program <-- send(): joins messages sent at the same time.  If more than kQueueMax messages or
-//               kQueueBytesMax bytes wait to be read, the connection ends.
+//   program --> received(): at most kRequestsMax requests without a reply; later requests wait in
+//               the socket
+//   program <-- send(): joins messages of about the same time into one datagram.  If more than
+//               kQueueMax messages or kQueueBytesMax bytes wait to be read, the connection ends.
 //
 // A connection ends by end of file (also after exec, since the socket is close-on-exec), by the
 // death of the process, or by a limit.  When the process dies, messages that it has sent before are
-// still received, and copies of the socket in other processes do not matter.  Then ended() is
-// called once, from the loop and never from inside another call; the owner destroys the connection.
+// still received, and copies of the socket in other processes do not matter.  At the end, the loop
+// calls ended() once, never from inside a call of this class.  The owner then destroys the
+// connection.
 // Only one thread may use it.
 class Connection {
  public:
   static constexpr std::size_t kQueueMax = 4096;  // messages
   static constexpr std::size_t kQueueBytesMax = std::size_t{8} << 20;
-  static constexpr std::size_t kRequestsMax = 256;     // requests without a reply
-  static constexpr std::size_t kMessagesPerTurn = 64;  // then other connections are served
+  static constexpr std::size_t kRequestsMax = 256;      // requests without a reply
+  static constexpr std::size_t kMessagesPerEvent = 64;  // then the loop handles other events
 
   class Owner {
    public:
@@ -75,7 +77,7 @@ class Connection {
   void finish();
 
   const os::UnixChannel& channel() const { return channel_; }
-  // Returns the number of messages that wait for room in the socket.
+  // Returns the number of messages that wait until the socket has buffer space.
   std::size_t queued() const { return queued_; }
   // Returns the number of requests without a reply.
   std::size_t outstanding() const { return outstanding_; }
@@ -112,7 +114,7 @@ class Connection {
   std::size_t queued_bytes_ = 0;
   std::size_t outstanding_ = 0;
   bool finishing_ = false;
-  bool peer_closed_ = false;  // the program reads no more, but the socket may hold messages from it
+  bool peer_closed_ = false;  // by the program; the socket may still contain messages from it
   bool process_has_ended_ = false;
   bool ended_ = false;
   std::string why_{};

@@ -15,7 +15,7 @@
 namespace verbena::agent {
 namespace {
 
-// Makes a connection whose other end the test holds.  The fixture is the owner and records the
+// Makes a connection whose other end belongs to the test.  The fixture is the Owner and records the
 // calls.
 class ConnectionTest : public testing::Test, public Connection::Owner {
  protected:
@@ -46,8 +46,7 @@ class ConnectionTest : public testing::Test, public Connection::Owner {
   bool request(std::uint64_t number) {
     return program_.send(ipc::encode(number, ipc::Status{})).has_value();
   }
-  // Sends a message in a datagram of its own.
-  void send_alone(const ipc::Bytes& message, std::span<const int> fds = {}) {
+  void send_in_own_datagram(const ipc::Bytes& message, std::span<const int> fds = {}) {
     connection_->send(message, fds);
     run();
   }
@@ -101,11 +100,11 @@ TEST_F(ConnectionTest, JoinsMessagesIntoDatagrams) {
   close(fd);
   // The size of a datagram is limited.
   const ipc::Bytes message = ipc::encode(0, ipc::Done{});
-  const std::size_t fit = ipc::kJoinedBytesMax / message.size();
-  for (std::size_t i = 0; i < fit; ++i) connection_->send(message);
+  const std::size_t fit_count = ipc::kJoinedBytesMax / message.size();
+  for (std::size_t i = 0; i < fit_count; ++i) connection_->send(message);
   EXPECT_EQ(replies(), 0u);
   connection_->send(message);
-  EXPECT_EQ(replies(), fit);
+  EXPECT_EQ(replies(), fit_count);
   connection_.reset();
   EXPECT_EQ(replies(), 1u) << "sent by the destructor, since the loop may have ended";
 }
@@ -143,19 +142,19 @@ TEST_F(ConnectionTest, DatagramThatEndsWithinAMessageEndsTheConnection) {
 
 TEST_F(ConnectionTest, TooLongDatagramOfSeveralMessagesEndsTheConnection) {
   const ipc::Bytes message = ipc::encode(0, ipc::Establish{});
-  const std::size_t fit = ipc::kJoinedBytesMax / message.size();
+  const std::size_t fit_count = ipc::kJoinedBytesMax / message.size();
   ipc::Bytes datagram;
-  for (std::size_t i = 0; i < fit; ++i) {
+  for (std::size_t i = 0; i < fit_count; ++i) {
     datagram.insert(datagram.end(), message.begin(), message.end());
   }
   ASSERT_TRUE(program_.send(datagram).has_value());
   run();
-  EXPECT_EQ(requests_.size(), fit);
+  EXPECT_EQ(requests_.size(), fit_count);
   EXPECT_EQ(why_, "");
   datagram.insert(datagram.end(), message.begin(), message.end());
   ASSERT_TRUE(program_.send(datagram).has_value());
   run();
-  EXPECT_EQ(requests_.size(), fit);
+  EXPECT_EQ(requests_.size(), fit_count);
   EXPECT_EQ(why_, "it sent an invalid request");
 }
 
@@ -178,7 +177,7 @@ TEST_F(ConnectionTest, LimitsOutstandingRequests) {
 TEST_F(ConnectionTest, EndsIfThePeerLeavesTooManyMessagesUnread) {
   const int fd = memfd_create("fd", MFD_CLOEXEC);
   for (std::size_t i = 0; i < 2 * Connection::kQueueMax && connection_->queued() == 0; ++i) {
-    send_alone(ipc::encode(0, ipc::Done{}));
+    send_in_own_datagram(ipc::encode(0, ipc::Done{}));
   }
   ASSERT_EQ(connection_->queued(), 1u) << "the socket is full";
   for (std::size_t more = 1; more < Connection::kQueueMax; ++more) {
@@ -197,16 +196,16 @@ TEST_F(ConnectionTest, EndsIfThePeerLeavesTooManyMessagesUnread) {
 
 TEST_F(ConnectionTest, EndsIfThePeerLeavesTooManyBytesUnread) {
   const ipc::Bytes large = ipc::encode(0, ipc::Reject{{}, 28, ipc::Bytes(1000)});
-  while (connection_->queued() == 0) send_alone(large);
+  while (connection_->queued() == 0) send_in_own_datagram(large);
   ipc::DevicesChanged many;
   many.devices.resize(1);
   many.devices[0].ports[0].gids.resize(ipc::kListMax);
   const ipc::Bytes larger = ipc::encode(0, many);
-  const std::size_t fit = (Connection::kQueueBytesMax - large.size()) / larger.size();
-  ASSERT_LT(fit, Connection::kQueueMax);
-  for (std::size_t i = 0; i < fit; ++i) send_alone(larger);
+  const std::size_t fit_count = (Connection::kQueueBytesMax - large.size()) / larger.size();
+  ASSERT_LT(fit_count, Connection::kQueueMax);
+  for (std::size_t i = 0; i < fit_count; ++i) send_in_own_datagram(larger);
   EXPECT_EQ(why_, "") << "the limit itself is allowed";
-  send_alone(larger);
+  send_in_own_datagram(larger);
   EXPECT_EQ(why_.substr(0, 11), "it has left");
   EXPECT_EQ(limit_counters_.queue, 1u);
 }
@@ -269,11 +268,11 @@ TEST_F(ConnectionTest, ReceivesMessagesThatADeadProcessHasSent) {
   siginfo_t ended{};
   ASSERT_EQ(waitid(P_PID, static_cast<id_t>(child), &ended, WEXITED | WNOWAIT), 0);
   std::size_t sent = 0;
-  while (sent < 2 * Connection::kMessagesPerTurn &&
+  while (sent < 2 * Connection::kMessagesPerEvent &&
          program_.send(ipc::encode(0, ipc::Establish{}))) {
     ++sent;
   }
-  ASSERT_GT(sent, Connection::kMessagesPerTurn);
+  ASSERT_GT(sent, Connection::kMessagesPerEvent);
   connection_->watch_death(std::move(pidfd));
   while (why_.empty()) loop_.run_one();
   EXPECT_EQ(why_, "the process has ended");
@@ -287,10 +286,11 @@ TEST_F(ConnectionTest, ReceivesMessagesSentBeforeThePeerClosed) {
   const int fd = memfd_create("fd", MFD_CLOEXEC);
   for (int i = 0; i < 3; ++i) ASSERT_TRUE(program_.send(ipc::encode(0, ipc::Establish{})));
   connection_->send(ipc::encode(0, ipc::Done{}));
-  connection_->send(ipc::encode(0, ipc::Done{}), std::span(&fd, 1));  // sends both; nobody reads
+  // This call also sends the queued message.  The program reads neither message.
+  connection_->send(ipc::encode(0, ipc::Done{}), std::span(&fd, 1));
   close(fd);
   program_ = {};
-  send_alone(ipc::encode(0, ipc::Done{}));
+  send_in_own_datagram(ipc::encode(0, ipc::Done{}));
   EXPECT_EQ(requests_.size(), 3u);
   EXPECT_EQ(why_, "end of file");
 }
@@ -313,7 +313,7 @@ TEST_F(ConnectionTest, DeathOfTheProcessEndsTheConnectionAlthoughTheSocketIsOpen
 TEST_F(ConnectionTest, FinishSendsQueuedMessagesAndThenEnds) {
   std::size_t sent = 0;
   while (connection_->queued() < 3) {
-    send_alone(ipc::encode(0, ipc::Done{}));
+    send_in_own_datagram(ipc::encode(0, ipc::Done{}));
     ++sent;
   }
   connection_->send(ipc::encode(0, ipc::Done{}));

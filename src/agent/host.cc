@@ -41,7 +41,7 @@ Guid node_guid(const std::vector<os::Interface>& interfaces, const std::string& 
   }
   guid = 0xcbf29ce484222325;  // FNV-1a
   for (const char c : machine_id) guid = (guid ^ static_cast<unsigned char>(c)) * 0x100000001b3;
-  // Mark it as a locally administered identifier.
+  // Mark the GUID as a locally administered identifier.
   return {(guid & 0xfcffffffffffffff) | 0x0200000000000000};
 }
 

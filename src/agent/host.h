@@ -16,9 +16,10 @@ std::vector<node::HostAddress> host_addresses(const std::vector<os::Interface>& 
                                               const std::optional<Gid>& bound);
 
 // Returns a GUID that is the same after every start: the EUI-64 of the first interface with a MAC.
-// If there is only loopback, it is a number made from the machine's id.
+// If there is only loopback, returns a hash of the machine's id.
 Guid node_guid(const std::vector<os::Interface>& interfaces, const std::string& machine_id);
-// Returns the machine's id; if there is none, the id of this boot; else an empty text.
+// Returns the machine's id.  If there is none, returns the id of this boot.  If both are missing,
+// returns an empty text.
 std::string machine_id();
 
 struct BindAddress {

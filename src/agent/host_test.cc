@@ -29,7 +29,7 @@ TEST(NodeGuid, IsLocallyAdministeredIfThereIsOnlyLoopback) {
   EXPECT_EQ(guid.value >> 56 & 3, 2u);
 }
 
-TEST(HostAddresses, BindOptionLimitsThemToOneAddress) {
+TEST(HostAddresses, BindOptionSelectsOneAddress) {
   const std::vector interfaces{interface(1, 0x56), interface(2, 0x56)};
   EXPECT_EQ(host_addresses(interfaces, {}).size(), 2u);
   const auto bound = host_addresses(interfaces, wire::ipv4_gid(2));

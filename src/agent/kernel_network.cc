@@ -30,7 +30,7 @@ KernelNetwork::KernelNetwork(asio::io_context& loop, std::optional<BindAddress> 
       bind_(bind),
       port_timer_(loop, [this] { retry_port(); }),
       routes_(loop, [this](std::uint64_t token, const Result<node::HostRoute>& route) {
-        if (user_ != nullptr) user_->routed(token, reachable(route));
+        if (user_ != nullptr) user_->routed(token, check_reachable(route));
       }) {}
 
 Network::Identity KernelNetwork::identity() const {
@@ -47,8 +47,8 @@ void KernelNetwork::open(User& user) {
     });
   }
   open_port();
-  await_port();
-  open_other_port(false);
+  wait_for_port();
+  open_alternative_port(false);
   refresh_addresses();
 }
 
@@ -66,7 +66,7 @@ std::string KernelNetwork::state() const {
 
 void KernelNetwork::retry_port() {
   open_port();
-  open_other_port(true);
+  open_alternative_port(true);
 }
 
 Result<std::unique_ptr<Port>> KernelNetwork::try_port(std::uint16_t number, std::string& problem) {
@@ -92,7 +92,7 @@ void KernelNetwork::use_port(std::unique_ptr<Port> port) {
 void KernelNetwork::open_port() {
   if (user_ == nullptr || has_roce_port()) return;
   if (port_ && port_->leases() != 0) {
-    port_timer_.at(os::now() + kPortRetry);  // programs have sockets of the other port
+    port_timer_.at(os::now() + kPortRetry);  // programs have sockets of the alternative port
     return;
   }
   std::string problem;
@@ -112,19 +112,22 @@ void KernelNetwork::open_port() {
   user_->port_changed(why_no_port_);
 }
 
-// Opens another port if somebody else holds port 4791.  Opens none if the holder is a stopped
-// program of this user, because the program will close its sockets of a dead agent when it is
-// continued.  If `not_if_ours` is set, opens none if the holder is any program of this user.
-void KernelNetwork::open_other_port(bool not_if_ours) {
+// Opens an alternative port if another socket is bound to port 4791.  Does nothing if the socket
+// belongs to a stopped program of this user, because such a program closes its sockets of a dead
+// agent when it continues.  If `should_wait_for_own_programs` is set, also does nothing if the
+// socket belongs to any other program of this user.
+void KernelNetwork::open_alternative_port(bool should_wait_for_own_programs) {
   if (port_ || !port_taken_) return;
   const auto holder = os::udp_port_holder(wire::kRoceUdpPort);
-  if (holder.ours && (holder.stopped || not_if_ours)) return;
+  if (holder.ours && (holder.stopped || should_wait_for_own_programs)) return;
   constexpr int kTries = 16;
-  constexpr std::uint64_t kFirst = 0x8000, kPorts = 0x4000;  // senders use higher ports
+  constexpr std::uint64_t kFirstPort = 0x8000,
+                          kPortCount = 0x4000;  // source ports of senders are higher
   Random random(os::random_key());
   for (int i = 0; i < kTries; ++i) {
     std::string problem;
-    auto port = try_port(static_cast<std::uint16_t>(kFirst + random.below(kPorts)), problem);
+    auto port =
+        try_port(static_cast<std::uint16_t>(kFirstPort + random.below(kPortCount)), problem);
     if (!port) continue;
     why_host_alone_ = why_no_port_;
     user_->log("only programs of this host are reached: " + why_host_alone_);
@@ -132,10 +135,11 @@ void KernelNetwork::open_other_port(bool not_if_ours) {
   }
 }
 
-// Waits for the port.  Binding it fails until programs whose agent has died have closed their
-// sockets of the port.  They do so within milliseconds after they notice, but no event tells the
-// agent.  So it retries as long as the holder may be such a program and is not stopped.
-void KernelNetwork::await_port() {
+// Waits for the port.  Binding the port fails until programs whose agent has died have closed their
+// sockets of the port.  They close the sockets within milliseconds after they notice the death, but
+// no event tells this agent.  So this function retries as long as the holder may be such a program
+// and is not stopped.
+void KernelNetwork::wait_for_port() {
   const Time deadline = os::now() + kPortTimeout;
   auto pause = std::chrono::milliseconds(1);
   while (!port_ && port_taken_ && os::now() < deadline) {
@@ -175,8 +179,9 @@ std::span<const link::Arrival> KernelNetwork::send(link::Burst& burst, Time now)
   return port_->send(burst, now);
 }
 
-// Refuses routes to other hosts if somebody else has port 4791, to which those hosts would answer.
-Result<node::HostRoute> KernelNetwork::reachable(Result<node::HostRoute> route) const {
+// Refuses routes to other hosts if another process has port 4791, because the other hosts would
+// send their answers to port 4791.
+Result<node::HostRoute> KernelNetwork::check_reachable(Result<node::HostRoute> route) const {
   if (!route || route->loopback || why_host_alone_.empty()) return route;
   return fail(Errc::kAddressNotFound, "another program has UDP port 4791", ENETUNREACH);
 }
@@ -186,7 +191,7 @@ Network::Answer KernelNetwork::route(const node::Node::RouteWanted& request) {
   if (!request.source && bind_) bound.source = bind_->address;
   auto answer = routes_.ask(bound);
   if (!answer || wire::is_multicast(request.destination)) return answer;
-  answer = reachable(std::move(*answer));
+  answer = check_reachable(std::move(*answer));
   if (!*answer && !why_host_alone_.empty()) {
     user_->remark(request.client, "only programs of this host are reached: " + why_host_alone_);
   }
@@ -195,8 +200,8 @@ Network::Answer KernelNetwork::route(const node::Node::RouteWanted& request) {
 
 Result<std::uint16_t> KernelNetwork::lease(Random& random, const node::Node::LeaseWanted& request) {
   if (!request.sockets) {
-    const auto with_sockets = [&](std::uint16_t range) { return port_ && port_->has_range(range); };
-    return plain_ranges_.lease(random, request.avoid, with_sockets);
+    const auto has_sockets = [&](std::uint16_t range) { return port_ && port_->has_range(range); };
+    return plain_ranges_.lease(random, request.avoid, has_sockets);
   }
   if (!port_) return fail(Errc::kBadState, "the port is down");
   std::vector<std::uint16_t> avoid = request.avoid;

@@ -21,13 +21,14 @@ namespace verbena::agent {
 // Connects an agent with the network of this machine: UDP port 4791 on the kernel's interfaces,
 // with the kernel's addresses and routes.
 //
-// If somebody else holds the port, for example the kernel's soft-RoCE or the agent of another user,
-// this class opens another port.  Other hosts cannot reach the other port, but programs of this
-// host reach each other.  The network goes back to port 4791 when that is free and no program has a
-// socket.
+// If another socket is bound to the port, for example that of the kernel's soft-RoCE or of another
+// user's agent, this class opens an alternative port.  Other hosts cannot reach the alternative
+// port, but programs of this host reach each other.  The network returns to port 4791 when
+// port 4791 is free and no program has a socket of the alternative port.
 class KernelNetwork final : public Network {
  public:
-  // Programs that have lost an earlier agent must close their sockets within this time.
+  // open() waits at most this long until the programs of a dead agent have closed their sockets of
+  // the port.
   static constexpr Duration kPortTimeout = std::chrono::seconds(2);
   static constexpr Duration kPortRetry = std::chrono::seconds(1);
 
@@ -61,10 +62,10 @@ class KernelNetwork final : public Network {
  private:
   void open_port();
   Result<std::unique_ptr<Port>> try_port(std::uint16_t number, std::string& problem);
-  void open_other_port(bool not_if_ours);
+  void open_alternative_port(bool should_wait_for_own_programs);
   void use_port(std::unique_ptr<Port> port);
-  Result<node::HostRoute> reachable(Result<node::HostRoute> route) const;
-  void await_port();
+  Result<node::HostRoute> check_reachable(Result<node::HostRoute> route) const;
+  void wait_for_port();
   void refresh_addresses();
   void update_port_addresses();
 
@@ -73,7 +74,7 @@ class KernelNetwork final : public Network {
   User* user_ = nullptr;  // null while the network is closed
   PlainRanges plain_ranges_{};
   std::unique_ptr<Port> port_{};
-  std::unique_ptr<Relay> relay_{};  // null until a program of another user comes
+  std::unique_ptr<Relay> relay_{};  // null until a program of another user needs it
   std::vector<Gid> own_addresses_{};
   bool loopback_up_ = false;
   std::string why_no_port_{};

@@ -40,7 +40,7 @@ struct Arguments {
   bool trace = false;
 };
 
-int failed(const Arguments& arguments, const std::string& text) {
+int report_failure(const Arguments& arguments, const std::string& text) {
   std::fprintf(stderr, "verbenad: %s\n", text.c_str());
   if (arguments.ready_fd >= 0) os::report_failure(arguments.ready_fd, text);
   return 1;
@@ -48,7 +48,8 @@ int failed(const Arguments& arguments, const std::string& text) {
 
 void prepare_process() {
   std::signal(SIGPIPE, SIG_IGN);
-  // Writing a capture beyond the file size limit then fails, but does not end the process.
+  // Without SIGXFSZ, writing a capture beyond the file size limit fails, but does not end the
+  // process.
   std::signal(SIGXFSZ, SIG_IGN);
   os::set_daemon_limits();
 }
@@ -71,7 +72,7 @@ bool spin_for_event(asio::io_context& loop, os::AdaptiveSpin& spin) {
 
 // Runs the loop.  Setting up a connection takes several messages in quick succession, so the loop
 // spins for the next message before it sleeps.
-void run_until_it_ends(asio::io_context& loop) {
+void run_until_stopped(asio::io_context& loop) {
   os::AdaptiveSpin spin(std::chrono::microseconds(200));
   while (!loop.stopped()) {
     if (loop.poll() > 0 || (spin.should_spin() && spin_for_event(loop, spin))) continue;
@@ -88,27 +89,28 @@ int run(const Arguments& arguments) {
   options.idle =
       std::chrono::duration_cast<Duration>(std::chrono::duration<double>(arguments.idle_seconds));
   if (options.all_users) {
-    if (::geteuid() != 0) return failed(arguments, "only root can serve all users");
+    if (::geteuid() != 0) return report_failure(arguments, "only root can serve all users");
     options.idle.reset();
     // The agent writes the counter files of a program's port with the rights of the user
     // (PortFiles), so it must not keep the rights of root's groups.
-    if (::setgroups(0, nullptr) != 0) return failed(arguments, "cannot leave root's groups");
+    if (::setgroups(0, nullptr) != 0)
+      return report_failure(arguments, "cannot leave root's groups");
   }
   if (!arguments.bind.empty()) {
     bind = parse_bind_address(arguments.bind);
-    if (!bind) return failed(arguments, "--bind " + arguments.bind + ": not an IP address");
+    if (!bind) return report_failure(arguments, "--bind " + arguments.bind + ": not an IP address");
   }
   Log log;
   if (!arguments.log.empty()) {
     auto opened = Log::open(arguments.log);
-    if (!opened) return failed(arguments, "--log " + arguments.log + ": cannot be written");
+    if (!opened) return report_failure(arguments, "--log " + arguments.log + ": cannot be written");
     log = std::move(*opened);
   }
   options.trace = arguments.trace && !arguments.log.empty();
 
   const std::string name = options.all_users ? os::all_users_agent_name() : arguments.name;
   auto listener = claim_name(name, ::geteuid(), os::now() + kClaimTimeout);
-  if (!listener) return failed(arguments, listener.error());
+  if (!listener) return report_failure(arguments, listener.error());
   if (!*listener) {  // another agent serves already
     if (arguments.ready_fd >= 0) os::report_ready(arguments.ready_fd);
     return 0;
@@ -119,21 +121,21 @@ int run(const Arguments& arguments) {
   auto agent = std::make_unique<Agent>(loop, std::move(**listener), std::move(network),
                                        std::move(options), std::move(log));
   // Without port 4791 this agent could not reach other hosts, so it ends.  Then users' programs
-  // start agents of their own, which may be able to (with another --bind address).
+  // start agents of their own.  Those may reach other hosts if they use another --bind address.
   if (arguments.all_users && !kernel_network.has_roce_port()) {
     const std::string why = kernel_network.state();
     agent.reset();  // frees the agent's name before the failure is reported
-    return failed(arguments, why);
+    return report_failure(arguments, why);
   }
   if (arguments.ready_fd >= 0) os::report_ready(arguments.ready_fd);
-  run_until_it_ends(loop);
+  run_until_stopped(loop);
   return 0;
 }
 
 }  // namespace
 }  // namespace verbena::agent
 
-// An exception at start-up ends the process and is reported.
+// Reports an exception at start-up and ends the process.
 int main(int argc, char** argv) {  // NOLINT(bugprone-exception-escape)
   verbena::agent::Arguments arguments;
   CLI::App app(
@@ -144,28 +146,29 @@ int main(int argc, char** argv) {  // NOLINT(bugprone-exception-escape)
                  "Descriptor on which to report that the agent listens");
   app.add_option("--name", arguments.name, "Abstract socket name to listen on")
       ->capture_default_str();
-  const auto or_variable = [](CLI::Option* option, const char* name) {
+  const auto allow_variable = [](CLI::Option* option, const char* name) {
     if (::getauxval(AT_SECURE) == 0) option->envname(name);  // CLI11 calls plain getenv()
   };
-  or_variable(
+  allow_variable(
       app.add_option("--bind", arguments.bind, "Address to open port 4791 on (default: all)"),
       "VERBENA_BIND");
   app.add_flag("--all-users", arguments.all_users,
                "Serve the programs of all users until the agent is stopped; for root");
-  or_variable(app.add_option("--idle", arguments.idle_seconds,
-                             "Seconds without a program after which the agent ends")
-                  ->check(CLI::Range(0.0, 1e6))
-                  ->capture_default_str(),
-              "VERBENA_IDLE");
-  or_variable(app.add_option("--log", arguments.log, "File to append a log to"), "VERBENA_LOG");
-  or_variable(app.add_flag("--trace", arguments.trace, "Log each change of a connection's state"),
-              "VERBENA_TRACE");
+  allow_variable(app.add_option("--idle", arguments.idle_seconds,
+                                "Seconds without a program after which the agent ends")
+                     ->check(CLI::Range(0.0, 1e6))
+                     ->capture_default_str(),
+                 "VERBENA_IDLE");
+  allow_variable(app.add_option("--log", arguments.log, "File to append a log to"), "VERBENA_LOG");
+  allow_variable(
+      app.add_flag("--trace", arguments.trace, "Log each change of a connection's state"),
+      "VERBENA_TRACE");
   CLI11_PARSE(app, argc, argv);
 
   verbena::agent::prepare_process();
   try {
     return verbena::agent::run(arguments);
   } catch (const std::exception& e) {  // only start-up throws; later errors are Results
-    return verbena::agent::failed(arguments, e.what());
+    return verbena::agent::report_failure(arguments, e.what());
   }
 }

@@ -28,18 +28,20 @@ class Network {
   class User {
    public:
     virtual void addresses_changed(const std::vector<node::HostAddress>& addresses) = 0;
-    // `why_down` tells why no port of the host works, and is empty if the ports work.  `reach` then
-    // tells which hosts the programs reach.
+    // `why_down` is the reason why no port of the host works.  If the ports work, there is no
+    // reason, and `reach` tells which hosts the programs can reach.
     virtual void port_changed(const std::optional<std::string>& why_down,
                               const ipc::Reach& reach) = 0;
     void port_changed(const std::optional<std::string>& why_down) { port_changed(why_down, {}); }
-    // Tells the state of one of the host's ports.  REQUIRES: the host has the port
+    // Reports the state of one port of the host.  REQUIRES: the host has the port
     // (Identity::devices).
     virtual void port_state_changed(PortId port, const node::PortState& state) = 0;
-    // Takes packets for QP1 of the host.
+    // Handles packets for QP1 of the host that have arrived.
     virtual void arrived(std::span<const link::Arrival> arrivals) = 0;
+    // Handles the answer to a query for which route() returned nothing.
     virtual void routed(std::uint64_t token, const Result<node::HostRoute>& route) = 0;
-    // Tells the user of a program why something does not work (ipc::Remark).
+    // Sends the user of a program a message that explains why something does not work
+    // (ipc::Remark).
     virtual void remark(node::ClientId client, const std::string& text) = 0;
     virtual Captures& captures() = 0;
     virtual void log(std::string_view text) = 0;
@@ -62,10 +64,10 @@ class Network {
   virtual ~Network() = default;
 
   virtual Identity identity() const = 0;
-  // Tells the user the host's addresses and the state of its port, and from then on each change.
-  // REQUIRES: the user lives until close().
+  // Opens the network.  Reports the host's addresses and the state of its port to `user`, now and
+  // after each change.  REQUIRES: `user` is not destroyed before close().
   virtual void open(User& user) = 0;
-  // Leaves the network: sockets are closed, and nothing arrives any more.
+  // Closes all sockets.  After this call no packets arrive.
   virtual void close() = 0;
   // Returns true if packets can be sent.
   virtual bool is_open() const = 0;
@@ -74,10 +76,10 @@ class Network {
   // Tries at once to open a port that is down.
   virtual void retry_port() {}
 
-  // Sends the burst, except for packets to this host itself.  Returns these packets, which are
-  // valid until the burst is cleared.
+  // Sends the burst, except for packets to this host itself.  Returns the packets that it did not
+  // send.  They are valid until the burst is cleared.
   virtual std::span<const link::Arrival> send(link::Burst& burst, Time now) = 0;
-  // Answers a query now, or returns nothing and answers later by User::routed().
+  // Returns the answer to a query.  Returns nothing if User::routed() will get the answer later.
   virtual Answer route(const node::Node::RouteWanted& request) = 0;
 
   // Leases a range of QP numbers for a program; `request.avoid` lists ranges that must not be
@@ -85,20 +87,24 @@ class Network {
   virtual Result<std::uint16_t> lease(Random& random, const node::Node::LeaseWanted& request) = 0;
   // Frees a range whose quiesce time is over.
   virtual void release(std::uint16_t range) = 0;
-  // Returns the data sockets of a range, to be passed to its program before passed_on().
+  // Returns the data sockets of a range.  The caller passes them to the range's program and then
+  // calls passed_on().
   virtual std::vector<int> sockets_of(std::uint16_t range) const = 0;
-  // Notes that the descriptors of sockets_of() and attach() were passed to the range's program.
+  // Releases the descriptors of sockets_of() and attach().  Call it after they were passed to the
+  // program.
   virtual void passed_on(std::uint16_t range) = 0;
-  // Lets packets for the range reach the program.  If the program needs an uplink for that and has
-  // none, the result is the descriptors of a new uplink, as for ipc::Lane: memory, `wake`, which
-  // wakes the program, and the eventfd that wakes the other end.  Without `wake`, the program
-  // belongs to another user than this process does; then the result is the memory, and a socket
-  // that wakes in both directions.  The descriptors are valid until passed_on().
+  // Lets packets for the range reach the program.  Makes an uplink if the program needs one and has
+  // none.  Returns the descriptors of a new uplink in the order of ipc::Lane, or no descriptors.
+  // They are valid until passed_on().
+  //
+  // The descriptors are the memory, `wake` (an eventfd that wakes the program) and an eventfd that
+  // wakes this process.  There is no `wake` if the program belongs to another user than this
+  // process; the descriptors are then the memory and a socket that wakes in both directions.
   virtual Result<std::vector<int>> attach(node::ClientId /*client*/, std::uint16_t /*range*/,
                                           std::optional<int> /*wake*/) {
     return std::vector<int>();
   }
-  // Forgets the uplink of a program.
+  // Removes the uplink of a program.
   virtual void detach(node::ClientId /*client*/) {}
   // Makes the range a member of a multicast group on exactly these interfaces.
   virtual Result<void> set_members(std::uint16_t range, const Gid& group,

@@ -11,8 +11,8 @@
 
 namespace verbena::agent {
 
-// Leases ranges of QP numbers to programs that get their packets without a UDP socket.  Such leases
-// need no port 4791.
+// Leases ranges of QP numbers to programs that receive their packets without a UDP socket, so that
+// the leases do not depend on port 4791.
 class PlainRanges {
  public:
   static constexpr std::size_t kLeasesMax = 512;

@@ -57,11 +57,11 @@ Port::~Port() {
 
 std::span<const link::Arrival> Port::receive(Time now) {
   arrivals_.clear();
-  for (const auto& datagram : receiver_->receive()) accept(datagram, now);
+  for (const auto& datagram : receiver_->receive()) handle_datagram(datagram, now);
   return arrivals_;
 }
 
-void Port::accept(const os::UdpReceiver::Datagram& datagram, Time now) {
+void Port::handle_datagram(const os::UdpReceiver::Datagram& datagram, Time now) {
   const auto arrival = link::open(datagram.address, datagram.payload);
   if (!arrival) {
     const auto reason = static_cast<std::size_t>(wire::drop_reason(arrival.error()));
@@ -74,7 +74,8 @@ void Port::accept(const os::UdpReceiver::Datagram& datagram, Time now) {
     return;
   }
   if (bth->destination_qpn != kQp1) {
-    // A packet for a leased range belongs to a program and should not have come here.
+    // A packet for a leased range belongs to a program and should have reached the program's
+    // socket.
     const auto range = static_cast<std::uint16_t>(bth->destination_qpn.value >> 12);
     ++(ranges_.contains(range) ? data_packets_ : unknown_qp_);
     return;
@@ -96,7 +97,7 @@ void Port::accept(const os::UdpReceiver::Datagram& datagram, Time now) {
 std::span<const link::Arrival> Port::send(link::Burst& burst, Time now) {
   own_arrivals_.clear();
   for (const link::Burst::Packet& packet : burst.packets()) {
-    if (!stays_here(packet.address)) continue;
+    if (!can_bypass_kernel(packet.address)) continue;
     own_arrivals_.push_back({packet.address, burst.transport(packet)});
     own_arrivals_.back().address.interface = 0;  // as for packets from a socket
     if (captures_.empty()) continue;
@@ -108,7 +109,7 @@ std::span<const link::Arrival> Port::send(link::Burst& burst, Time now) {
     sender_.send(burst);
   } else if (own_arrivals_.size() < burst.size()) {
     for (const link::Burst::Packet& packet : burst.packets()) {
-      if (stays_here(packet.address)) continue;
+      if (can_bypass_kernel(packet.address)) continue;
       std::ranges::copy(burst.transport(packet), kernel_burst_.prepare().begin());
       kernel_burst_.commit(packet.address, packet.bytes);
     }
@@ -118,9 +119,9 @@ std::span<const link::Arrival> Port::send(link::Burst& burst, Time now) {
   return own_arrivals_;
 }
 
-// Returns true if the packet need not go through the kernel.  A link-local address does not
-// qualify, because it may belong to another host on the packet's link.
-bool Port::stays_here(const link::Address& address) const {
+// Returns true for a packet from this host to itself that need not go through the kernel.  Returns
+// false for a link-local address, because it may belong to another host on the packet's link.
+bool Port::can_bypass_kernel(const link::Address& address) const {
   return loopback_up_ && !wire::is_link_local(address.destination) && is_own(address.source) &&
          is_own(address.destination);
 }
@@ -170,8 +171,8 @@ void Port::add_counters(std::vector<ipc::NamedCount>& out) const {
     // Always list the reasons that packets from a socket can have; list the other reasons only if
     // they occurred.
     const auto reason = static_cast<wire::Drop>(i);
-    const bool usual = reason == wire::Drop::kTooShort || reason == wire::Drop::kIcrc;
-    if (!usual && dropped_[i] == 0) continue;
+    const bool is_usual = reason == wire::Drop::kTooShort || reason == wire::Drop::kIcrc;
+    if (!is_usual && dropped_[i] == 0) continue;
     out.push_back(
         {ipc::counter_name(std::string("dropped ") + wire::to_string(reason)), dropped_[i]});
   }

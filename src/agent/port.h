@@ -28,7 +28,7 @@ namespace verbena::agent {
 // counts and drops all other packets, since no data passes through the agent.
 //
 // A Port with another number than 4791 reaches only programs of this host.  It counts and drops
-// packets for other hosts, since those could not answer.  Only one thread may use it.
+// packets for other hosts, because other hosts could not answer.  Only one thread may use it.
 class Port {
  public:
   using Options = os::RocePort::Options;
@@ -49,21 +49,22 @@ class Port {
     loopback_up_ = loopback_up;
   }
 
-  // Returns some of the packets for QP1 that have arrived, with a correct ICRC; valid until the
-  // next call.
+  // Returns some of the packets for QP1 that have arrived with a correct ICRC.  The result is valid
+  // until the next call.
   std::span<const link::Arrival> receive(Time now);
-  // Sends the burst, except for packets from this host to itself.  Returns these packets, because
-  // the kernel would lose some when there are many at once.  The result is valid until the caller
-  // clears the burst.
+  // Sends the burst, except for packets from this host to itself: if there were many at once, the
+  // kernel would lose some of them.  Returns the packets that it did not send.  The result is valid
+  // until the caller clears the burst.
   std::span<const link::Arrival> send(link::Burst& burst, Time now);
 
-  // Leases a range that is not in `avoid` for a program, and keeps its sockets for sockets_of().
+  // Leases a range to a program, and stores the range's sockets for sockets_of().  Chooses no range
+  // in `avoid`.
   Result<std::uint16_t> lease(Random& random, std::span<const std::uint16_t> avoid);
   bool has_range(std::uint16_t range) const { return ranges_.contains(range); }
   // Returns the sockets to pass to the program: for IPv4, then for IPv6 if the host has it.
   std::vector<int> sockets_of(std::uint16_t range) const;
-  // Takes the sockets of a range out, instead of passing them to its program.  Their descriptors
-  // are empty if there are none.
+  // Removes the sockets of a range and returns them, so that they are not passed to the program.
+  // Returns empty descriptors if the range has no sockets.
   os::RocePort::Lease take_sockets(std::uint16_t range);
   // Closes the copies of the range's sockets after they were passed on.  RocePort keeps its own.
   void passed_on(std::uint16_t range) { leases_to_pass_on_.erase(range); }
@@ -96,9 +97,9 @@ class Port {
   Port(asio::io_context& loop, std::unique_ptr<os::RocePort> port, std::uint16_t number,
        std::unique_ptr<os::UdpReceiver> receiver, Captures& captures, Watch::Callback readable);
 
-  void accept(const os::UdpReceiver::Datagram& datagram, Time now);
+  void handle_datagram(const os::UdpReceiver::Datagram& datagram, Time now);
   bool is_own(const Gid& address) const;
-  bool stays_here(const link::Address& address) const;
+  bool can_bypass_kernel(const link::Address& address) const;
 
   Captures& captures_;
   Observer observer_;

@@ -62,10 +62,11 @@ Result<void> write_file(const os::Fd& directory, const std::string& name, const 
 std::vector<ipc::NamedCount> port_counters(const CounterSums& programs, const CounterSums& agent,
                                            std::uint64_t times_down) {
   const auto of_programs = [&](std::string_view name) { return value_of(programs, name); };
-  // The agent's QP1 counts as well, since it is a queue pair of the port.
+  // Adds the counter of the agent's QP1, because QP1 is a queue pair of the port, too.
   const auto with_qp1 = [&](const std::string& name) {
     return of_programs(name) + value_of(agent, "qp1_" + name);
   };
+  // Adds the counter of the agent's own sockets.
   const auto of_sockets = [&](std::string_view name) {
     return of_programs(name) + value_of(agent, name);
   };
@@ -124,7 +125,7 @@ Result<void> PortFiles::add(const os::Fd& port, os::Fd process, const os::Peer& 
     return fail(Errc::kNoResources, "too many programs have files of the port (kDirectoriesMax)");
   }
   struct statfs status {};
-  // In another filesystem than tmpfs, the agent might overwrite somebody's own files.
+  // In another filesystem than tmpfs, the agent might overwrite files of the user.
   if (!port || ::fstatfs(port.get(), &status) != 0 || status.f_type != TMPFS_MAGIC) {
     return fail(Errc::kInvalidArgument, "the port's files need a directory in memory");
   }
@@ -151,9 +152,9 @@ void PortFiles::refresh(const std::vector<ipc::NamedCount>& values) {
     for (const ipc::NamedCount& counter : values) {
       const auto last = directory.last_values.find(counter.name);
       if (last != directory.last_values.end() && last->second == counter.value) continue;
-      const bool hw = counter.name.starts_with(kHwCounters);
-      const std::string file = counter.name.substr(hw ? kHwCounters.size() : kCounters.size());
-      const os::Fd& parent = hw ? directory.hw_counters : directory.counters;
+      const bool is_hw = counter.name.starts_with(kHwCounters);
+      const std::string file = counter.name.substr(is_hw ? kHwCounters.size() : kCounters.size());
+      const os::Fd& parent = is_hw ? directory.hw_counters : directory.counters;
       (void)write_file(parent, file, std::to_string(counter.value) + "\n").has_value();
       directory.last_values.insert_or_assign(counter.name, counter.value);
     }

@@ -26,16 +26,18 @@ using CounterSums = std::map<std::string, std::uint64_t, std::less<>>;
 std::vector<ipc::NamedCount> port_counters(const CounterSums& programs, const CounterSums& agent,
                                            std::uint64_t times_down);
 
-// Owns the directories with the files of these counters.  Each is in a tmpfs that one `verbena run
-// --sysfs` has mounted.  A directory is updated until the process that it was made for has ended.
+// Owns the directories with the files of these counters.  Each directory belongs to one process and
+// is in a tmpfs that `verbena run --sysfs` has mounted for it.  The files are updated until the
+// process has ended.
 // Only one thread may use it.
 class PortFiles {
  public:
   static constexpr std::size_t kDirectoriesMax = 256;
   // Call refresh() at this interval while programs run.
-  static constexpr Duration kRefreshEvery = std::chrono::milliseconds(100);
-  // No value is older than this: programs update their tables for the agent at the same interval.
-  static constexpr Duration kLifespan = 2 * kRefreshEvery;
+  static constexpr Duration kRefreshInterval = std::chrono::milliseconds(100);
+  // Limits the age of a value.  Programs update their tables for the agent at the same interval as
+  // the agent updates the files.
+  static constexpr Duration kLifespan = 2 * kRefreshInterval;
 
   explicit PortFiles(asio::io_context& loop) : loop_(loop) {}
 
@@ -45,7 +47,8 @@ class PortFiles {
   // kDirectoriesMax directories.  kPermission, kSystem: the files cannot be written.
   Result<void> add(const os::Fd& port, os::Fd process, const os::Peer& user,
                    const std::vector<ipc::NamedCount>& values);
-  // Writes the values that have changed.  A file that cannot be written any more keeps its value.
+  // Writes the values that have changed.  Ignores errors: a file that has become unwritable keeps
+  // its value.
   void refresh(const std::vector<ipc::NamedCount>& values);
 
   bool empty() const { return directories_.empty(); }

@@ -14,19 +14,19 @@
 namespace verbena::agent {
 namespace {
 
-const Gid kHere = wire::ipv4_gid(0x7f000001);
-const Gid kAlsoHere = wire::ipv4_gid(0x7f000002);
-const Gid kElsewhere = wire::ipv4_gid(0x7f000003);  // not in set_own_addresses()
+const Gid kOwn = wire::ipv4_gid(0x7f000001);
+const Gid kOtherOwn = wire::ipv4_gid(0x7f000002);
+const Gid kForeign = wire::ipv4_gid(0x7f000003);  // not in set_own_addresses()
 
-// Provides a port that knows two addresses of this host, and a burst.
-class Scene {
+// Provides a port and a burst.  The port has the host's addresses kOwn and kOtherOwn.
+class PortFixture {
  public:
-  Scene() {
+  PortFixture() {
     std::string problem;
     port_ = Port::open(
                 loop_, {}, captures_, [] {}, problem)
                 .value();
-    port_->set_own_addresses({kHere, kAlsoHere}, true);
+    port_->set_own_addresses({kOwn, kOtherOwn}, true);
   }
   Port& port() { return *port_; }
   void add(const Gid& from, const Gid& to, std::uint8_t mark) {
@@ -65,41 +65,41 @@ class Scene {
 
 TEST(Port, ReturnsPacketsForThisHostInsteadOfSendingThem) {
   os::in_network_namespace([] {
-    Scene scene;
-    scene.add(kHere, kHere, 'a');
-    scene.add(kHere, kAlsoHere, 'b');
-    EXPECT_EQ(scene.send_and_get_returned(), "ab");
-    EXPECT_EQ(scene.counter("own_packets"), 2u);
-    EXPECT_EQ(scene.counter("udp_out_packets"), 0u);
+    PortFixture fixture;
+    fixture.add(kOwn, kOwn, 'a');
+    fixture.add(kOwn, kOtherOwn, 'b');
+    EXPECT_EQ(fixture.send_and_get_returned(), "ab");
+    EXPECT_EQ(fixture.counter("own_packets"), 2u);
+    EXPECT_EQ(fixture.counter("udp_out_packets"), 0u);
   });
 }
 
 TEST(Port, SendsTheOtherPacketsOfAMixedBurst) {
   os::in_network_namespace([] {
-    Scene scene;
-    scene.add(kHere, kElsewhere, 'a');
-    scene.add(kHere, kHere, 'b');
-    scene.add(kHere, kElsewhere, 'c');
-    EXPECT_EQ(scene.send_and_get_returned(), "b");
-    EXPECT_EQ(scene.counter("udp_out_packets"), 2u);
+    PortFixture fixture;
+    fixture.add(kOwn, kForeign, 'a');
+    fixture.add(kOwn, kOwn, 'b');
+    fixture.add(kOwn, kForeign, 'c');
+    EXPECT_EQ(fixture.send_and_get_returned(), "b");
+    EXPECT_EQ(fixture.counter("udp_out_packets"), 2u);
   });
 }
 
 TEST(Port, ReturnsOnlyPacketsThatTheKernelWouldDeliver) {
   os::in_network_namespace([] {
-    Scene scene;
-    scene.add(kElsewhere, kHere, 'a');
-    EXPECT_EQ(scene.send_and_get_returned(), "") << "the source is not an address of this host";
+    PortFixture fixture;
+    fixture.add(kForeign, kOwn, 'a');
+    EXPECT_EQ(fixture.send_and_get_returned(), "") << "the source is not an address of this host";
     Gid link_local;
     link_local.bytes[0] = std::byte{0xfe};
     link_local.bytes[1] = std::byte{0x80};
-    scene.port().set_own_addresses({kHere, link_local}, true);
-    scene.add(link_local, link_local, 'b');
-    EXPECT_EQ(scene.send_and_get_returned(), "")
+    fixture.port().set_own_addresses({kOwn, link_local}, true);
+    fixture.add(link_local, link_local, 'b');
+    EXPECT_EQ(fixture.send_and_get_returned(), "")
         << "a link-local address may belong to another host";
-    scene.port().set_own_addresses({kHere}, false);
-    scene.add(kHere, kHere, 'c');
-    EXPECT_EQ(scene.send_and_get_returned(), "") << "the loopback interface is down";
+    fixture.port().set_own_addresses({kOwn}, false);
+    fixture.add(kOwn, kOwn, 'c');
+    EXPECT_EQ(fixture.send_and_get_returned(), "") << "the loopback interface is down";
   });
 }
 

@@ -11,7 +11,7 @@ namespace verbena::agent {
 
 Result<std::unique_ptr<Relay>> Relay::create(asio::io_context& loop) {
   std::unique_ptr<Relay> relay(new Relay(loop));
-  relay->uplinks_ = VB_TRY(Uplinks::create(loop, *relay, [raw = relay.get()] { raw->turn(); }));
+  relay->uplinks_ = VB_TRY(Uplinks::create(loop, *relay, [raw = relay.get()] { raw->poll(); }));
   return relay;
 }
 
@@ -26,13 +26,13 @@ Result<std::vector<int>> Relay::attach(node::ClientId client, os::RocePort::Leas
   for (const int fd : {ipv4, ipv6}) {
     if (fd >= 0) range.watches[watch++] = Watch(loop_, fd, [this, &range] { receive(range); });
   }
-  turn_later_.schedule();  // the new lane is not parked yet
+  poll_later_.schedule();  // poll() parks the new lane, so that the program wakes this process
   return fds;
 }
 
 void Relay::detach(node::ClientId client) {
   uplinks_->detach(program_of(client));
-  send();  // sends the packets that the program had left in its uplink
+  send();  // sends the last packets from the program's uplink
 }
 
 void Relay::release(std::uint16_t range) {
@@ -42,13 +42,13 @@ void Relay::release(std::uint16_t range) {
 
 // ---- packets ------------------------------------------------------------------------------------
 
-// Sends some of the packets of programs, and schedules the next turn.  If there were no packets,
-// waits until a program wakes this process.
-void Relay::turn() {
+// Sends some of the packets of programs.  If there were packets, schedules the next call.
+// Otherwise poll() runs again when a program wakes this process.
+void Relay::poll() {
   uplinks_->unpark();
   const bool has_read = uplinks_->read(os::now());
   send();
-  if (has_read || !uplinks_->park()) turn_later_.schedule();
+  if (has_read || !uplinks_->park()) poll_later_.schedule();
 }
 
 bool Relay::pass(const ProgramId& /*from*/, const link::Arrival& arrival, Time /*now*/,
@@ -79,7 +79,7 @@ void Relay::receive(Range& range) {
     if (!arrival) {
       ++counters_.damaged;
     } else if (!program) {
-      ++counters_.to_nobody;
+      ++counters_.no_program;
     } else {
       (void)uplinks_->deliver(*uplinks_->find(*program), arrival->address, *arrival, now, false);
     }
@@ -93,7 +93,7 @@ void Relay::add_counters(std::vector<ipc::NamedCount>& out) const {
   add("relayed_to_udp", counters_.to_udp);
   add("dropped_relay_malformed", counters_.malformed);
   add("dropped_relay_damaged", counters_.damaged);
-  add("dropped_relay_no_program", counters_.to_nobody);
+  add("dropped_relay_no_program", counters_.no_program);
   for (const auto& [name, value] : os::named(sender_.counters())) {
     out.push_back({std::string("relay_") + name, value});
   }

@@ -19,28 +19,28 @@
 
 namespace verbena::agent {
 
-// Carries the packets of programs of other users between their uplinks and UDP.  Such a program
-// gets no socket of port 4791, with which it could take away the packets of others
-// (SO_DETACH_REUSEPORT_BPF).  The agent keeps the sockets of its range, and copies each packet.
-// Programs of this host use a lane as soon as it is set up.  Then their packets do not pass through
-// the relay.
+// Forwards the packets of programs of other users between their uplinks and UDP.  Such a program
+// gets no socket of port 4791, because with it the program could steal the packets of other
+// programs (SO_DETACH_REUSEPORT_BPF).  Instead, the relay owns the sockets of the program's range,
+// and copies each packet between them and the uplink.  Packets between two programs of this host
+// bypass the relay as soon as the two programs have a lane.
 //
 // Only the loop's thread uses it.
 class Relay final : private Uplinks::Reader {
  public:
-  // kSystem: there is no descriptor left.
+  // kSystem: this process can open no more descriptors.
   static Result<std::unique_ptr<Relay>> create(asio::io_context& loop);
   ~Relay() = default;
   Relay(const Relay&) = delete;
   Relay& operator=(const Relay&) = delete;
 
-  // Passes packets that come by the sockets of a range to the program.  If the program has no
+  // Passes packets that arrive on the sockets of a range to the program.  If the program has no
   // uplink, makes one and returns its descriptors (Network::attach()).  Fails as Uplinks::attach()
   // and UdpReceiver::create() do.
   Result<std::vector<int>> attach(node::ClientId client, os::RocePort::Lease sockets);
   void passed_on() { uplinks_->passed_on(); }
-  // Forgets the uplink of a program.  Packets for its ranges are dropped until the ranges are
-  // released.
+  // Removes the uplink of a program.  Packets for the program's ranges are dropped until the ranges
+  // are released.
   void detach(node::ClientId client);
   // Closes the sockets of a range; ignores ranges that have none.
   void release(std::uint16_t range);
@@ -55,16 +55,16 @@ class Relay final : private Uplinks::Reader {
   };
   struct Counters {
     std::uint64_t to_udp = 0;
-    std::uint64_t malformed = 0;  // programs wrote something that is not a packet
-    std::uint64_t damaged = 0;    // datagrams with a wrong length or ICRC
-    std::uint64_t to_nobody = 0;  // packets for a program that has gone
+    std::uint64_t malformed = 0;   // records of programs that are not valid packets
+    std::uint64_t damaged = 0;     // datagrams with a wrong length or ICRC
+    std::uint64_t no_program = 0;  // packets for a program that has disconnected
   };
 
-  explicit Relay(asio::io_context& loop) : loop_(loop), turn_later_(loop, [this] { turn(); }) {}
+  explicit Relay(asio::io_context& loop) : loop_(loop), poll_later_(loop, [this] { poll(); }) {}
 
   static ProgramId program_of(node::ClientId client) { return {0, client}; }
   bool pass(const ProgramId& from, const link::Arrival& arrival, Time now, bool may_wait) override;
-  void turn();
+  void poll();
   void receive(Range& range);
   void send();
 
@@ -74,7 +74,7 @@ class Relay final : private Uplinks::Reader {
   os::UdpSender sender_{};
   link::Burst burst_{};
   Counters counters_{};
-  DeferredCall turn_later_;
+  DeferredCall poll_later_;
 };
 
 }  // namespace verbena::agent

@@ -63,14 +63,14 @@ link::Address to_relay_host() {
   return {.source = kRelayHost, .destination = kRelayHost, .source_port = 0xc001};
 }
 
-struct RelayScene {
+struct RelayFixture {
   std::string problem;
   asio::io_context loop{1};
   Random random{1};
   std::unique_ptr<os::RocePort> port = *os::RocePort::open({}, problem);
   std::unique_ptr<Relay> relay = *Relay::create(loop);
 
-  // Runs the loop until the guest has a packet, or for a second.
+  // Runs the loop until the guest receives packets, for a second at most.  Returns their number.
   std::size_t run_until_received(Guest& guest) {
     for (const Time deadline = os::now() + std::chrono::seconds(1); os::now() < deadline;) {
       loop.poll();
@@ -92,46 +92,46 @@ struct RelayScene {
 
 TEST(Relay, CarriesPacketsOfProgramsOfOtherUsersByUdp) {
   os::in_network_namespace([] {
-    RelayScene scene;
-    Guest first(*scene.port, *scene.relay, 1, scene.random);
-    Guest second(*scene.port, *scene.relay, 2, scene.random);
+    RelayFixture fixture;
+    Guest first(*fixture.port, *fixture.relay, 1, fixture.random);
+    Guest second(*fixture.port, *fixture.relay, 2, fixture.random);
     first.send(to_relay_host(), second.range(), 100);
-    EXPECT_EQ(scene.run_until_received(second), 1u);
+    EXPECT_EQ(fixture.run_until_received(second), 1u);
     second.send(to_relay_host(), first.range(), 4096);
-    EXPECT_EQ(scene.run_until_received(first), 1u);
-    EXPECT_EQ(scene.counter("relayed_to_udp"), 2u);
-    EXPECT_EQ(scene.counter("forwarded"), 2u);
+    EXPECT_EQ(fixture.run_until_received(first), 1u);
+    EXPECT_EQ(fixture.counter("relayed_to_udp"), 2u);
+    EXPECT_EQ(fixture.counter("forwarded"), 2u);
   });
 }
 
 TEST(Relay, DropsPacketsThatAreNotOfEthernet) {
   os::in_network_namespace([] {
-    RelayScene scene;
-    Guest first(*scene.port, *scene.relay, 1, scene.random);
+    RelayFixture fixture;
+    Guest first(*fixture.port, *fixture.relay, 1, fixture.random);
     link::Address address = to_relay_host();
     address.link_layer = LinkLayer::kInfiniband;
     first.send(address, first.range(), 4);
     first.send(to_relay_host(), first.range(), 4);
-    EXPECT_EQ(scene.run_until_received(first), 1u);
-    EXPECT_EQ(scene.counter("dropped_relay_malformed"), 1u);
+    EXPECT_EQ(fixture.run_until_received(first), 1u);
+    EXPECT_EQ(fixture.counter("dropped_relay_malformed"), 1u);
   });
 }
 
-TEST(Relay, PacketsForAProgramThatHasGoneAreCounted) {
+TEST(Relay, CountsPacketsForADisconnectedProgram) {
   os::in_network_namespace([] {
-    RelayScene scene;
-    Guest first(*scene.port, *scene.relay, 1, scene.random);
-    Guest ended(*scene.port, *scene.relay, 2, scene.random);
-    scene.relay->detach(ended.client());
+    RelayFixture fixture;
+    Guest first(*fixture.port, *fixture.relay, 1, fixture.random);
+    Guest ended(*fixture.port, *fixture.relay, 2, fixture.random);
+    fixture.relay->detach(ended.client());
     first.send(to_relay_host(), ended.range(), 4);
     first.send(to_relay_host(), first.range(), 4);
-    EXPECT_EQ(scene.run_until_received(first), 1u);
-    for (int i = 0; i < 1000 && scene.counter("dropped_relay_no_program") == 0; ++i) {
-      scene.loop.poll();
-      scene.loop.restart();
+    EXPECT_EQ(fixture.run_until_received(first), 1u);
+    for (int i = 0; i < 1000 && fixture.counter("dropped_relay_no_program") == 0; ++i) {
+      fixture.loop.poll();
+      fixture.loop.restart();
     }
-    EXPECT_EQ(scene.counter("dropped_relay_no_program"), 1u);
-    scene.relay->release(ended.range());
+    EXPECT_EQ(fixture.counter("dropped_relay_no_program"), 1u);
+    fixture.relay->release(ended.range());
   });
 }
 

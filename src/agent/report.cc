@@ -58,7 +58,7 @@ std::vector<ipc::NamedCount> Agent::counters() const {
   return all;
 }
 
-// Adds a program's counters to the sums, while it runs or at its end.
+// Adds the counters of a running or just ended program to the sums.
 void Agent::add_counters(Session& session, CounterSums& sums) {
   if (!session.qp_table) return;
   if (!session.mapped_table) {
@@ -72,15 +72,16 @@ void Agent::add_counters(Session& session, CounterSums& sums) {
   }
 }
 
-std::vector<ipc::NamedCount> Agent::port_values() {
+std::vector<ipc::NamedCount> Agent::port_counter_values() {
   CounterSums programs = ended_program_counters_, agent_counters;
   for (const auto& [id, session] : sessions_) add_counters(*session, programs);
   for (const auto& counter : counters()) agent_counters[counter.name] += counter.value;
   return port_counters(programs, agent_counters, times_down_);
 }
 
-// Counts when the host's port goes down.  Call it wherever the port's state may have changed.
-void Agent::count_port_down() {
+// Counts the times that the host's port goes down.  Call it whenever the port's state may have
+// changed.
+void Agent::track_port_state() {
   const bool active = node_.devices().front().ports.front().active;
   if (port_was_active_ && !active) ++times_down_;
   port_was_active_ = active;
@@ -90,15 +91,15 @@ void Agent::count_port_down() {
 // tables periodically while programs run.
 void Agent::refresh_port_files() {
   if (port_files_.empty()) return;
-  port_files_.refresh(port_values());
+  port_files_.refresh(port_counter_values());
   if (programs() > 0) {
-    port_files_timer_.at(os::now() + PortFiles::kRefreshEvery);
+    port_files_timer_.at(os::now() + PortFiles::kRefreshInterval);
   }
 }
 
 // Replies with a page of the list: first programs, then connections.  A page has as many entries as
-// fit into one message, which can carry only a few tables.
-void Agent::processes(Session& session, const ipc::Envelope& envelope) {
+// fit into one message, which can carry the descriptors of only a few tables.
+void Agent::list_processes(Session& session, const ipc::Envelope& envelope) {
   const auto request = ipc::decode<ipc::Processes>(envelope);
   if (!request) {
     return session.connection.reply_result(envelope.request, std::unexpected(request.error()));

@@ -10,22 +10,22 @@ namespace verbena::agent {
 
 Routes::Routes(asio::io_context& loop, AnswerCallback on_answer)
     : on_answer_(std::move(on_answer)) {
-  if (auto changes = os::InterfaceMonitor::create()) changes_ = std::move(*changes);
-  auto monitor = os::NeighbourMonitor::create();
-  if (!monitor) return;
-  monitor_ = std::move(*monitor);
-  monitor_watch_ = Watch(loop, monitor_->fd(), [this] {
-    monitor_->drain();
-    forget_next_hops();
+  if (auto monitor = os::InterfaceMonitor::create()) interface_monitor_ = std::move(*monitor);
+  auto neighbour_monitor = os::NeighbourMonitor::create();
+  if (!neighbour_monitor) return;
+  neighbour_monitor_ = std::move(*neighbour_monitor);
+  neighbour_watch_ = Watch(loop, neighbour_monitor_->fd(), [this] {
+    neighbour_monitor_->drain();
+    drop_neighbour_dependent_routes();
     answer_waiting();
   });
 }
 
-// Clears cache_ if routes may have changed.  Returns false if there is no monitor, so that no route
-// may be cached.  The kernel notifies the monitor before a change takes effect.
+// Clears cache_ if routes may have changed.  Returns false if interface_monitor_ is missing, so
+// that no route may be cached.  The kernel notifies the monitor before a change takes effect.
 bool Routes::refresh_cache() {
-  if (changes_ && changes_->drain()) cache_.clear();
-  return changes_.has_value();
+  if (interface_monitor_ && interface_monitor_->drain()) cache_.clear();
+  return interface_monitor_.has_value();
 }
 
 Routes::Answer Routes::ask(const node::Node::RouteWanted& request) {
@@ -42,23 +42,25 @@ Routes::Answer Routes::ask(const node::Node::RouteWanted& request) {
                               .loopback = found->loopback};
   if (route.loopback && may_cache) cache_route(query, {.route = route});
   // A multicast group has no next hop that could answer.
-  const bool to_group = wire::is_multicast(request.destination);
-  if (route.loopback || to_group || !monitor_ || waiting_.size() >= kWaitingMax) return route;
+  const bool is_group = wire::is_multicast(request.destination);
+  if (route.loopback || is_group || !neighbour_monitor_ || waiting_.size() >= kWaitingMax)
+    return route;
 
-  const Waiting waiting{.token = request.token,
-                        .next_hop = {.address = found->gateway.value_or(request.destination),
-                                     .interface = found->interface},
-                        .route = route};
+  const WaitingQuery waiting{.token = request.token,
+                             .next_hop = {.address = found->gateway.value_or(request.destination),
+                                          .interface = found->interface},
+                             .route = route};
   const auto state = os::neighbour_state(waiting.next_hop);
   if (state &&
       (*state == os::NeighbourState::kUnknown || *state == os::NeighbourState::kUnreachable)) {
-    // If the neighbour cannot be resolved now, packets to it will show whether it is there.
+    // If this request fails, return the route anyway.  Packets to the neighbour will show whether
+    // it exists.
     if (!os::resolve_neighbour(request.destination, route.source, route.interface)) return route;
   }
   auto immediate = answer(waiting);
   if (!immediate) waiting_.push_back(waiting);
   if (immediate && *immediate && may_cache)
-    cache_route(query, {.route = route, .by_next_hop = true});
+    cache_route(query, {.route = route, .depends_on_neighbour = true});
   return immediate;
 }
 
@@ -67,11 +69,11 @@ void Routes::cache_route(const Query& query, const CachedRoute& route) {
   cache_.emplace(query, route);
 }
 
-void Routes::forget_next_hops() {
-  std::erase_if(cache_, [](const auto& entry) { return entry.second.by_next_hop; });
+void Routes::drop_neighbour_dependent_routes() {
+  std::erase_if(cache_, [](const auto& entry) { return entry.second.depends_on_neighbour; });
 }
 
-Routes::Answer Routes::answer(const Waiting& waiting) {
+Routes::Answer Routes::answer(const WaitingQuery& waiting) {
   switch (os::neighbour_state(waiting.next_hop).value_or(os::NeighbourState::kReachable)) {
     case os::NeighbourState::kResolving: return std::nullopt;
     case os::NeighbourState::kUnreachable:
@@ -84,10 +86,10 @@ Routes::Answer Routes::answer(const Waiting& waiting) {
 }
 
 void Routes::answer_waiting() {
-  // Take waiting_ first, because on_answer_() may cause the next query.
-  for (const Waiting& waiting : std::exchange(waiting_, {})) {
-    if (const auto now = answer(waiting)) {
-      on_answer_(waiting.token, *now);
+  // Empty waiting_ before the loop, because on_answer_() may add queries to it.
+  for (const WaitingQuery& waiting : std::exchange(waiting_, {})) {
+    if (const auto result = answer(waiting)) {
+      on_answer_(waiting.token, *result);
     } else {
       waiting_.push_back(waiting);
     }

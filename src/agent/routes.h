@@ -16,9 +16,9 @@
 
 namespace verbena::agent {
 
-// Answers the node's route queries.  For a route over an Ethernet, the answer comes when the next
-// hop is known to be reachable, as for rdma_resolve_addr() on an adapter.  If the next hop does not
-// answer within the 3 s in which the kernel asks, the answer is an error.
+// Answers the node's route queries.  Returns a route over an Ethernet only when the next hop is
+// known to be reachable, as rdma_resolve_addr() does on an adapter.  The kernel tries for 3 s to
+// resolve the next hop.  If the next hop does not respond, the answer is an error.
 //
 // Successful answers are cached until links, addresses, routes or rules change.  Routes to other
 // hosts are cached only until the state of any neighbour changes.
@@ -34,35 +34,35 @@ class Routes {
   using AnswerCallback =
       std::function<void(std::uint64_t token, const Result<node::HostRoute>& route)>;
 
-  // If the kernel refuses a monitor of neighbours, all queries are answered at once.
+  // If the kernel refuses to report changes of neighbours, all queries are answered at once.
   Routes(asio::io_context& loop, AnswerCallback on_answer);
 
   // Answers a query.  Returns nothing if the answer comes later, through `on_answer`.
   Answer ask(const node::Node::RouteWanted& request);
 
  private:
-  struct Waiting {
+  struct WaitingQuery {
     std::uint64_t token = 0;
     os::Neighbour next_hop{};
     node::HostRoute route{};
   };
   struct CachedRoute {
     node::HostRoute route{};
-    bool by_next_hop = false;  // the route is valid until the state of a neighbour changes
+    bool depends_on_neighbour = false;  // valid only until the state of a neighbour changes
   };
   using Query = std::tuple<Gid, std::optional<Gid>, std::uint32_t>;
 
-  static Answer answer(const Waiting& waiting);
+  static Answer answer(const WaitingQuery& waiting);
   bool refresh_cache();
   void cache_route(const Query& query, const CachedRoute& route);
-  void forget_next_hops();
+  void drop_neighbour_dependent_routes();
   void answer_waiting();
 
   AnswerCallback on_answer_;
-  std::optional<os::NeighbourMonitor> monitor_{};
-  Watch monitor_watch_{};
-  std::vector<Waiting> waiting_{};
-  std::optional<os::InterfaceMonitor> changes_{};
+  std::optional<os::NeighbourMonitor> neighbour_monitor_{};
+  Watch neighbour_watch_{};
+  std::vector<WaitingQuery> waiting_{};
+  std::optional<os::InterfaceMonitor> interface_monitor_{};
   std::map<Query, CachedRoute> cache_{};
 };
 

@@ -25,14 +25,15 @@ bool closes_uplink(const ipc::Envelope& envelope) {
   return closed && closed->lane == ipc::Lane::kUplink;
 }
 
-// Limits the characters of a program's build id that a message shows.  The id may be any text.
+// Limits the length of a program's build id in messages, because a program may send any text.
 constexpr std::size_t kBuildTextMax = 64;
 
 }  // namespace
 
-// Makes room for another new connection by closing the oldest silent one, if needed.  Returns false
-// if all new connections have sent something that must be read first.
-bool Agent::make_room() {
+// Ensures that one more connection without Hello can be accepted.  At the limit, closes the oldest
+// connection that has sent nothing.  Returns false if there is no such connection: the agent must
+// first read what the new connections have sent.
+bool Agent::free_new_session_slot() {
   if (sessions_.size() - welcomed_sessions() < kNewSessionsMax) return true;
   const auto is_silent = [](const auto& entry) {
     const Session& session = *entry.second;
@@ -48,18 +49,19 @@ bool Agent::make_room() {
 }
 
 void Agent::on_listener() {
-  for (std::size_t i = 0; i < kAcceptsPerTurn && listener_; ++i) {
-    if (!make_room()) break;
+  for (std::size_t i = 0; i < kAcceptsPerEvent && listener_; ++i) {
+    if (!free_new_session_slot()) break;
     auto channel = listener_->accept();
     if (!channel) {
       if (os::would_block(channel.error())) return;
-      // Probably there are no descriptors left.  Pause, or the loop would spin on the connection.
+      // Probably this process can open no more descriptors.  Pause, because otherwise the loop
+      // would spin on the pending connection.
       log_.line(fmt::format("accept: {}", std::strerror(channel.error().detail)));
       listener_watch_.read(false);
       accept_timer_.at(os::now() + kAcceptPause);
       return;
     }
-    // Anybody may connect to an abstract name.  Close connections of other users at once.
+    // Any user may connect to an abstract name.  Close connections of users without access at once.
     const auto peer = channel->peer();
     if (!peer || !may_connect(*peer)) {
       ++clients_refused_;
@@ -91,8 +93,8 @@ bool Agent::may_see(const Session& session, const Session& other) {
 
 void Agent::received_all(Connection&, std::size_t messages) { pump_after(messages); }
 
-// Closes connections that have not said Hello in time, so that they take no room and do not keep
-// the agent alive.
+// Closes connections that have not sent Hello in time, so that they neither count towards the limit
+// of new connections nor keep the agent alive.
 void Agent::on_hello_timer() {
   Time next = kNever;
   for (const auto& [id, session] : sessions_) {
@@ -132,7 +134,7 @@ void Agent::received(Connection& from, const ipc::Envelope& envelope,
   Session& session = *sessions_.at(from.id());
   session.hello_deadline = kNever;
   if (session.role == Role::kNew) {
-    hello(session, envelope, std::move(fds));
+    handle_hello(session, envelope, std::move(fds));
   } else if (session.client && ipc::is_for_node(envelope.type)) {
     if (envelope.type == ipc::Type::kLease && !session.qp_table && !fds.empty()) {
       session.qp_table = std::move(fds[0]);
@@ -145,7 +147,7 @@ void Agent::received(Connection& from, const ipc::Envelope& envelope,
   }
 }
 
-void Agent::hello(Session& session, const ipc::Envelope& envelope, std::vector<os::Fd> fds) {
+void Agent::handle_hello(Session& session, const ipc::Envelope& envelope, std::vector<os::Fd> fds) {
   if (envelope.type != ipc::Type::kHello) {
     session.connection.reply_result(envelope.request, fail(Errc::kBadState, "Hello comes first"));
     session.connection.finish();
@@ -154,13 +156,13 @@ void Agent::hello(Session& session, const ipc::Envelope& envelope, std::vector<o
   // Only the first field of a Hello from another build can be decoded.
   std::string build;
   ipc::Reader(envelope.body)(build);
-  std::string reason = refusal(session, build);
+  std::string reason = reason_to_refuse(session, build);
   if (!reason.empty()) return refuse(session, envelope.request, std::move(reason));
 
   const auto hello = ipc::decode<ipc::Hello>(envelope);
   if (!hello) return refuse(session, envelope.request, "the agent cannot read this Hello");
   const auto peer = session.connection.channel().peer();
-  session.own_pid = hello->pid;
+  session.pid_in_own_namespace = hello->pid;
   session.pid = peer->pid != 0 ? static_cast<std::uint32_t>(peer->pid) : hello->pid;
   session.name = os::process_name(static_cast<pid_t>(session.pid));
 
@@ -171,7 +173,7 @@ void Agent::hello(Session& session, const ipc::Envelope& envelope, std::vector<o
   welcome(session, envelope.request, *hello);
 }
 
-std::string Agent::refusal(const Session& session, const std::string& build) {
+std::string Agent::reason_to_refuse(const Session& session, const std::string& build) {
   const auto peer = session.connection.channel().peer();
   if (!peer || (peer->uid != ::geteuid() && !options_.all_users)) {
     return fmt::format("this agent (pid {}) serves only user id {}", ::getpid(), ::geteuid());
@@ -190,8 +192,8 @@ std::string Agent::refusal(const Session& session, const std::string& build) {
     }
     // Send the pending disconnects of programs that have ended.
     while (node_.flush_disconnects(os::now())) send_all();
-    // Release the port and the name before the reply is sent, because the program may start the
-    // right agent as soon as it has read the reply.
+    // Release the port and the name before the reply is sent, because the program may start an
+    // agent of its own build as soon as it has read the reply.
     release_port_and_name();
     return builds + "; it was idle and ends now";
   }
@@ -201,13 +203,13 @@ std::string Agent::refusal(const Session& session, const std::string& build) {
   return {};
 }
 
-// Returns the pidfd of the session's process.  Uses the one that the program has sent, after
-// checking that it is the program's own; else asks the kernel for the connection's peer.
+// Returns the pidfd of the session's process.  Uses the pidfd that the program has sent if it
+// refers to the program itself.  Otherwise asks the kernel for the pidfd of the connection's peer.
 Result<os::Fd> Agent::pidfd_of(const Session& session, std::vector<os::Fd>& fds) const {
   if (!fds.empty()) {
     const auto peer = session.connection.channel().peer();
-    // The kernel shows no pid of a process in an unrelated process namespace, so its pidfd cannot
-    // be checked.
+    // The kernel shows no pid of a process in an unrelated PID namespace, so its pidfd cannot be
+    // checked.
     if (peer && peer->pid == 0 && !is_guest(session)) return std::move(fds[0]);
     const auto pid = os::pid_of_pidfd(fds[0].get());
     if (pid && peer && *pid == peer->pid) return std::move(fds[0]);
@@ -268,7 +270,7 @@ void Agent::serve(Session& session, const ipc::Envelope& envelope, std::vector<o
       captures_.flush(connection.id(), os::now());
       return connection.reply_result(envelope.request, {});
     case ipc::Type::kStatus: return connection.reply(envelope.request, status());
-    case ipc::Type::kProcesses: return processes(session, envelope);
+    case ipc::Type::kProcesses: return list_processes(session, envelope);
     case ipc::Type::kStop:
       if (is_guest(session)) {
         return connection.reply_result(envelope.request,
@@ -305,7 +307,7 @@ void Agent::start_capture(Session& session, const ipc::Envelope& envelope,
     return session.connection.reply_result(envelope.request,
                                            fail(Errc::kMalformed, "a capture needs one file"));
   }
-  auto process = process_named(session, request->pid);
+  auto process = open_process(session, request->pid);
   if (!process) {
     return session.connection.reply_result(envelope.request, std::unexpected(process.error()));
   }
@@ -331,9 +333,9 @@ void Agent::update_port_files(Session& session, const ipc::Envelope& envelope,
     return session.connection.reply_result(
         envelope.request, fail(Errc::kMalformed, "the port's files need one directory"));
   }
-  auto process = process_named(session, request->pid);
+  auto process = open_process(session, request->pid);
   const Result<void> added =
-      process ? port_files_.add(fds[0], *std::move(process), session.user, port_values())
+      process ? port_files_.add(fds[0], *std::move(process), session.user, port_counter_values())
               : std::unexpected(process.error());
   if (!added) ++port_files_refused_;
   session.connection.reply_result(envelope.request, added);
@@ -359,11 +361,11 @@ void Agent::flush_sa(Session& session, const ipc::Envelope& envelope) {
   session.connection.reply(envelope.request, *flushed);
 }
 
-// Opens a pidfd.  `pid` is the session's own process as it sees itself, or another process as the
-// agent sees it.
-Result<os::Fd> Agent::process_named(const Session& session, std::uint32_t pid) const {
-  return pid == session.own_pid ? session.pidfd.duplicate()
-                                : os::open_pidfd(static_cast<pid_t>(pid));
+// Returns a pidfd of a process.  `pid` names the session's own process by its pid in its own PID
+// namespace, or another process by its pid in the agent's PID namespace.
+Result<os::Fd> Agent::open_process(const Session& session, std::uint32_t pid) const {
+  return pid == session.pid_in_own_namespace ? session.pidfd.duplicate()
+                                             : os::open_pidfd(static_cast<pid_t>(pid));
 }
 
 std::size_t Agent::welcomed_sessions() const {

@@ -117,10 +117,10 @@ std::optional<ProgramId> Uplinks::program_of(HostIndex host, std::uint16_t range
 bool Uplinks::read(Time now) {
   bool has_read = false;
   for (auto& [id, uplink] : uplinks_) {
-    uplink.held_up_ = false;
+    uplink.is_blocked_ = false;
     const auto pass = [&](const link::Arrival& arrival) {
-      uplink.held_up_ = !reader_.pass(id, arrival, now, true);
-      return !uplink.held_up_;
+      uplink.is_blocked_ = !reader_.pass(id, arrival, now, true);
+      return !uplink.is_blocked_;
     };
     has_read |= uplink.lane_.receive(kRecordsPerRead, pass) != 0;
     if (uplink.lane_.finish()) uplink.wake();
@@ -162,12 +162,13 @@ bool Uplinks::deliver(Uplink& to, const link::Address& address, const link::Arri
 // ---- sleeping -----------------------------------------------------------------------------------
 
 bool Uplinks::park() {
-  bool quiet = true;
+  bool may_sleep = true;
   for (auto& [id, uplink] : uplinks_) {
-    quiet = (uplink.held_up_ ? uplink.lane_.park_for_room() : uplink.lane_.park()) && quiet;
+    may_sleep =
+        (uplink.is_blocked_ ? uplink.lane_.park_for_room() : uplink.lane_.park()) && may_sleep;
   }
-  counters_.sleeps += quiet ? 1 : 0;
-  return quiet;
+  counters_.sleeps += may_sleep ? 1 : 0;
+  return may_sleep;
 }
 
 void Uplinks::unpark() {

@@ -27,37 +27,39 @@
 
 namespace verbena::agent {
 
-// Names a program: its host in the fabric, or 0, and the number that the host's agent has given it.
+// Identifies a program by its host in the fabric (0 without a fabric) and by the number that the
+// host's agent has assigned to the program.
 using HostIndex = std::uint32_t;
 using ProgramId = std::pair<HostIndex, node::ClientId>;
 
 // Returns the range that contains this QP number.
 constexpr std::uint16_t range_of(Qpn qpn) { return static_cast<std::uint16_t>(qpn.value >> 12); }
 
-// Copies the packet.  Takes its headers from `arrival.headers`, which were checked, because the
-// program may have changed those in the lane since then.  REQUIRES: `out` has room for the packet.
+// Copies the packet.  Copies its headers from `arrival.headers`, which were checked, because the
+// program may have changed the headers in the lane since the check.  REQUIRES: `out` is as long as
+// the packet or longer.
 void copy_packet(const link::Arrival& arrival, std::span<std::byte> out);
 
-// Holds the uplinks of programs that have no sockets for their packets, and the ranges of QP
-// numbers that they have leased.  An uplink is a lane between a program and this process.
+// Owns the uplinks of programs that have no sockets for their packets, and the ranges of QP numbers
+// that these programs have leased.  An uplink is a lane between a program and this process.
 //
-// A full lane holds up its senders for kFullLaneTimeout at most, which is longer than a program
-// usually waits for a processor.  After that, packets to it are dropped until it has room, so that
-// a stopped program does not stop others.
+// A full lane blocks its senders for kFullLaneTimeout at most, which is longer than a program
+// usually waits for a processor.  After that, packets to the full lane are dropped until it has
+// space again, so that a stopped program does not block other programs.
 //
 // Only the loop's thread uses it.
 class Uplinks {
  public:
-  static constexpr std::size_t kUplinksMax = 1024;  // each has half a megabyte
+  static constexpr std::size_t kUplinksMax = 1024;  // each uses half a megabyte of memory
   static constexpr std::size_t kLeasesMax = 2048;   // ranges of QP numbers, of all hosts
   static constexpr std::size_t kRecordsPerRead = 64;
   static constexpr Duration kFullLaneTimeout = std::chrono::milliseconds(100);
 
-  // Takes the packets that programs send.
+  // Receives the packets that programs send.
   class Reader {
    public:
-    // Returns false if the packet must wait in its lane.  Packets that may not wait are dropped
-    // instead.
+    // Handles one packet.  Returns false if the packet must wait in its lane.  If `may_wait` is
+    // false, drops the packet instead of letting it wait.
     virtual bool pass(const ProgramId& from, const link::Arrival& arrival, Time now,
                       bool may_wait) = 0;
 
@@ -69,8 +71,8 @@ class Uplinks {
   using WakeCallback = std::move_only_function<void()>;
 
   // Calls `on_wake` after park() when a program has sent something, or when a lane has been full
-  // for kFullLaneTimeout.  kSystem: there is no descriptor left.  REQUIRES: the reader outlives
-  // this object.
+  // for kFullLaneTimeout.  kSystem: this process can open no more descriptors.  REQUIRES: the
+  // reader outlives this object.
   static Result<std::unique_ptr<Uplinks>> create(asio::io_context& loop, Reader& reader,
                                                  WakeCallback on_wake);
 
@@ -84,7 +86,7 @@ class Uplinks {
   Result<std::vector<int>> attach(const ProgramId& program, std::uint16_t range,
                                   std::optional<int> wake);
   void passed_on();
-  // Forgets the uplink of a program.  Packets that the program has sent before are passed to the
+  // Removes the uplink of a program, after passing the remaining packets of the program to the
   // reader.
   void detach(const ProgramId& program);
 
@@ -92,8 +94,8 @@ class Uplinks {
   Uplink* find(const ProgramId& program);
   // Returns the program of this host that has leased the range, if it has an uplink.
   std::optional<ProgramId> program_of(HostIndex host, std::uint16_t range) const;
-  // Copies a packet to a program.  Returns false if the packet must wait for room.  A packet that
-  // may not wait is dropped and counted instead.
+  // Copies a packet to a program.  Returns false if the program's lane is full and the packet must
+  // wait.  If `may_wait` is false, drops and counts the packet instead.
   bool deliver(Uplink& to, const link::Address& address, const link::Arrival& arrival, Time now,
                bool may_wait);
 
@@ -101,8 +103,11 @@ class Uplinks {
   bool read(Time now);
   // Wakes the programs that got packets.  read() calls it, too.
   void flush();
-  // Asks to be woken for the next packet.  Returns false if there is something to do already.
+  // Makes programs wake this process when they send the next packet, or when their lane has space
+  // for a blocked packet.  Returns false if that has already happened, so that this process must
+  // not sleep.
   bool park();
+  // Makes programs send packets without waking this process.
   void unpark();
 
   void add_counters(std::vector<ipc::NamedCount>& out) const;
@@ -149,10 +154,10 @@ class Uplinks::Uplink {
 
   os::Mapping memory_;
   link::Lane lane_;
-  Wake wake_;  // wakes the program; a socket also wakes this process
+  Wake wake_;  // wakes the program; a WakeSocket also wakes this process
   Watch socket_watch_{};
   Time full_since_ = kNever;
-  bool held_up_ = false;  // its next packet waits for room in another lane
+  bool is_blocked_ = false;  // the next packet from the program waits until another lane has space
 };
 
 }  // namespace verbena::agent

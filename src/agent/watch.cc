@@ -13,9 +13,10 @@
 namespace verbena::agent {
 namespace {
 
-// Returns true if a read would not block.  asio keeps the states of descriptors in a pool.  So it
-// may report a newly assigned descriptor as readable because of an event of the descriptor that had
-// the state before.  Many owners treat "readable" as the end of a program.
+// Returns true if a read would not block.  This check is needed because asio reuses the state
+// objects of descriptors.  So asio may report a new descriptor as readable because of an event of
+// an earlier descriptor that had the same state object.  Many owners treat "readable" as the end of
+// a program.
 bool is_readable(int fd) {
   pollfd request{.fd = fd, .events = POLLIN, .revents = 0};
   const timespec at_once{};
@@ -40,7 +41,8 @@ Watch::Watch(asio::io_context& loop, int fd, Callback readable)
   state_->readable = std::move(readable);
   asio::error_code failed;
   state_->descriptor.assign(fd, failed);
-  // A descriptor that epoll refuses (a file that a program sent as its pidfd) never calls back.
+  // If epoll refuses the descriptor (a file that a program sent as its pidfd), there are no
+  // callbacks.
   if (!failed) arm(state_);
 }
 
@@ -87,8 +89,8 @@ void Watch::when_writable(Callback writable) {
 
 struct DeferredCall::State {
   std::move_only_function<void()> call{};
-  bool open = true;
-  bool waiting = false;
+  bool open = true;      // the DeferredCall still exists
+  bool waiting = false;  // the loop has a handler for the call
 };
 
 DeferredCall::DeferredCall(asio::io_context& loop, std::move_only_function<void()> call)
@@ -111,8 +113,8 @@ struct Timer::State {
   asio::steady_timer timer;
   std::move_only_function<void()> expired{};
   Time deadline = kNever;
-  Time expiry = kNever;         // of asio's timer: the deadline or an earlier time
-  std::uint64_t times_set = 0;  // tells handlers of an earlier setting that they are obsolete
+  Time expiry = kNever;         // asio's timer expires then: at the deadline or earlier
+  std::uint64_t times_set = 0;  // lets handlers detect that the timer was set again
 };
 
 Timer::Timer(asio::io_context& loop, std::move_only_function<void()> expired)
@@ -120,7 +122,7 @@ Timer::Timer(asio::io_context& loop, std::move_only_function<void()> expired)
   state_->expired = std::move(expired);
 }
 
-// asio's cancel() may throw, but not for a timer like this.
+// asio declares that cancel() may throw, but cancelling this timer cannot fail.
 Timer::~Timer() {  // NOLINT(bugprone-exception-escape)
   ++state_->times_set;
   state_->timer.cancel();
@@ -128,8 +130,8 @@ Timer::~Timer() {  // NOLINT(bugprone-exception-escape)
 
 Time Timer::deadline() const { return state_->deadline; }
 
-// Most deadlines are moved to a later time before they come.  That costs nothing: asio's timer
-// still expires at the earlier time, and is then set again.
+// Most deadlines are replaced by a later one before they are reached.  The replacement costs
+// nothing: asio's timer still expires at the earlier time, and is then set again.
 void Timer::at(Time deadline) {
   state_->deadline = deadline;
   if (deadline < state_->expiry) set(state_);

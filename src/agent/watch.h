@@ -24,7 +24,7 @@ class Watch {
   ~Watch();
 
   explicit operator bool() const { return state_ != nullptr; }
-  // Starts or stops watching for reading; a new Watch has started.
+  // Starts or stops watching for reading.  A new Watch watches for reading.
   void read(bool on);
   // Calls `writable` once, when the descriptor can be written to.  Only one call may be pending.
   void when_writable(Callback writable);
@@ -37,7 +37,8 @@ class Watch {
   std::shared_ptr<State> state_;
 };
 
-// Makes one deferred call, after the loop's current work, for any number of schedule() calls.
+// Makes a call after the loop's current work.  If schedule() is called several times before that,
+// there is still only one call.
 class DeferredCall {
  public:
   DeferredCall(asio::io_context& loop, std::move_only_function<void()> call);

@@ -18,7 +18,7 @@ std::string as_text(const ipc::StatusReply& status) {
   };
   if (status.all_users) rows.push_back({"serves", "all users"});
   for (const ipc::PortStatus& port : status.ports) {
-    // A host has one port, unless it is one of a fabric.
+    // A host has one port, unless it belongs to a fabric.
     const std::string name =
         status.ports.size() == 1 ? "port" : fmt::format("port {}/{}", port.device, port.number);
     const std::string host_alone =
@@ -30,8 +30,8 @@ std::string as_text(const ipc::StatusReply& status) {
   rows.push_back({"leases", std::to_string(status.leases)});
   rows.push_back({"ids", std::to_string(status.ids)});
   for (const auto& counter : status.counters) {
-    // Leave out counters that are 0; most of the hundred are.  Always show data_packets, because 0
-    // means that no data has passed through the agent.
+    // Leave out counters that are 0, because there are about a hundred and most of them are 0.
+    // Always show data_packets, because 0 means that no data has passed through the agent.
     if (counter.value == 0 && counter.name != "data_packets") continue;
     rows.push_back({counter.name, std::to_string(counter.value)});
   }
@@ -50,14 +50,14 @@ std::string as_json(const ipc::StatusReply& status) {
                      {"why_down", port.why_down},
                      {"why_host_alone", port.why_host_alone}});
   }
-  const ipc::PortStatus* const down = status.find_down_port();
+  const ipc::PortStatus* const down_port = status.find_down_port();
   const Json all{{"agent",
                   {{"pid", status.pid},
                    {"build", status.build},
                    {"uptime_seconds", whole_seconds(status.uptime)},
                    {"all_users", status.all_users},
-                   {"port_active", down == nullptr},
-                   {"why_down", down == nullptr ? "" : down->why_down},
+                   {"port_active", down_port == nullptr},
+                   {"why_down", down_port == nullptr ? "" : down_port->why_down},
                    {"ports", std::move(ports)},
                    {"programs", status.programs},
                    {"leases", status.leases},
@@ -68,28 +68,28 @@ std::string as_json(const ipc::StatusReply& status) {
 
 int agent_status(bool json) {
   auto agent = AgentConnection::find();
-  if (!agent) return command_failed("agent", agent.error());
+  if (!agent) return print_error("agent", agent.error());
   if (!*agent) {
     std::puts(json ? "{\n  \"agent\": null\n}"
                    : "no agent is running (one starts with the first program)");
     return 0;
   }
   const auto status = (*agent)->ask<ipc::StatusReply>(ipc::Status{});
-  if (!status) return command_failed("agent", status.error());
+  if (!status) return print_error("agent", status.error());
   std::fputs((json ? as_json(*status) : as_text(*status)).c_str(), stdout);
   return 0;
 }
 
 int agent_start(bool all_users) {
   const auto text = start_agent(all_users);
-  if (!text) return command_failed("agent", text.error());
+  if (!text) return print_error("agent", text.error());
   std::puts(text->c_str());
   return 0;
 }
 
 int agent_stop() {
   const auto text = stop_agent();
-  if (!text) return command_failed("agent", text.error());
+  if (!text) return print_error("agent", text.error());
   std::puts(text->c_str());
   return 0;
 }

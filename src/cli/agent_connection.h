@@ -9,15 +9,15 @@ namespace verbena::cli {
 using client::AgentConnection;
 using client::Answer;
 
-// Returns the directory of the drop-in libraries and verbenad.  It is ../lib/verbena relative to
-// this program, both in the build tree and when installed.
+// Returns the directory of Verbena's libraries and of verbenad.  It is ../lib/verbena relative to
+// the directory of this program, both in the build tree and when installed.
 Answer<std::string> library_directory();
 
-// Starts an agent: that of this user, or the one for all users.  Returns a text that says what
-// runs.  Fails if this user may not start it, or if it cannot open the port.
+// Starts this user's agent, or the agent for all users.  Returns a text that describes the agent.
+// Fails if this user may not start the agent, or if the agent cannot open the port.
 Answer<std::string> start_agent(bool all_users);
-// Stops the agent, whatever build it is of, and waits until it has ended.  Returns a text that says
-// what was done.
+// Stops the agent, even if it is of another build, and waits until it has ended.  Returns a text
+// that describes the result.
 Answer<std::string> stop_agent();
 
 }  // namespace verbena::cli

@@ -19,7 +19,8 @@ namespace {
 
 using Words = std::vector<std::string>;
 
-// Defines the grammar of the command line, except for the program of `run` (see first_of_program).
+// Defines the grammar of the command line, except for the program of `run` (see
+// find_program_start).
 struct Grammar {
   CLI::App app{"Verbena runs RDMA programs on machines without RDMA hardware.", "verbena"};
   CLI::App* run = app.add_subcommand("run", "Run a program on Verbena's RDMA device");
@@ -310,9 +311,9 @@ struct Grammar {
 // Returns the help text.  Adds the program of `run` to it, because CLI11 never sees the program.
 std::string help(const Grammar& g) {
   std::string text = g.app.help();
-  constexpr std::string_view kShort = "verbena run [OPTIONS]";
-  if (const auto at = text.find(kShort); at != std::string::npos) {
-    text.replace(at, kShort.size(), "verbena run [OPTIONS] [--] PROGRAM [ARGUMENT...]");
+  constexpr std::string_view kUsage = "verbena run [OPTIONS]";
+  if (const auto at = text.find(kUsage); at != std::string::npos) {
+    text.replace(at, kUsage.size(), "verbena run [OPTIONS] [--] PROGRAM [ARGUMENT...]");
   }
   return text;
 }
@@ -335,7 +336,7 @@ std::string list_text(const Words& names) {
   return text;
 }
 
-// Returns the command that was given, for messages: "agent status".
+// Returns the name of the command that was given, such as "agent status", for messages.
 std::string command_name(const Grammar& g) {
   const auto commands = g.app.get_subcommands();
   if (commands.empty()) return "";
@@ -397,8 +398,8 @@ Words with_help_as_option(Words words) {
   return words;
 }
 
-// Gives --sockets its default value, which CLI11 would look for in the next word.
-Words with_mode_of_sockets(Words words) {
+// Adds the default value to a plain --sockets, because CLI11 would take the next word as the value.
+Words with_default_sockets_mode(Words words) {
   std::ranges::replace(words, "--sockets", "--sockets=auto");
   return words;
 }
@@ -420,14 +421,15 @@ std::optional<std::unexpected<Message>> find_unknown_command(const Grammar& g, c
   return std::nullopt;
 }
 
-std::unexpected<Message> no_command(const CLI::App& app, std::string_view name) {
+std::unexpected<Message> no_command_error(const CLI::App& app, std::string_view name) {
   return usage_error(name,
                      fmt::format("no command given; there are {}", list_text(commands_of(app))));
 }
 
-// Returns where the program of `run` begins: the first word that is not an option of `run`, or the
-// "--" before that word.  The words from there on are not interpreted.
-Words::const_iterator first_of_program(const Words& arguments) {
+// Finds the first word that is not an option of `run`, where the program begins.  If there is a
+// "--" before this word, returns the position of the "--".  The words from the result on are not
+// interpreted.
+Words::const_iterator find_program_start(const Words& arguments) {
   if (arguments.empty() || arguments[0] != "run") return arguments.end();
   auto at = arguments.begin() + 1;
   while (at != arguments.end() && at->starts_with('-') && *at != "--") {
@@ -445,11 +447,11 @@ Words::const_iterator first_of_program(const Words& arguments) {
 
 std::expected<Command, Message> parse(const Words& command_line) {
   const Words arguments = with_help_as_option(command_line);
-  auto program = first_of_program(arguments);
-  const Words words = with_mode_of_sockets(Words(arguments.begin(), program));
+  auto program = find_program_start(arguments);
+  const Words words = with_default_sockets_mode(Words(arguments.begin(), program));
   if (program != arguments.end() && *program == "--") ++program;
   Grammar g;
-  if (words.empty()) return no_command(g.app, "");
+  if (words.empty()) return no_command_error(g.app, "");
   if (auto unknown = find_unknown_command(g, words)) return *std::move(unknown);
 
   try {
@@ -468,9 +470,10 @@ std::expected<Command, Message> parse(const Words& command_line) {
     g.command.run.command.assign(program, arguments.end());
     if (program == arguments.end()) return usage_error("run", "no program given");
     const RunOptions& run = g.command.run;
-    const bool for_own_device = !run.pcap.empty() || !run.personality.empty() ||
-                                !run.link.empty() || !run.node.empty() || run.sysfs || run.verbose;
-    if (!run.adapter.empty() && for_own_device) {
+    const bool has_own_device_option = !run.pcap.empty() || !run.personality.empty() ||
+                                       !run.link.empty() || !run.node.empty() || run.sysfs ||
+                                       run.verbose;
+    if (!run.adapter.empty() && has_own_device_option) {
       return usage_error("run",
                          "--adapter excludes other options, which are for Verbena's own device");
     }
@@ -483,7 +486,7 @@ std::expected<Command, Message> parse(const Words& command_line) {
     g.command.kind = Command::Kind::kPs;
   } else if (g.sa->parsed()) {
     const auto action = sa_action(g);
-    if (!action) return no_command(*g.sa, "sa");
+    if (!action) return no_command_error(*g.sa, "sa");
     g.command.kind = Command::Kind::kSa;
     g.command.sa.action = *action;
   } else if (g.doctor->parsed()) {
@@ -495,7 +498,7 @@ std::expected<Command, Message> parse(const Words& command_line) {
   } else if (g.stop->parsed()) {
     g.command.kind = Command::Kind::kAgentStop;
   } else if (g.agent->parsed()) {
-    return no_command(*g.agent, "agent");
+    return no_command_error(*g.agent, "agent");
   } else if (const auto action = fabric_action(g)) {
     g.command.kind = Command::Kind::kFabric;
     g.command.fabric.action = *action;
@@ -507,16 +510,16 @@ std::expected<Command, Message> parse(const Words& command_line) {
       }
     }
   } else if (g.fabric->parsed()) {
-    return no_command(*g.fabric, "fabric");
+    return no_command_error(*g.fabric, "fabric");
   } else if (g.sockets_ls->parsed() || g.sockets_stat->parsed()) {
     g.command.kind = Command::Kind::kSockets;
     g.command.sockets.totals = g.sockets_stat->parsed();
   } else if (g.sockets_trace->parsed()) {
     g.command.kind = Command::Kind::kSocketsTrace;
   } else if (g.sockets->parsed()) {
-    return no_command(*g.sockets, "sockets");
+    return no_command_error(*g.sockets, "sockets");
   } else {
-    return no_command(g.app, "");
+    return no_command_error(g.app, "");
   }
   return g.command;
 }

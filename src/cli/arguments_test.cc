@@ -14,22 +14,23 @@ std::string message_of(const Words& words) {
   return std::to_string(command.error().exit_code) + " " + command.error().text;
 }
 
-Words program(const Words& words) {
+// Returns the program that `run` would start, with its arguments.
+Words program_in(const Words& words) {
   const auto command = parse(words);
   return command ? command->run.command : Words{message_of(words)};
 }
 
 TEST(Arguments, RunTakesAProgramWithOrWithoutDashes) {
-  EXPECT_EQ(program({"run", "--", "rping", "-s"}), (Words{"rping", "-s"}));
-  EXPECT_EQ(program({"run", "rping", "-s"}), (Words{"rping", "-s"}));
-  EXPECT_EQ(program({"run", "a", "--", "b"}), (Words{"a", "--", "b"}))
+  EXPECT_EQ(program_in({"run", "--", "rping", "-s"}), (Words{"rping", "-s"}));
+  EXPECT_EQ(program_in({"run", "rping", "-s"}), (Words{"rping", "-s"}));
+  EXPECT_EQ(program_in({"run", "a", "--", "b"}), (Words{"a", "--", "b"}))
       << "the program's own dashes";
-  EXPECT_EQ(program({"run", "--", "a", "--", "b"}), (Words{"a", "--", "b"}));
-  EXPECT_EQ(program({"run", "a", "--help"}), (Words{"a", "--help"}));
-  EXPECT_EQ(program({"run", "--", "ps", "--json"}), (Words{"ps", "--json"}));
-  EXPECT_EQ(program({"run", "ps", "--json"}), (Words{"ps", "--json"}));
-  EXPECT_EQ(program({"run", "a", "--pcap", "f"}), (Words{"a", "--pcap", "f"}));
-  EXPECT_EQ(program({"run", "a", ""}), (Words{"a", ""}));
+  EXPECT_EQ(program_in({"run", "--", "a", "--", "b"}), (Words{"a", "--", "b"}));
+  EXPECT_EQ(program_in({"run", "a", "--help"}), (Words{"a", "--help"}));
+  EXPECT_EQ(program_in({"run", "--", "ps", "--json"}), (Words{"ps", "--json"}));
+  EXPECT_EQ(program_in({"run", "ps", "--json"}), (Words{"ps", "--json"}));
+  EXPECT_EQ(program_in({"run", "a", "--pcap", "f"}), (Words{"a", "--pcap", "f"}));
+  EXPECT_EQ(program_in({"run", "a", ""}), (Words{"a", ""}));
 }
 
 TEST(Arguments, RunTakesACaptureFile) {

@@ -123,23 +123,24 @@ void add_agent(Report& report, const HostFacts& facts) {
   report.ok("agent", "none is running; one starts with the first program");
 }
 
-bool on_all_addresses(const os::PortHolder& holder) {
+bool is_on_all_addresses(const os::PortHolder& holder) {
   return holder.address == Gid{} || holder.address == wire::ipv4_gid(0);
 }
 
-// Returns true if the kernel's soft-RoCE may hold the port.  The kernel's own sockets belong to uid
-// 0 and to no process.  A user namespace that does not map uid 0 shows the overflow uid instead.
+// Returns true if the port may belong to the kernel's soft-RoCE.  The kernel's own sockets belong
+// to uid 0 and to no process.  A user namespace that does not map uid 0 shows the overflow uid
+// instead.
 bool may_be_rxe(const HostFacts& facts) {
   constexpr unsigned kOverflowUid = 65534;
   const unsigned uid = facts.holder.uid;
   return facts.holder.pid == 0 && (uid == 0 || uid == kOverflowUid) && facts.rxe_loaded;
 }
 
-// Describes the holder of the port with the facts that are known.
+// Describes the process that has the port.
 std::string holder_text(const HostFacts& facts) {
   const os::PortHolder& holder = facts.holder;
   const std::string where =
-      on_all_addresses(holder) ? "all addresses" : address_text(holder.address);
+      is_on_all_addresses(holder) ? "all addresses" : address_text(holder.address);
   if (holder.pid != 0) {
     return fmt::format("pid {} ({}) of {} holds it on {}{}", holder.pid,
                        printable_name(holder.program), facts.holder_user, where,
@@ -152,11 +153,11 @@ std::string holder_text(const HostFacts& facts) {
                      where);
 }
 
-// Advises the user how to get the port, depending on its holder.
+// Returns advice how to get the port from the process that has it.
 std::string port_fix(const HostFacts& facts) {
   if (may_be_rxe(facts)) return "rdma link delete NAME (see 'rdma link'), or modprobe -r rdma_rxe";
   if (facts.holder.stopped) return fmt::format("kill -CONT {0}, or kill -9 {0}", facts.holder.pid);
-  const std::string share =
+  const std::string share_advice =
       "let root run 'verbena agent start --all-users', which lets programs of all users reach each "
       "other, or start each user's first program with VERBENA_BIND=ADDRESS, with another address "
       "of "
@@ -165,33 +166,33 @@ std::string port_fix(const HostFacts& facts) {
   if (facts.holder.program == "verbenad") {
     return fmt::format(
         "wait until the programs of {0} end, run 'verbena agent stop' as {0}, or {1}",
-        facts.holder_user, share);
+        facts.holder_user, share_advice);
   }
-  if (on_all_addresses(facts.holder)) {
-    return fmt::format("end it; if that is another user's agent, {}", share);
+  if (is_on_all_addresses(facts.holder)) {
+    return fmt::format("end it; if that is another user's agent, {}", share_advice);
   }
   return "end it, or set VERBENA_BIND to another address: it holds the port on one address only";
 }
 
 void add_port(Report& report, const HostFacts& facts) {
   constexpr const char* kWhat = "UDP port 4791";
-  constexpr const char* kNarrow =
+  constexpr const char* kBindAdvice =
       "to open it on one address only, set VERBENA_BIND=ADDRESS for the first program "
       "(verbenad --bind)";
-  const ipc::PortStatus* const down = facts.agent ? facts.agent->find_down_port() : nullptr;
-  if (facts.agent && down == nullptr) {
+  const ipc::PortStatus* const down_port = facts.agent ? facts.agent->find_down_port() : nullptr;
+  if (facts.agent && down_port == nullptr) {
     if (const std::string& host_alone = facts.agent->ports.front().why_host_alone;
         !host_alone.empty()) {
       return report.problem(kWhat, "programs reach only this host: " + host_alone, port_fix(facts));
     }
-    if (facts.holder.held && !on_all_addresses(facts.holder)) {
+    if (facts.holder.held && !is_on_all_addresses(facts.holder)) {
       return report.ok(kWhat,
                        fmt::format("the agent has it on {}", address_text(facts.holder.address)));
     }
-    return report.note(kWhat, "the agent has it on all addresses of this host", kNarrow);
+    return report.note(kWhat, "the agent has it on all addresses of this host", kBindAdvice);
   }
   if (facts.agent) {
-    return report.problem(kWhat, "the agent could not open it: " + down->why_down,
+    return report.problem(kWhat, "the agent could not open it: " + down_port->why_down,
                           facts.holder.held
                               ? port_fix(facts)
                               : "give the host an address: ip addr add ADDRESS dev DEVICE");
@@ -207,10 +208,10 @@ void add_port(Report& report, const HostFacts& facts) {
   if (!facts.bind.empty()) {
     return report.ok(kWhat, fmt::format("free; an agent will open it on {} only", facts.bind));
   }
-  report.note(kWhat, "free; an agent will open it on all addresses of this host", kNarrow);
+  report.note(kWhat, "free; an agent will open it on all addresses of this host", kBindAdvice);
 }
 
-// Says how packets get to other programs of this host, and why.
+// Reports how packets reach other programs of this host, and why.
 void add_links_within_host(Report& report, const HostFacts& facts) {
   constexpr const char* kWhat = "packets within the host";
   if (facts.link == "udp") {
@@ -273,7 +274,7 @@ void add_buffer(Report& report, const char* what, const char* name, std::uint64_
 }
 
 // Formats an address with its GID: "10.0.0.2 (GID 1)".  Without an agent the GID index is unknown
-// and left out.
+// and omitted.
 std::string gid_text(const HostFacts& facts, const os::Interface& address) {
   const auto gid = std::ranges::find_if(facts.gids, [&](const ipc::GidEntry& entry) {
     return entry.gid == address.address && entry.interface == address.index;
@@ -301,7 +302,8 @@ void add_interface(Report& report, const HostFacts& facts, const os::NetworkLink
   if (!link.up) {
     return report.note(what, "down; " + fact, fmt::format("ip link set {} up", link.name));
   }
-  if (link.mtu_bytes < 256 + 80) {
+  constexpr std::uint32_t kRdmaMtuMin = 256, kHeaderBytesMax = 80;
+  if (link.mtu_bytes < kRdmaMtuMin + kHeaderBytesMax) {
     return report.note(what, fact + ": too small for packets with 256 bytes of data",
                        fmt::format("ip link set {} mtu 1500", link.name));
   }
@@ -335,12 +337,13 @@ void add_network(Report& report, const HostFacts& facts) {
                             fmt::join(facts.kernel_devices, ", ")),
                 "to use them, start programs without 'verbena run'");
   }
-  const auto refused = [](const ipc::NamedCount& counter) {
+  const auto counts_refused_packets = [](const ipc::NamedCount& counter) {
     return counter.name == "udp_out_not_allowed" && counter.value > 0;
   };
-  const bool firewall = (facts.send && facts.send->error == EPERM) ||
-                        (facts.agent && std::ranges::any_of(facts.agent->counters, refused));
-  if (firewall) {
+  const bool has_firewall =
+      (facts.send && facts.send->error == EPERM) ||
+      (facts.agent && std::ranges::any_of(facts.agent->counters, counts_refused_packets));
+  if (has_firewall) {
     report.problem("firewall", "it refuses packets to UDP port 4791",
                    "nft list ruleset, iptables -S OUTPUT: let UDP port 4791 through");
   }
@@ -414,9 +417,9 @@ std::string as_json(const std::vector<Finding>& findings) {
 int doctor(bool json) {
   const std::vector<Finding> findings = diagnose(collect_host_facts());
   std::fputs((json ? as_json(findings) : as_text(findings)).c_str(), stdout);
-  const bool problem = std::ranges::any_of(
+  const bool has_problem = std::ranges::any_of(
       findings, [](const Finding& finding) { return finding.level == Level::kProblem; });
-  return problem ? 1 : 0;
+  return has_problem ? 1 : 0;
 }
 
 }  // namespace verbena::cli

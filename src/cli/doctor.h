@@ -23,14 +23,14 @@ struct HostFacts {
   std::string library_directory{};
   std::string libraries_problem{};        // empty if all libraries exist
   std::vector<std::string> unresolved{};  // the loader's messages about missing symbols
-  // Files with the names of Verbena's libraries in directories that come first in LD_LIBRARY_PATH.
+  // Lists files that the loader would find in LD_LIBRARY_PATH before Verbena's libraries.
   std::vector<std::string> libraries_before{};
   std::string preload{};  // $LD_PRELOAD
   bool agent_can_be_run = true;
   std::string agent_path{};
 
   // ---- the agent
-  std::string agent_problem{};              // why the agent does not serve this tool
+  std::string agent_problem{};              // the reason why the agent does not serve this tool
   std::string name_holder{};                // a process of another user that has the agent's name
   std::optional<ipc::StatusReply> agent{};  // the agent's status, if one runs
   std::vector<ipc::GidEntry> gids{};        // the agent's GID table
@@ -41,7 +41,7 @@ struct HostFacts {
   os::PortHolder holder{};
   std::string holder_user{};
   bool rxe_loaded = false;
-  std::optional<os::CheckResult> send{};  // result of a send to the port, if nobody holds the port
+  std::optional<os::CheckResult> send{};  // result of a send to the port, if it is free
 
   // ---- limits
   os::ResourceLimit open_files{os::kUnlimited, os::kUnlimited};
@@ -51,7 +51,7 @@ struct HostFacts {
   std::uint64_t send_buffer_bytes = 0;
 
   // ---- the network
-  std::optional<std::vector<os::NetworkLink>> links{};  // nothing if the kernel does not answer
+  std::optional<std::vector<os::NetworkLink>> links{};  // no value if the kernel does not answer
   std::vector<os::Interface> addresses{};
   std::vector<std::string> kernel_devices{};  // the names of the kernel's RDMA devices
 
@@ -75,7 +75,7 @@ HostFacts collect_host_facts();
 struct Finding {
   enum class Level : std::uint8_t {
     kOk,
-    kNote,     // programs run, but slower, with fewer features, or open to others
+    kNote,     // programs run, but slowly, with fewer features, or reachable by other hosts
     kProblem,  // programs cannot run
   };
   Level level{};
@@ -85,7 +85,7 @@ struct Finding {
   friend bool operator==(const Finding&, const Finding&) = default;
 };
 
-// Judges the facts.
+// Derives the findings from the facts.
 std::vector<Finding> diagnose(const HostFacts& facts);
 
 // These two return what `verbena doctor` prints.

@@ -19,7 +19,8 @@
 namespace verbena::cli {
 namespace {
 
-constexpr int kInterpretersMax = 4;  // scripts that are interpreters of scripts; the kernel's limit
+// The interpreter of a script may be a script, too.  The kernel limits such a chain to this length.
+constexpr int kInterpretersMax = 4;
 constexpr std::size_t kLineMax = 256;
 constexpr std::size_t kProgramHeadersMax = 256;
 constexpr std::size_t kDynamicEntriesMax = 4096;
@@ -77,13 +78,13 @@ std::vector<Elf64_Phdr> read_segments(int fd) {
   return segments;
 }
 
-// Returns the offset in the file of the byte that will be loaded to an address; 0 if no segment has
-// the address.
+// Returns the file offset of the byte that will be loaded to an address.  Returns 0 if no segment
+// contains the address.
 std::uint64_t offset_of(std::span<const Elf64_Phdr> segments, std::uint64_t address) {
   for (const Elf64_Phdr& segment : segments) {
-    const bool inside = segment.p_type == PT_LOAD && address >= segment.p_vaddr &&
-                        address - segment.p_vaddr < segment.p_filesz;
-    if (inside) return segment.p_offset + (address - segment.p_vaddr);
+    const bool is_inside = segment.p_type == PT_LOAD && address >= segment.p_vaddr &&
+                           address - segment.p_vaddr < segment.p_filesz;
+    if (is_inside) return segment.p_offset + (address - segment.p_vaddr);
   }
   return 0;
 }
@@ -102,9 +103,10 @@ std::optional<Executable> read_elf(int fd) {
   if (!read_at(fd, 0, &header, sizeof(Elf32_Ehdr))) return std::nullopt;
   out.is_64_bit = header.e_ident[EI_CLASS] == ELFCLASS64;
   out.machine = header.e_machine;
-  const bool same_order = header.e_ident[EI_DATA] == ELFDATA2LSB;
-  if (!same_order) out.machine = static_cast<std::uint16_t>(out.machine << 8 | out.machine >> 8);
-  if (!out.is_64_bit || !same_order) return out;
+  const bool has_same_byte_order = header.e_ident[EI_DATA] == ELFDATA2LSB;
+  if (!has_same_byte_order)
+    out.machine = static_cast<std::uint16_t>(out.machine << 8 | out.machine >> 8);
+  if (!out.is_64_bit || !has_same_byte_order) return out;
   if (!read_at(fd, 0, &header, sizeof header) || !read_loader(fd, header, out)) return std::nullopt;
   return out;
 }
@@ -129,8 +131,8 @@ std::optional<Executable> read_script(std::string_view line) {
 
 Problem own_failure(std::string text) { return {kExitOwnFailure, std::move(text)}; }
 
-// Returns a problem if the program runs with more privileges than its user: the system ignores
-// LD_LIBRARY_PATH for it (ld.so(8)).
+// Returns a problem if the program runs with more privileges than its user, because the loader
+// ignores LD_LIBRARY_PATH for such a program (ld.so(8)).
 std::optional<Problem> why_privileged(const std::string& path) {
   struct stat status {};
   if (stat(path.c_str(), &status) != 0) return std::nullopt;  // exec will report the error
@@ -150,7 +152,7 @@ std::optional<Problem> why_privileged(const std::string& path) {
   return std::nullopt;
 }
 
-std::optional<Problem> why_not_elf(const std::string& path, const Executable& file) {
+std::optional<Problem> why_elf_not_loadable(const std::string& path, const Executable& file) {
   if (!file.is_64_bit) {
     return own_failure(fmt::format(
         "{} is a 32-bit program and Verbena's libraries are 64-bit; use a 64-bit build of it",
@@ -163,7 +165,7 @@ std::optional<Problem> why_not_elf(const std::string& path, const Executable& fi
                     path, machine_name(file.machine), machine_name(kOurMachine)));
   }
   const std::string_view name = std::string_view(path).substr(path.rfind('/') + 1);
-  // ld-linux itself has no loader, but it loads other programs.
+  // ld-linux itself names no loader, but it can load other programs.
   if (file.loader.empty() && !name.starts_with("ld-linux")) {
     return own_failure(
         fmt::format("{} is statically linked, so no library can take the place of its "
@@ -177,11 +179,12 @@ std::optional<Problem> why_not_elf(const std::string& path, const Executable& fi
   return why_privileged(path);
 }
 
-std::optional<Problem> check(const std::string& path, std::string_view search_path, int depth) {
+std::optional<Problem> check_program(const std::string& path, std::string_view search_path,
+                                     int depth) {
   const auto file = read_executable(path);
   if (!file || depth > kInterpretersMax) return std::nullopt;
   switch (file->kind) {
-    case Executable::Kind::kElf: return why_not_elf(path, *file);
+    case Executable::Kind::kElf: return why_elf_not_loadable(path, *file);
     case Executable::Kind::kOther: return std::nullopt;
     case Executable::Kind::kScript: break;
   }
@@ -192,7 +195,7 @@ std::optional<Problem> check(const std::string& path, std::string_view search_pa
                                "it or correct the first line",
                                path, interpreter)};
   }
-  if (auto problem = check(interpreter, search_path, depth + 1)) {
+  if (auto problem = check_program(interpreter, search_path, depth + 1)) {
     problem->text = fmt::format("{} is a script, and its interpreter {}", path, problem->text);
     return problem;
   }
@@ -206,7 +209,7 @@ std::optional<Problem> check(const std::string& path, std::string_view search_pa
     return std::nullopt;
   }
   const FoundProgram found = find_program(std::string(env_program), search_path);
-  return found.problem ? std::nullopt : check(found.path, search_path, depth + 1);
+  return found.problem ? std::nullopt : check_program(found.path, search_path, depth + 1);
 }
 
 }  // namespace
@@ -255,7 +258,7 @@ std::optional<Executable> read_executable(const std::string& path) {
 }
 
 std::optional<Problem> why_not_loadable(const std::string& path, std::string_view search_path) {
-  return check(path, search_path, 0);
+  return check_program(path, search_path, 0);
 }
 
 std::vector<std::string> needed_libraries(const std::string& path) {

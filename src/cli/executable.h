@@ -6,9 +6,9 @@
 #include <string_view>
 #include <vector>
 
-// Checks whether Verbena's libraries can be loaded into a program, before the program is started.
-// If they cannot, the user gets a message; otherwise the program would run without Verbena, or fail
-// in an obscure way.
+// Checks, before a program is started, whether Verbena's libraries can be loaded into the program.
+// If they cannot, the user gets a message.  Without this check, the program would run without
+// Verbena, or fail with an obscure error.
 namespace verbena::cli {
 
 // Holds a message for the user, and the exit code that goes with it.

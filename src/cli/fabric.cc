@@ -37,11 +37,11 @@ constexpr Duration kDownTimeout = std::chrono::seconds(10);
 
 int check(const FabricOptions& options) {
   const auto fabric_file = read_fabric_file(options.file);
-  if (!fabric_file) return command_failed("fabric", fabric_file.error());
+  if (!fabric_file) return print_error("fabric", fabric_file.error());
   fmt::print("{}: {}\n", options.file, size_text(*fabric_file));
   if (options.faults.empty()) return 0;
   const auto faults = read_faults_file(options.faults, *fabric_file);
-  if (!faults) return command_failed("fabric", faults.error());
+  if (!faults) return print_error("fabric", faults.error());
   fmt::print("{}: {}\n", options.faults, quantity_text(faults->faults.size(), "fault", "faults"));
   return 0;
 }
@@ -72,9 +72,9 @@ Answer<void> stop_fabric(const std::string& name) {
 
 int down(const FabricOptions& options) {
   const auto name = name_or_only_one(options.name);
-  if (!name) return command_failed("fabric", name.error());
+  if (!name) return print_error("fabric", name.error());
   const auto stopped = stop_fabric(*name);
-  if (!stopped) return command_failed("fabric", stopped.error());
+  if (!stopped) return print_error("fabric", stopped.error());
   fmt::print("fabric '{}' is down\n", *name);
   return 0;
 }
@@ -85,7 +85,7 @@ std::vector<std::string> texts_of(const std::vector<Gid>& addresses) {
   return texts;
 }
 
-std::uint32_t programs_of(const ipc::FabricReply& fabric) {
+std::uint32_t count_programs(const ipc::FabricReply& fabric) {
   std::uint32_t programs = 0;
   for (const ipc::HostStatus& host : fabric.hosts) programs += host.programs;
   return programs;
@@ -106,12 +106,12 @@ int list(const FabricOptions& options) {
       continue;
     }
     rows.push_back({name, std::to_string(reply->pid), std::to_string(reply->hosts.size()),
-                    std::to_string(programs_of(*reply)),
+                    std::to_string(count_programs(*reply)),
                     duration_text(whole_seconds(reply->uptime)), printable(reply->file)});
     fabrics.push_back({{"name", name},
                        {"pid", reply->pid},
                        {"hosts", reply->hosts.size()},
-                       {"programs", programs_of(*reply)},
+                       {"programs", count_programs(*reply)},
                        {"uptime_seconds", whole_seconds(reply->uptime)},
                        {"file", reply->file}});
   }
@@ -127,9 +127,9 @@ int list(const FabricOptions& options) {
 
 int show(const FabricOptions& options) {
   const auto name = name_or_only_one(options.name);
-  if (!name) return command_failed("fabric", name.error());
+  if (!name) return print_error("fabric", name.error());
   const auto reply = ask_fabric(*name);
-  if (!reply) return command_failed("fabric", reply.error());
+  if (!reply) return print_error("fabric", reply.error());
   std::fputs((options.json ? fabric_as_json(*reply) : fabric_as_text(*reply)).c_str(), stdout);
   return 0;
 }
@@ -147,15 +147,15 @@ void print_file(const std::string& heading, const std::string& path) {
 
 int show_logs(const FabricOptions& options) {
   const auto name = name_or_only_one(options.name);
-  if (!name) return command_failed("fabric", name.error());
+  if (!name) return print_error("fabric", name.error());
   const auto reply = ask_fabric(*name);
-  if (!reply) return command_failed("fabric", reply.error());
+  if (!reply) return print_error("fabric", reply.error());
   auto connection = connect_to_fabric(*name);
-  if (!connection) return command_failed("fabric", connection.error());
+  if (!connection) return print_error("fabric", connection.error());
   std::uint64_t next = 0;
   for (bool more = true; more;) {
     const auto page = connection->ask<ipc::LogReply>(ipc::ShowLog{next});
-    if (!page) return command_failed("fabric", page.error());
+    if (!page) return print_error("fabric", page.error());
     for (const std::string& line : page->lines) std::puts(line.c_str());
     next = page->next_line;
     more = page->more;
@@ -175,7 +175,7 @@ int make(const FabricOptions& options) {
             ? subnet::make_fat_tree(options.fat_tree_hosts)
             : subnet::make_hosts(options.hosts, static_cast<std::uint8_t>(options.rails));
     if (!topology) {
-      return command_failed(
+      return print_error(
           "fabric",
           fmt::format("an InfiniBand fabric has 1 to {} hosts at a switch, with 1 or {} ports",
                       subnet::kHostsOfSwitchMax, subnet::kHcaPortsMax));

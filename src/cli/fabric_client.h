@@ -17,7 +17,7 @@ using client::name_or_only_one;
 
 std::string joined(const auto& parts) { return fmt::format("{}", fmt::join(parts, ", ")); }
 
-// Asks a fabric for all pages of its hosts.
+// Asks a fabric for its state, with all hosts.  The hosts come in several pages.
 Answer<ipc::FabricReply> ask_fabric(const std::string& name);
 
 }  // namespace verbena::cli

@@ -19,11 +19,11 @@ std::expected<faults::Fault, std::string> fault_of(const FaultOptions& options) 
 
 int fabric_fault(const FaultOptions& options) {
   const auto fault = fault_of(options);
-  if (!fault) return command_failed("fabric", fault.error());
+  if (!fault) return print_error("fabric", fault.error());
   const auto name = name_or_only_one(options.fabric);
-  if (!name) return command_failed("fabric", name.error());
+  if (!name) return print_error("fabric", name.error());
   const auto state = client::set_fault(*name, *fault);
-  if (!state) return command_failed("fabric", state.error().text);
+  if (!state) return print_error("fabric", state.error().text);
   fmt::print("{}\n", printable(*state));
   return 0;
 }

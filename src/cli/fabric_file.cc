@@ -19,7 +19,7 @@
 namespace verbena::cli {
 namespace {
 
-// Checks that the HCAs have names that commands can use.
+// Checks that commands can use the names of the HCAs.  Returns the problem, or nothing.
 std::optional<std::string> problem_with_names(const subnet::Topology& topology) {
   for (const subnet::Node& node : topology.nodes) {
     if (node.is_switch() || plan::is_name(node.name)) continue;

@@ -28,8 +28,8 @@ struct FaultsFile {
 // Reads a file of faults, and checks that the fabric has the nodes and links that the faults name.
 Answer<FaultsFile> read_faults_file(const std::string& path, const FabricFile& fabric);
 
-// Returns the name of a fabric: the value of --name, else the name in the file, else the file's own
-// name.
+// Returns the name of a fabric: the value of --name; without --name, the name in the file; and if
+// the file contains no name, the name of the file itself.
 Answer<std::string> fabric_name(const std::string& name_option, const FabricFile& fabric_file);
 
 // Returns "1 host" or "3 hosts".

@@ -51,7 +51,7 @@ std::optional<std::string> problem_with(const subnet::Topology& topology, const 
   return std::nullopt;
 }
 
-// Finds OpenSM, also in system directories that an ordinary user's PATH does not have.
+// Finds OpenSM in PATH, and also in system directories that are usually not in a user's PATH.
 std::optional<std::string> find_opensm() {
   const char* path = ::secure_getenv("PATH");
   const std::string directories =
@@ -62,8 +62,8 @@ std::optional<std::string> find_opensm() {
 }
 
 std::string scratch_directory() {
-  const char* named = ::secure_getenv("TMPDIR");
-  return named == nullptr || *named != '/' ? "/tmp" : named;
+  const char* tmpdir = ::secure_getenv("TMPDIR");
+  return tmpdir == nullptr || *tmpdir != '/' ? "/tmp" : tmpdir;
 }
 
 // Waits until the managers have brought the subnet up.
@@ -117,20 +117,19 @@ Answer<ManagerChoice> choose_managers(const FabricFile& fabric_file,
 
 int fabric_up(const FabricOptions& options) {
   const auto fabric_file = read_fabric_file(options.file);
-  if (!fabric_file) return command_failed("fabric", fabric_file.error());
+  if (!fabric_file) return print_error("fabric", fabric_file.error());
   const auto faults = options.faults.empty() ? Answer<FaultsFile>(FaultsFile{})
                                              : read_faults_file(options.faults, *fabric_file);
-  if (!faults) return command_failed("fabric", faults.error());
+  if (!faults) return print_error("fabric", faults.error());
   const auto name = fabric_name(options.name, *fabric_file);
-  if (!name) return command_failed("fabric", name.error());
+  if (!name) return print_error("fabric", name.error());
   const auto managers = choose_managers(*fabric_file, options.managers, find_opensm());
-  if (!managers) return command_failed("fabric", managers.error());
+  if (!managers) return print_error("fabric", managers.error());
   const auto directory = library_directory();
-  if (!directory) return command_failed("fabric", directory.error());
+  if (!directory) return print_error("fabric", directory.error());
   const std::string path = *directory + "/verbena-fabric";
   if (::access(path.c_str(), X_OK) != 0) {
-    return command_failed("fabric",
-                          fmt::format("{} cannot be run: {}", path, std::strerror(errno)));
+    return print_error("fabric", fmt::format("{} cannot be run: {}", path, std::strerror(errno)));
   }
   std::vector<std::string> args{"verbena-fabric", "--ready-fd", std::to_string(os::kReadyFd),
                                 "--name",         *name,        "--file",
@@ -146,17 +145,16 @@ int fabric_up(const FabricOptions& options) {
   const auto started = os::start_daemon(
       {.path = path, .args = std::move(args), .deadline = os::now() + kStartTimeout}, problem);
   if (!started) {
-    return command_failed("fabric",
-                          fmt::format("the fabric '{}' did not come up: {}", *name,
-                                      problem.empty() ? started.error().context : problem));
+    return print_error("fabric", fmt::format("the fabric '{}' did not come up: {}", *name,
+                                             problem.empty() ? started.error().context : problem));
   }
-  if (!managers->warning.empty()) (void)command_failed("fabric", managers->warning);
+  if (!managers->warning.empty()) (void)print_error("fabric", managers->warning);
   if (managers->nodes.empty()) {
     fmt::print("fabric '{}' is up: {}\n", *name, size_text(*fabric_file));
     return 0;
   }
   if (const auto waited = await_subnet(*name); !waited) {
-    return command_failed(
+    return print_error(
         "fabric",
         fmt::format("the fabric '{}' is up, but its subnet is not: {}; see 'verbena fabric log {}'",
                     *name, waited.error(), *name));

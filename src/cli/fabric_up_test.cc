@@ -63,7 +63,7 @@ TEST(FabricUp, WithoutOpensmTheFabricComesUpWithAWarning) {
   EXPECT_EQ(refusal({"one"}, std::nullopt), "OpenSM is not installed (apt-get install opensm)");
 }
 
-TEST(FabricUp, AFabricOfTheHostsOfATomlFileHasNoManager) {
+TEST(FabricUp, FabricOfATomlFileHasNoManager) {
   const auto choice = choose_managers(FabricFile{}, {}, std::nullopt);
   ASSERT_TRUE(choice.has_value());
   EXPECT_TRUE(choice->nodes.empty());

@@ -32,9 +32,9 @@ std::string environment(const char* name) {
 
 bool is_readable(const std::string& path) { return ::access(path.c_str(), R_OK) == 0; }
 
-// Returns the loader's messages about libraries and symbols that the libraries for programs need
-// and that do not exist.  Works as ldd -r does, with the loader of this program.
-std::vector<std::string> unresolved(const std::string& directory) {
+// Returns the loader's messages about missing libraries and symbols that libibverbs and librdmacm
+// need.  Works like ldd -r, with the loader of this program.
+std::vector<std::string> find_unresolved(const std::string& directory) {
   const auto self = read_executable("/proc/self/exe");
   if (!self || self->loader.empty()) return {};
   std::vector<std::string> messages;
@@ -59,7 +59,7 @@ std::vector<std::string> unresolved(const std::string& directory) {
 }
 
 // Returns other libraries that a program without `verbena run` would load in place of Verbena's.
-std::vector<std::string> libraries_before(const std::string& directory) {
+std::vector<std::string> find_libraries_before(const std::string& directory) {
   std::vector<std::string> found;
   std::istringstream folders(environment("LD_LIBRARY_PATH"));
   for (std::string folder; std::getline(folders, folder, ':');) {
@@ -83,8 +83,8 @@ void collect_files(HostFacts& facts) {
     facts.libraries_problem = *directory + " has no " + library;
     return;
   }
-  facts.unresolved = unresolved(*directory);
-  facts.libraries_before = libraries_before(*directory);
+  facts.unresolved = find_unresolved(*directory);
+  facts.libraries_before = find_libraries_before(*directory);
   facts.preload = environment("LD_PRELOAD");
   facts.agent_path = *directory + "/verbenad";
   const std::string agent_variable = environment("VERBENA_AGENT");
@@ -152,7 +152,7 @@ HostFacts collect_host_facts() {
   facts.open_files = os::open_files_limit();
   facts.locked_memory = os::locked_memory_limit();
   facts.file_size = os::file_size_limit();
-  // With a lower limit, making shared memory would raise SIGXFSZ.
+  // Skip the test below this limit, because making shared memory would raise SIGXFSZ.
   if (facts.file_size.soft >= link::CaptureRing::kBytes) {
     facts.shared_memory =
         os::try_shared_memory(std::max(ipc::QpTable::kBytes, link::CaptureRing::kBytes));

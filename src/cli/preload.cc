@@ -15,7 +15,8 @@
 namespace verbena::cli {
 namespace {
 
-bool is_in(std::string_view list, std::string_view library) {
+// Returns true if the list, which is a value of LD_PRELOAD, contains the library.
+bool is_listed(std::string_view list, std::string_view library) {
   for (std::size_t at = 0; (at = list.find(library, at)) != std::string_view::npos; ++at) {
     const std::size_t end = at + library.size();
     const auto separates = [](char c) { return c == ':' || c == ' '; };
@@ -39,9 +40,9 @@ Answer<void> preload(const std::string& directory, const std::string& library) {
         fmt::format("LD_PRELOAD cannot hold {}: move Verbena to a path without spaces", directory));
   }
   const char* const preloaded = ::secure_getenv("LD_PRELOAD");
-  const std::string before = preloaded == nullptr ? "" : preloaded;
-  if (is_in(before, path)) return {};
-  ::setenv("LD_PRELOAD", before.empty() ? path.c_str() : (before + ":" + path).c_str(), 1);
+  const std::string old_value = preloaded == nullptr ? "" : preloaded;
+  if (is_listed(old_value, path)) return {};
+  ::setenv("LD_PRELOAD", old_value.empty() ? path.c_str() : (old_value + ":" + path).c_str(), 1);
   return {};
 }
 

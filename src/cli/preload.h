@@ -8,9 +8,9 @@
 namespace verbena::cli {
 
 // Adds a library of Verbena to the end of LD_PRELOAD, so that the program loads it before its own
-// libraries.  Libraries that are already in LD_PRELOAD stay in front, because some libraries, such
-// as a sanitizer's, must be the first.  Fails if the library does not exist, or if its path cannot
-// be in LD_PRELOAD.
+// libraries.  Libraries that are already in LD_PRELOAD remain in front, because some libraries,
+// such as a sanitizer's, must be the first.  Fails if the library does not exist, or if its path
+// cannot be in LD_PRELOAD.
 Answer<void> preload(const std::string& directory, const std::string& library);
 
 // Lets getifaddrs() show the program the interfaces of the virtual host on which it will run,

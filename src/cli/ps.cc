@@ -40,8 +40,9 @@ std::uint64_t data_packets(const ipc::StatusReply& agent) {
   return found == agent.counters.end() ? 0 : found->value;
 }
 
-// On InfiniBand a QP's packets are addressed by LIDs, and its GIDs may be unknown.
-std::string end_text(const ipc::QpTableRow& qp, const Gid& gid, Lid lid) {
+// Returns the address of one end of a QP.  Returns the LID on InfiniBand, because packets are
+// addressed by LIDs there and the GID may be unknown.
+std::string endpoint_text(const ipc::QpTableRow& qp, const Gid& gid, Lid lid) {
   if (qp.link_layer == LinkLayer::kEthernet) return address_text(gid);
   return fmt::format("LID {}", lid.value);
 }
@@ -50,8 +51,8 @@ Json qp_json(const ipc::QpTableRow& qp) {
   return {{"qpn", qp.qpn},
           {"type", qp_type_text(qp.type)},
           {"state", qp_state_text(qp.state)},
-          {"local", end_text(qp, qp.source, qp.source_lid)},
-          {"peer", end_text(qp, qp.destination, qp.destination_lid)},
+          {"local", endpoint_text(qp, qp.source, qp.source_lid)},
+          {"peer", endpoint_text(qp, qp.destination, qp.destination_lid)},
           {"peer_qpn", qp.destination_qpn},
           {"send_psn", qp.send_psn},
           {"acked_psn", qp.acked_psn},
@@ -119,8 +120,8 @@ std::string as_text(const Listing& listing) {
     const std::string pid = std::to_string(process.pid);
     for (const auto& qp : qps) {
       rows.push_back({pid, name, qpn_text(qp.qpn), qp_type_text(qp.type), qp_state_text(qp.state),
-                      end_text(qp, qp.source, qp.source_lid),
-                      end_text(qp, qp.destination, qp.destination_lid),
+                      endpoint_text(qp, qp.source, qp.source_lid),
+                      endpoint_text(qp, qp.destination, qp.destination_lid),
                       qpn_text(qp.destination_qpn), fmt::format("{:06x}", qp.send_psn),
                       fmt::format("{:06x}", qp.acked_psn), fmt::format("{:06x}", qp.expected_psn),
                       std::to_string(qp.packets_out), std::to_string(qp.packets_in),

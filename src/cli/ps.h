@@ -18,7 +18,7 @@ namespace verbena::cli {
 struct ProcessQps {
   ipc::ProcessInfo process{};
   std::vector<ipc::QpTableRow> qps{};
-  std::uint32_t qps_not_shown = 0;  // number of QPs for which the process's table has no room
+  std::uint32_t qps_not_shown = 0;  // number of QPs that do not fit into the process's table
   std::vector<ipc::NamedCount> counters{};
 };
 
@@ -34,8 +34,8 @@ Answer<Listing> read_listing(AgentConnection& agent);
 // These two return what `verbena ps` prints.
 std::string as_text(const Listing& listing);
 std::string as_json(const Listing& listing);
-// These two list the counters of every program and of the agent.  The text leaves out counters that
-// are 0.
+// These two return the counters of every program and of the agent.  The text leaves out counters
+// that are 0.
 std::string counters_as_text(const Listing& listing);
 std::string counters_as_json(const Listing& listing);
 

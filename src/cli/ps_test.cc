@@ -100,9 +100,9 @@ TEST(Ps, JsonHasAllCounters) {
 }
 
 TEST(Ps, NameThatIsNotUtf8DoesNotBreakJson) {
-  Listing l = listing();
-  l.processes[0].process.name = "\xff";
-  EXPECT_TRUE(nlohmann::json::accept(as_json(l)));
+  Listing all = listing();
+  all.processes[0].process.name = "\xff";
+  EXPECT_TRUE(nlohmann::json::accept(as_json(all)));
 }
 
 TEST(Text, FormatsValuesForUsers) {

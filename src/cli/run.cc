@@ -36,8 +36,8 @@ int report_failure(int exit_code, const std::string& text) {
   return exit_code;
 }
 
-// Returns the directory of the libraries, after a check that LD_LIBRARY_PATH can name it and that
-// it has all libraries that programs need.
+// Returns the directory of the libraries.  Checks first that the directory has all libraries that
+// programs need and that its path is allowed in LD_LIBRARY_PATH.
 Answer<std::string> complete_library_directory() {
   Answer<std::string> directory = library_directory();
   if (!directory) return directory;
@@ -161,7 +161,7 @@ Answer<std::string> read_rules(const std::string& path) {
   return text;
 }
 
-// Checks the rules, and hands them to the library in the environment.
+// Checks the rules, and passes them in the environment to the library that applies them.
 Answer<void> provide_socket_rules(const RunOptions& options) {
   std::string source = options.socket_rules;
   if (const char* file = ::secure_getenv("LIBSDP_CONFIG_FILE"); source.empty() && file != nullptr) {

@@ -21,9 +21,9 @@ struct RunOptions {
 };
 
 // Replaces this process with the program (exec), so that pid, signals and exit code are the
-// program's own.  With a capture, this process stays as the program's parent and passes signals on.
-// It then ends as the program does.  Returns only if the program cannot be run, or if the capture
-// is incomplete: prints a line on stderr and returns an exit code.
+// program's own.  With a capture, this process remains the program's parent and forwards signals to
+// the program.  It then ends as the program does.  Returns only if the program cannot be run, or if
+// the capture is incomplete.  Then it prints a line on stderr and returns an exit code.
 int run(const RunOptions& options);
 
 // Returns `current`, the current LD_LIBRARY_PATH (null: not set), with `directory` in front.

@@ -22,8 +22,8 @@ namespace {
 using Json = nlohmann::ordered_json;
 using Rows = std::vector<std::vector<std::string>>;
 
-// Limits the pages of one listing, so that an agent whose rows change all the time cannot keep the
-// tool busy for ever.  A node cannot have that many rows.
+// Limits the pages of one listing, so that the listing ends even if the agent's rows change all the
+// time.  A node cannot have so many rows.
 constexpr std::size_t kPagesMax = 65536;
 
 constexpr unsigned kMtuCodeMax = 5;
@@ -32,7 +32,7 @@ unsigned mtu_bytes(std::uint8_t code) {
   return code >= 1 && code <= kMtuCodeMax ? 128u << code : 0;
 }
 
-// Returns the rate in units of 0.1 Gbit/s; 0 if the code is none of enum ibv_rate.
+// Returns the rate in units of 0.1 Gbit/s.  Returns 0 if the code is not in enum ibv_rate.
 unsigned rate_tenths(std::uint8_t code) {
   constexpr std::array<unsigned, 25> kTenths{0,    0,    25,  100,  300,  50,   200,  400,  600,
                                              800,  1200, 140, 560,  1120, 1680, 250,  1000, 2000,
@@ -191,7 +191,7 @@ void append(ipc::SaReply& all, ipc::SaReply& page) {
   std::ranges::move(page.counters, std::back_inserter(all.counters));
 }
 
-std::size_t rows_in(const ipc::SaReply& reply) {
+std::size_t count_rows(const ipc::SaReply& reply) {
   return reply.paths.size() + reply.groups.size() + reply.addresses.size() + reply.counters.size();
 }
 
@@ -199,7 +199,7 @@ Answer<SaListing> read_rows(AgentConnection& agent, ipc::SaTopic topic) {
   SaListing listing{.agent_pid = static_cast<std::uint32_t>(agent.pid()), .topic = topic};
   for (const ipc::Device& device : agent.welcome().devices) listing.devices.push_back(device.name);
   for (std::size_t pages = 0; pages < kPagesMax; ++pages) {
-    const auto skip = static_cast<std::uint32_t>(rows_in(listing.rows));
+    const auto skip = static_cast<std::uint32_t>(count_rows(listing.rows));
     auto page = agent.ask<ipc::SaReply>(ipc::ShowSa{.topic = topic, .skip = skip});
     if (!page) return std::unexpected(page.error());
     append(listing.rows, *page);
@@ -214,7 +214,7 @@ ipc::SaTopic topic_of(SaOptions::Action action) {
     case SaOptions::Action::kAddresses: return ipc::SaTopic::kAddresses;
     case SaOptions::Action::kStats: return ipc::SaTopic::kCounters;
     case SaOptions::Action::kPaths:
-    case SaOptions::Action::kFlush:
+    case SaOptions::Action::kFlush:  // this action and the next two list no rows
     case SaOptions::Action::kServices:
     case SaOptions::Action::kRegister: return ipc::SaTopic::kPaths;
   }
@@ -293,16 +293,16 @@ std::string as_json(std::uint32_t agent_pid, const ipc::SaFlushed& flushed) {
 int sa(const SaOptions& options) {
   if (!options.node.empty()) {
     if (const auto entered = enter_host(options.fabric, options.node); !entered) {
-      return command_failed("sa", entered.error());
+      return print_error("sa", entered.error());
     }
   }
   const bool uses_services = options.action == SaOptions::Action::kServices ||
                              options.action == SaOptions::Action::kRegister;
   auto agent = AgentConnection::find(uses_services ? AgentConnection::Role::kProgram
                                                    : AgentConnection::Role::kTool);
-  if (!agent) return command_failed("sa", agent.error());
+  if (!agent) return print_error("sa", agent.error());
   if (!*agent && options.action == SaOptions::Action::kRegister) {
-    return command_failed("sa register", "no agent is running (one starts with the first program)");
+    return print_error("sa register", "no agent is running (one starts with the first program)");
   }
   if (!*agent) {
     std::puts(options.json ? "{\n  \"agent\": null\n}"
@@ -311,7 +311,7 @@ int sa(const SaOptions& options) {
   }
   if (uses_services) return sa_services(**agent, options);
   const auto text = ask_agent(**agent, options);
-  if (!text) return command_failed("sa", text.error());
+  if (!text) return print_error("sa", text.error());
   std::fputs(text->c_str(), stdout);
   return 0;
 }

@@ -39,8 +39,7 @@ Answer<ipc::ServicesFound> find_services(AgentConnection& agent, const SaOptions
   return agent.ask<ipc::ServicesFound>(query);
 }
 
-// Registers the service and keeps it registered.  Returns when the registration ends, with the
-// reason.
+// Registers the service and keeps it registered.  When the registration ends, returns the reason.
 std::string keep_registered(AgentConnection& agent, const SaOptions& options) {
   const auto added = agent.ask<ipc::ServiceAdded>(
       ipc::AddService{.port = {.number = static_cast<std::uint8_t>(options.port)},
@@ -89,14 +88,14 @@ std::string as_json(const ipc::ServicesFound& found) {
 
 int sa_services(AgentConnection& agent, const SaOptions& options) {
   if (options.service_name.size() > sizeof(ipc::ServiceName)) {
-    return command_failed("sa", "the name of a service has 64 bytes at most");
+    return print_error("sa", "the name of a service has 64 bytes at most");
   }
   agent.set_timeout(kAnswerTimeout);
   if (options.action == SaOptions::Action::kRegister) {
-    return command_failed("sa register", keep_registered(agent, options));
+    return print_error("sa register", keep_registered(agent, options));
   }
   const auto found = find_services(agent, options);
-  if (!found) return command_failed("sa services", found.error());
+  if (!found) return print_error("sa services", found.error());
   std::fputs((options.json ? as_json(*found) : as_text(*found)).c_str(), stdout);
   return 0;
 }

@@ -10,9 +10,9 @@
 // Implements `verbena sa services` and `verbena sa register`.
 namespace verbena::cli {
 
-// Carries out one of the two commands, and returns its exit code.  For `register` it returns only
-// if the registration fails; otherwise a signal ends the process.  REQUIRES: `agent` is a
-// connection with Role::kProgram.
+// Carries out one of the two commands, and returns its exit code.  `register` returns only if the
+// registration fails or ends; usually a signal ends the process.  REQUIRES: `agent` is a connection
+// with Role::kProgram.
 int sa_services(AgentConnection& agent, const SaOptions& options);
 
 // These functions return what `services` prints.

@@ -90,7 +90,7 @@ void add(broker::Traffic& sum, const broker::Traffic& other) {
   sum.times_back += other.times_back;
 }
 
-// Adds the rows and totals of another service.  The pid stays that of the first service.
+// Adds the rows and totals of another service.  Keeps the pid of the first service.
 void add(SocketListing& sum, SocketListing other) {
   sum.rows.insert(sum.rows.end(), other.rows.begin(), other.rows.end());
   sum.totals.pairs_now += other.totals.pairs_now;
@@ -181,7 +181,7 @@ std::string socket_totals_as_json(const SocketListing& listing) {
 int sockets(const SocketsOptions& options) {
   const Time deadline = os::now() + kTimeout;
   const auto listing = list_sockets(deadline);
-  if (!listing) return command_failed("sockets", listing.error());
+  if (!listing) return print_error("sockets", listing.error());
   if (!*listing) {
     std::puts(options.json ? "{\n  \"service\": null,\n  \"sockets\": []\n}" : kNoService);
     return 0;
@@ -201,7 +201,8 @@ Answer<void> start_socket_service(const std::string& library_directory) {
   for (const std::string& name : socket_service_names()) {
     const auto found = find_socket_service(name, deadline);
     if (found && *found) return {};
-    // Ignore an error of root's service, which may be of another build: this user's own will do.
+    // Ignore an error of root's service, which may be of another build, because this user's own
+    // service suffices.
     if (!found && name == os::socket_service_name()) return std::unexpected(found.error());
   }
   std::string problem;

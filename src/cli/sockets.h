@@ -22,8 +22,8 @@ struct SocketsOptions {
 // Carries out `verbena sockets ls` or `stat`, and returns its exit code.
 int sockets(const SocketsOptions& options);
 
-// Starts the socket service of this user and network namespace, unless this user's or root's
-// service runs already.
+// Starts the socket service of this user in this network namespace.  Does nothing if this user's or
+// root's service already runs.
 Answer<void> start_socket_service(const std::string& library_directory);
 
 // These four return what `ls` and `stat` print.

@@ -135,15 +135,15 @@ std::string time_text(std::uint64_t wall_ns, bool is_local) {
 }
 
 // Prints the events of one service, which may end and start again.
-class Source {
+class EventSource {
  public:
-  explicit Source(std::string name) : name_(std::move(name)) {}
+  explicit EventSource(std::string name) : name_(std::move(name)) {}
 
-  bool connected() const { return channel_.has_value(); }
+  bool is_connected() const { return channel_.has_value(); }
   int fd() const { return channel_ ? channel_->fd() : -1; }
 
-  // Connects if there is a service.
-  Answer<void> find() {
+  // Connects to the service if it runs.
+  Answer<void> try_connect() {
     const Time deadline = os::now() + kFindTimeout;
     auto found = find_socket_service(name_, deadline);
     if (!found) return std::unexpected(found.error());
@@ -153,8 +153,8 @@ class Source {
     return {};
   }
 
-  // Prints all events that have come.
-  void print(const TraceOptions& options) {
+  // Prints all events that have arrived.
+  void print_events(const TraceOptions& options) {
     std::array<std::byte, broker::kMessageBytesMax> buffer;
     std::vector<os::Fd> fds;
     while (channel_) {
@@ -174,13 +174,13 @@ class Source {
   std::optional<os::UnixChannel> channel_{};
 };
 
-// Sleeps until an event comes, until it is time to look for missing services, or until nobody reads
-// the output.  Returns false in the last case.
-bool wait_for_events(const std::vector<Source>& sources) {
+// Sleeps until an event arrives, until it is time to look for missing services, or until the reader
+// of the output has closed its end.  Returns false if nobody reads the output any more.
+bool wait_for_events(const std::vector<EventSource>& sources) {
   std::vector<pollfd> fds{{.fd = STDOUT_FILENO, .events = 0, .revents = 0}};
   bool all_connected = true;
-  for (const Source& source : sources) {
-    all_connected &= source.connected();
+  for (const EventSource& source : sources) {
+    all_connected &= source.is_connected();
     fds.push_back({.fd = source.fd(), .events = POLLIN, .revents = 0});
   }
   ::poll(fds.data(), fds.size(), all_connected ? -1 : kFindEveryMs);
@@ -226,21 +226,21 @@ std::string event_as_json(const Event& event) {
 }
 
 int trace_sockets(const TraceOptions& options) {
-  std::vector<Source> sources;
+  std::vector<EventSource> sources;
   for (std::string& name : socket_service_names()) sources.emplace_back(std::move(name));
   bool has_printed_hint = false;
   do {
-    for (Source& source : sources) {
-      if (!source.connected()) {
-        if (const auto found = source.find(); !found) {
-          return command_failed("sockets trace", found.error());
+    for (EventSource& source : sources) {
+      if (!source.is_connected()) {
+        if (const auto tried = source.try_connect(); !tried) {
+          return print_error("sockets trace", tried.error());
         }
       }
-      source.print(options);
+      source.print_events(options);
     }
     std::fflush(stdout);
-    const bool any = std::ranges::any_of(sources, &Source::connected);
-    if (!any && !std::exchange(has_printed_hint, true)) {
+    const bool any_connected = std::ranges::any_of(sources, &EventSource::is_connected);
+    if (!any_connected && !std::exchange(has_printed_hint, true)) {
       std::fputs(
           "waits for a socket service (one starts with the first program under "
           "'verbena run --sockets')\n",

@@ -19,7 +19,7 @@ int trace_sockets(const TraceOptions& options);
 // Returns true if one of the processes is at an end of the event's connection.
 bool is_event_of(const broker::Event& event, const std::vector<std::uint32_t>& pids);
 
-// These return one line each.
+// Each of these returns one line.
 std::string event_as_text(const broker::Event& event);
 std::string event_as_json(const broker::Event& event);
 

@@ -37,7 +37,7 @@ class SocketsTrace : public testing::Test {
     ::setenv("TZ", "UTC", 1);
     ::tzset();
   }
-  // Returns what follows the time, the program and the names.
+  // Returns the part of the line after the time, the program and the socket names.
   static std::string sentence(const Event& event) {
     const std::string line = event_as_text(event);
     const std::string before = "12:26:40.123456 server 12 127.0.0.1:80 > 127.0.0.1:5000 ";
@@ -79,7 +79,7 @@ TEST_F(SocketsTrace, EventsBeforeTheTraceAreMarked) {
   EXPECT_EQ(sentence(event), "(before this trace) has changed over: it may send by the ring\n");
 }
 
-TEST_F(SocketsTrace, AnEndThatNobodyHoldsHasNoProgram) {
+TEST_F(SocketsTrace, EventWithoutAProcessShowsNoProgram) {
   Event event = event_of(What::kSendsByTcp);
   event.pid = 0;
   EXPECT_TRUE(event_as_text(event).starts_with("12:26:40.123456 - - 127.0.0.1:80 > "));

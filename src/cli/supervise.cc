@@ -29,7 +29,7 @@ struct InheritedSignals {
 bool on_child_signal(pid_t child, int& status) {
   if (::waitpid(child, &status, WNOHANG | WUNTRACED) != child) return false;
   if (!WIFSTOPPED(status)) return true;
-  ::kill(::getpid(), SIGSTOP);  // stop as well, so that a shell sees it
+  ::kill(::getpid(), SIGSTOP);  // stop this process too, so that the shell notices
   ::kill(child, SIGCONT);
   return false;
 }
@@ -42,7 +42,7 @@ int supervise(const std::function<int()>& program) {
   sigset_t all;
   sigfillset(&all);
   ::sigprocmask(SIG_SETMASK, &all, &inherited.mask);
-  // If SIGCHLD were ignored, the kernel would not keep the child's status.
+  // Do not ignore SIGCHLD, because the kernel would then discard the child's status.
   struct sigaction default_action {};
   default_action.sa_handler = SIG_DFL;
   ::sigaction(SIGCHLD, &default_action, &inherited.child_signal);
@@ -67,7 +67,7 @@ void end_as(int status) {
   if (WIFEXITED(status)) ::_exit(WEXITSTATUS(status));
   const int signal = WTERMSIG(status);
   const rlimit none{};
-  ::setrlimit(RLIMIT_CORE, &none);  // the program has already left its own core file
+  ::setrlimit(RLIMIT_CORE, &none);  // the program has already written its own core file
   struct sigaction default_action {};
   default_action.sa_handler = SIG_DFL;
   ::sigaction(signal, &default_action, nullptr);

@@ -45,7 +45,7 @@ TEST(Supervise, PassesSignalsOnToTheProgram) {
             5);
 }
 
-TEST(Supervise, WorksIfSigchldIsIgnoredAndLetsTheProgramInheritThat) {
+TEST(Supervise, WorksIfSigchldIsIgnoredAndTheProgramStillIgnoresIt) {
   EXPECT_EQ(run_in_child([] {
               ::signal(SIGCHLD, SIG_IGN);
               end_as(supervise([] {

@@ -78,7 +78,7 @@ std::string hex_text(const Gid& gid) {
   return text;
 }
 
-// Returns the name of a value; the first of `names` is that of 1.
+// Returns the name of a value.  names[0] is the name of the value 1.
 std::string name_in(std::span<const char* const> names, unsigned number) {
   return number >= 1 && number <= names.size() ? names[number - 1] : "<unknown>";
 }
@@ -161,7 +161,8 @@ void write_interface(const fs::path& path, const interfaces::Interface& interfac
   write(path / "type", std::to_string(infiniband ? ARPHRD_INFINIBAND : ARPHRD_ETHER));
 }
 
-// Shows the network interface of a device.  On InfiniBand there is one for each port.
+// Writes the network interfaces of a device.  A RoCE device has one, and an InfiniBand device has
+// one for each port.
 void write_interfaces(const fs::path& path, const ipc::Device& device) {
   const auto& gids = device.ports.front().gids;
   const auto first = std::ranges::min_element(gids, {}, &ipc::GidEntry::index);
@@ -208,8 +209,8 @@ void write_verbs_device(const fs::path& root, const ipc::Device& device) {
   write(root / "abi_version", "1");
 }
 
-// Lets this process create files in `directory`.  If the directory does not exist, opens its parent
-// instead, so that the directory can be made.
+// Lets this process create files in `directory`.  If the directory does not exist, makes its parent
+// writable instead, so that the directory can be created.
 Result<void> make_writable(const fs::path& directory) {
   std::error_code ignored;
   if (fs::is_directory(directory, ignored)) return os::open_private_directory(directory);
@@ -239,9 +240,9 @@ std::optional<std::string> provide_sysfs(AgentConnection& agent) {
   };
   if (const auto entered = os::enter_private_files(); !entered) return error_text(entered.error());
   // If both directories are missing, their parent, /sys/class, must be opened only once.
-  const bool has_class = fs::is_directory("/sys/class/infiniband");
+  const bool has_infiniband_class = fs::is_directory("/sys/class/infiniband");
   for (const fs::path path : {"/sys/class/infiniband", "/sys/class/infiniband_verbs"}) {
-    if (!has_class && path != "/sys/class/infiniband") break;
+    if (!has_infiniband_class && path != "/sys/class/infiniband") break;
     if (const auto opened = make_writable(path); !opened) return error_text(opened.error());
   }
   if (const auto opened = make_writable("/dev/infiniband"); !opened)
@@ -263,7 +264,7 @@ std::optional<std::string> provide_sysfs(AgentConnection& agent) {
   return std::nullopt;
 }
 
-// The files are those of port 1, because the agent counts for the whole host.
+// Provides the counters only for port 1, because the agent counts for the whole host.
 std::optional<std::string> provide_port_counters(AgentConnection& agent) {
   const os::Fd port(::open(
       fmt::format("/sys/class/infiniband/{}/ports/1", agent.welcome().devices.front().name).c_str(),

@@ -7,11 +7,11 @@
 
 namespace verbena::cli {
 
-// Makes the files of an RDMA device that programs read directly, without a library, visible to this
-// process and to the program that it becomes.  They are /sys/class/infiniband/verbena0 with its
-// port, GIDs and network interface, /sys/class/infiniband_verbs, and /dev/infiniband/uverbs0, which
-// is /dev/null.  The files do not change afterwards, so addresses that the host gets later are
-// missing.  Returns an error text, or nothing.
+// Provides the files of an RDMA device that programs read without a library.  Only this process and
+// the program that replaces it by exec see the files.  The files are /sys/class/infiniband/verbena0
+// with its port, GIDs and network interface, /sys/class/infiniband_verbs, and
+// /dev/infiniband/uverbs0, which is /dev/null.  They do not change afterwards, so they do not show
+// addresses that the host gets later.  Returns an error text, or nothing.
 std::optional<std::string> provide_sysfs(AgentConnection& agent);
 // Makes the agent add files with the port's counters and update them.  Returns an error text, or
 // nothing.

@@ -91,7 +91,7 @@ std::int64_t whole_seconds(Duration duration) {
   return std::chrono::duration_cast<std::chrono::seconds>(duration).count();
 }
 
-int command_failed(const char* command, const std::string& text) {
+int print_error(const char* command, const std::string& text) {
   std::fprintf(stderr, "verbena %s: %s\n", command, printable(text).c_str());
   return 1;
 }

@@ -20,7 +20,7 @@ std::string duration_text(std::int64_t seconds);                 // 3 h 2 min
 std::int64_t whole_seconds(Duration duration);
 
 // Writes "verbena COMMAND: TEXT" to standard error, and returns the exit code 1.
-int command_failed(const char* command, const std::string& text);
+int print_error(const char* command, const std::string& text);
 
 // Formats a table whose columns are as wide as their widest cell.
 std::string table_text(const std::vector<std::vector<std::string>>& rows);

@@ -54,7 +54,7 @@ std::optional<Address> parse_prefix(std::string_view text) {
   return Address{*ip, *bits};
 }
 
-std::optional<Interface> parse_one(std::string_view text) {
+std::optional<Interface> parse_interface(std::string_view text) {
   const auto fields = split(text, ' ');
   constexpr std::size_t kFixedFields = 5;
   if (fields.size() < kFixedFields) return {};
@@ -67,34 +67,34 @@ std::optional<Interface> parse_one(std::string_view text) {
     return {};
   }
   if (fields[3] != kRunning && fields[3] != kDown) return {};
-  Interface one{.name = std::string(fields[0]),
-                .index = *index,
-                .mtu_bytes = *mtu,
-                .running = fields[3] == kRunning,
-                .hardware_address = *std::move(hardware_address)};
+  Interface result{.name = std::string(fields[0]),
+                   .index = *index,
+                   .mtu_bytes = *mtu,
+                   .running = fields[3] == kRunning,
+                   .hardware_address = *std::move(hardware_address)};
   for (const std::string_view field : fields | std::views::drop(kFixedFields)) {
     const auto address = parse_prefix(field);
     if (!address) return {};
-    one.addresses.push_back(*address);
+    result.addresses.push_back(*address);
   }
-  return one;
+  return result;
 }
 
 }  // namespace
 
-std::string name_for(std::string_view device, std::size_t place) {
-  return device.size() <= kNameMax ? std::string(device) : fmt::format("rail-{}", place);
+std::string name_for(std::string_view device, std::size_t index) {
+  return device.size() <= kNameMax ? std::string(device) : fmt::format("rail-{}", index);
 }
 
 std::string to_text(const std::vector<Interface>& interfaces) {
   std::string text;
-  for (const Interface& one : interfaces) {
-    text += fmt::format("{}{} {} {} {} ", text.empty() ? "" : "; ", one.name, one.index,
-                        one.mtu_bytes, one.running ? kRunning : kDown);
-    for (const std::byte byte : one.hardware_address) {
+  for (const Interface& interface : interfaces) {
+    text += fmt::format("{}{} {} {} {} ", text.empty() ? "" : "; ", interface.name, interface.index,
+                        interface.mtu_bytes, interface.running ? kRunning : kDown);
+    for (const std::byte byte : interface.hardware_address) {
       text += fmt::format("{:02x}", std::to_integer<unsigned>(byte));
     }
-    for (const Address& address : one.addresses) {
+    for (const Address& address : interface.addresses) {
       text += fmt::format(" {}/{}", wire::address_text(address.ip), address.prefix_bits);
     }
   }
@@ -104,9 +104,9 @@ std::string to_text(const std::vector<Interface>& interfaces) {
 std::optional<std::vector<Interface>> parse(std::string_view text) {
   std::vector<Interface> all;
   for (const std::string_view part : split(text, ';')) {
-    auto one = parse_one(part);
-    if (!one) return {};
-    all.push_back(*std::move(one));
+    auto interface = parse_interface(part);
+    if (!interface) return {};
+    all.push_back(*std::move(interface));
   }
   return all;
 }

@@ -9,9 +9,9 @@
 
 #include "base/strong.h"
 
-// Describes the network interfaces of a virtual host for programs that look for them.  The kernel
+// Describes the network interfaces of a virtual host for programs that list interfaces.  The kernel
 // has no such interfaces, so `verbena run --node` passes their description to the program, as a
-// text in its environment.
+// text in the program's environment.
 namespace verbena::interfaces {
 
 // Names the environment variable that holds the text.
@@ -38,9 +38,9 @@ struct Interface {
 inline constexpr std::size_t kEthernetAddressBytes = 6;
 inline constexpr std::size_t kInfinibandAddressBytes = 20;
 
-// Returns the name of a device's interface: the device's own name, or "rail-PLACE" if that name is
-// too long for an interface.
-std::string name_for(std::string_view device, std::size_t place);
+// Returns the name of a device's interface: the device's own name, or "rail-INDEX" if that name is
+// too long for an interface.  `index` is the index of the device on its host.
+std::string name_for(std::string_view device, std::size_t index);
 
 // Writes "verbena0 2 9000 running 02a1b2c3d4e5 10.31.0.1/24 fd31::1/64; verbena1 ...".
 std::string to_text(const std::vector<Interface>& interfaces);

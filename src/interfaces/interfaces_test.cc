@@ -34,7 +34,7 @@ TEST(Interfaces, HostWithoutRailsHasAnEmptyText) {
   EXPECT_EQ(parse(""), std::vector<Interface>{});
 }
 
-TEST(Interfaces, OtherTextsAreRefused) {
+TEST(Interfaces, InvalidTextsAreRefused) {
   for (const char* text :
        {"verbena0", "verbena0 2 9000 running", "verbena0 2 9000 asleep a2a2a2a2a2a2",
         "verbena0 x 9000 running a2a2a2a2a2a2", "verbena0 0 9000 running a2a2a2a2a2a2",
