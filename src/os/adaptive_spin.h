@@ -8,8 +8,8 @@ namespace verbena::os {
 // woken (adaptive spin).  It recommends spinning after a few waits that ended within `spin_limit`.
 // After a spin that found nothing it recommends sleeping for some waits.  Each further failure
 // doubles their number, until spins succeed again.  Spins fail while other threads compute, because
-// the thread that is to answer then has no processor.  Only one thread may use an object.  An
-// object can be constinit.
+// the thread that would cause the event then has no processor.  Only one thread may use an object.
+// An object can be constinit.
 class AdaptiveSpin {
  public:
   explicit constexpr AdaptiveSpin(Duration spin_limit) : spin_limit_(spin_limit) {}
@@ -19,22 +19,22 @@ class AdaptiveSpin {
   // Returns the longest time that a spin may last.
   Duration spin_time() const { return spin_limit_; }
 
-  // Notes that the thread slept for `time` until the event came.
+  // Records that the thread slept for `time` until the event occurred.
   void slept(Duration time);
-  // Notes that the program polled instead of waiting, and the event came.
+  // Records that the program polled instead of waiting, and the event occurred.
   void polled();
-  // Notes that a spin found the event.
+  // Records that a spin found the event.
   void spin_succeeded();
-  // Notes that a spin found nothing.
+  // Records that a spin found nothing.
   void spin_failed();
-  // Notes that the thread yielded the processor while it was spinning, and got it back after
+  // Records that the thread yielded the processor while it was spinning, and got it back after
   // `time`.  Returns false if other threads compute.  The caller then stops spinning and sleeps,
   // because the scheduler runs a woken thread earlier than a thread that yielded.
   bool yielded(Duration time);
 
  private:
   static constexpr int kShortWaits = 4;
-  // The pauses are numbers of waits.
+  // Each pause is a number of waits without a spin.
   static constexpr int kPauseMin = 16;
   static constexpr int kPauseAfterSlowYield = 512;
   static constexpr int kPauseMax = 4096;
@@ -42,7 +42,7 @@ class AdaptiveSpin {
   static constexpr Duration kSlowYield = std::chrono::microseconds(300);
 
   Duration spin_limit_;
-  int short_waits_ = 0;    // in a row; if negative, the number of waits to ignore first
+  int short_waits_ = 0;    // short waits in a row; below 0: waits that are to be ignored first
   int pause_ = kPauseMin;  // the number of waits to ignore after the next spin that finds nothing
 };
 

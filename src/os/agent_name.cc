@@ -32,7 +32,7 @@ std::string agent_socket_name(std::uint32_t uid_outside, bool owns_proc_sys,
 
 Result<std::string> agent_socket_name(const std::string& user_agent,
                                       const FabricHost& fabric_host) {
-  constexpr std::size_t kNameMax = 32;  // so that the socket's name has fewer than 108 characters
+  constexpr std::size_t kNameMax = 32;  // keeps the socket's name below 108 characters
   constexpr std::string_view kAllowed =
       "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-";
   for (const std::string& name : {fabric_host.fabric, fabric_host.host}) {
@@ -52,8 +52,8 @@ std::string agent_socket_name_of(uid_t uid) {
   std::ostringstream map;
   if (file) map << file.rdbuf();
   struct stat status {};
-  // Without /proc the map and the namespace are unknown, so the name is made from the user id
-  // alone.
+  // Without /proc, the map and the namespace are unknown.  Then the name depends only on the user
+  // id.
   const bool owns_proc_sys = ::stat("/proc/sys", &status) != 0 || status.st_uid == uid;
   const bool has_namespace = ::stat("/proc/self/ns/user", &status) == 0;
   return agent_socket_name(uid_outside(uid, map.str()), owns_proc_sys,

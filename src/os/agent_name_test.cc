@@ -28,26 +28,27 @@ TEST(AgentName, OnlyTheHostsRootGetsRootsName) {
   EXPECT_EQ(agent_socket_name(0, false, 7), "verbena-0-in-7");
 }
 
-TEST(AgentName, HostsOfAFabricHaveNamesOfTheirOwn) {
-  const std::string user = agent_socket_name(0, false, ~std::uint64_t{0});
+TEST(AgentName, EachHostOfAFabricHasItsOwnName) {
+  const std::string user_agent = agent_socket_name(0, false, ~std::uint64_t{0});
   EXPECT_EQ(agent_socket_name("verbena-1000", {"lab", "node-1"}).value(),
             "verbena-1000/lab/node-1");
-  EXPECT_NE(agent_socket_name(user, {"a", "b-c"}).value(),
-            agent_socket_name(user, {"a-b", "c"}).value());
+  EXPECT_NE(agent_socket_name(user_agent, {"a", "b-c"}).value(),
+            agent_socket_name(user_agent, {"a-b", "c"}).value());
   const std::string longest(32, 'x');
-  EXPECT_LT(agent_socket_name(user, {longest, longest}).value().size(), 107u);
-  for (const FabricHost& wrong : {FabricHost{"", "a"}, FabricHost{"a", ""}, FabricHost{"a/b", "c"},
-                                  FabricHost{"a", "b c"}, FabricHost{"a", longest + "x"}}) {
-    const auto name = agent_socket_name(user, wrong);
-    ASSERT_FALSE(name.has_value()) << wrong.fabric << " " << wrong.host;
+  EXPECT_LT(agent_socket_name(user_agent, {longest, longest}).value().size(), 107u);
+  for (const FabricHost& invalid :
+       {FabricHost{"", "a"}, FabricHost{"a", ""}, FabricHost{"a/b", "c"}, FabricHost{"a", "b c"},
+        FabricHost{"a", longest + "x"}}) {
+    const auto name = agent_socket_name(user_agent, invalid);
+    ASSERT_FALSE(name.has_value()) << invalid.fabric << " " << invalid.host;
     EXPECT_EQ(name.error().code, Errc::kInvalidArgument);
   }
 }
 
-TEST(AgentName, StaysTheSameInsideUnshareMapRootUser) {
+TEST(AgentName, IsTheSameInsideUnshareMapRootUser) {
   const std::string outside = agent_socket_name();
   EXPECT_EQ(run_in_child([&] {
-              if (::getuid() == 0) ::_exit(0);  // root stays root in a user namespace
+              if (::getuid() == 0) ::_exit(0);  // the test needs an ordinary user
               const std::string map = "0 " + std::to_string(::geteuid()) + " 1";
               if (::unshare(CLONE_NEWUSER) != 0) ::_exit(0);
               std::ofstream("/proc/self/uid_map") << map;

@@ -4,7 +4,7 @@
 
 #include "base/time.h"
 
-// Reads real time, for the layers that may touch the operating system.
+// Reads the clocks of the operating system, for the layers that may use them.
 namespace verbena::os {
 
 // Reads CLOCK_MONOTONIC, the Time of every state machine in a running program.  It is the same in

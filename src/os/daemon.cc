@@ -29,14 +29,15 @@ constexpr int kSignals = 64;
 constexpr std::size_t kSignalSetBytes = kSignals / 8;
 constexpr std::uint64_t kAllSignals = ~std::uint64_t{0};
 
-// Holds everything that the children need, prepared before the clone.  The children may only make
-// system calls, since another thread of the program may have held any lock at that moment.
+// Contains everything that the children need.  The program prepares it before the clone.  The
+// children may only make system calls, because another thread of the program may have locked any
+// lock at the time of the clone.
 struct Plan {
   const char* path;
   char* const* argv;
   char* const* environment;
   int ready_fd;
-  bool keep_reaper;
+  bool needs_reaper;
 };
 
 // Calls the kernel directly, because the C library's wrapper leaves two of its own signals
@@ -100,10 +101,10 @@ void close_from(unsigned first) {
 // Puts /dev/null on descriptors 0 to 2 and the pipe on kReadyFd, and closes all others.
 // REQUIRES: ready_fd >= 3.
 void set_descriptors(int ready_fd) {
-  long null = system_call(SYS_openat, AT_FDCWD, "/dev/null", O_RDWR);
-  if (null < 0) null = system_call(SYS_memfd_create, "null", 0u);  // there is no /dev
+  long null_fd = system_call(SYS_openat, AT_FDCWD, "/dev/null", O_RDWR);
+  if (null_fd < 0) null_fd = system_call(SYS_memfd_create, "null", 0u);  // there is no /dev
   for (int fd = 0; fd <= 2; ++fd) {
-    if (null != fd) system_call(SYS_dup3, static_cast<int>(null), fd, 0);
+    if (null_fd != fd) system_call(SYS_dup3, static_cast<int>(null_fd), fd, 0);
   }
   if (ready_fd != kReadyFd) system_call(SYS_dup3, ready_fd, kReadyFd, 0);
   if (ready_fd == kReadyFd) system_call(SYS_fcntl, kReadyFd, F_SETFD, 0);
@@ -151,16 +152,16 @@ void reset_scheduling() {
   reset_signals();
   set_descriptors(plan.ready_fd);
   reset_scheduling();
-  set_daemon_limits();  // before drop_real_ids() gives up the right to raise limits
+  set_daemon_limits();  // before drop_real_ids() drops the right to raise limits
   drop_real_ids();
   system_call(SYS_umask, 022);
   if (system_call(SYS_chdir, "/") != 0) child_fail(kReadyFd, "cannot go to /: errno ", errno);
   // The name is set before the clone, so that the reaper has it when the daemon reports that it is
   // ready.  The daemon inherits the name, but exec replaces it.
-  if (plan.keep_reaper) system_call(SYS_prctl, PR_SET_NAME, "verbena-reaper", 0, 0, 0);
+  if (plan.needs_reaper) system_call(SYS_prctl, PR_SET_NAME, "verbena-reaper", 0, 0, 0);
   const long pid = clone_process(SIGCHLD, nullptr);
   if (pid < 0) child_fail(kReadyFd, "cannot make a process: errno ", errno);
-  if (pid > 0 && plan.keep_reaper) run_reaper(pid);
+  if (pid > 0 && plan.needs_reaper) run_reaper(pid);
   if (pid > 0) child_exit(0);
   set_signal_mask(0);
   system_call(SYS_execve, plan.path, plan.argv, plan.environment);
@@ -169,8 +170,8 @@ void reset_scheduling() {
 
 // ---- in the program -----------------------------------------------------------------------------
 
-// Returns true if an orphan of this process would become its own child, or would live in a
-// namespace whose process 1 is our helper.
+// Returns true if an orphan of this process would become a child of this process, or would run in a
+// PID namespace whose process 1 is our helper.
 bool would_inherit_orphans() {
   int subreaper = 0;
   ::prctl(PR_GET_CHILD_SUBREAPER, &subreaper);
@@ -190,8 +191,8 @@ std::vector<char*> pointers_to(std::vector<std::string>& strings) {
   return pointers;
 }
 
-// Selects the variables that the daemon gets.  A privileged program's environment was written by
-// somebody with fewer rights, so the daemon gets none of it.
+// Selects the variables that the daemon gets.  A user with fewer rights wrote the environment of a
+// privileged program, so the daemon of such a program gets no variable.
 std::vector<std::string> daemon_environment() {
   std::vector<std::string> variables;
   if (::getauxval(AT_SECURE) != 0) return variables;
@@ -204,7 +205,7 @@ std::vector<std::string> daemon_environment() {
   return variables;
 }
 
-// Starts the helper, and reaps it at once unless it stays as the reaper.
+// Starts the helper, and reaps it at once unless it remains as the reaper.
 Result<Daemon> start_helper(const Plan& plan) {
   int raw_pidfd = -1;
   const std::uint64_t mask = set_signal_mask(kAllSignals);
@@ -215,7 +216,7 @@ Result<Daemon> start_helper(const Plan& plan) {
   if (pid < 0) return system_error(error_number, "cannot make a process");
   Fd pidfd = VB_TRY(take_fd(raw_pidfd, "clone"));
   Daemon daemon;
-  if (plan.keep_reaper) {
+  if (plan.needs_reaper) {
     daemon.reaper_pidfd = std::move(pidfd);
   } else {
     siginfo_t info{};
@@ -260,7 +261,7 @@ Result<Daemon> start_daemon(const DaemonOptions& options, std::string& problem) 
                                        .argv = argv.data(),
                                        .environment = envp.data(),
                                        .ready_fd = write_end.get(),
-                                       .keep_reaper = would_inherit_orphans()}));
+                                       .needs_reaper = would_inherit_orphans()}));
   write_end.reset();
   auto report = await_report(read_end.get(), options.deadline, problem);
   if (report.has_value()) return daemon;

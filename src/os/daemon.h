@@ -20,8 +20,8 @@
 //
 // The agent becomes an orphan when the helper exits.  If the program itself would inherit the
 // orphan (it is process 1, or a subreaper, or its children live in another PID namespace), the
-// helper stays as "verbena-reaper" and reaps the agent.  The helper never calls exec, since exec
-// would give it an exit signal.
+// helper remains as the process "verbena-reaper" and reaps the agent.  The helper never calls exec,
+// since exec would give it an exit signal.
 namespace verbena::os {
 
 // The daemon's end of the readiness pipe always has this number.  Tell the daemon by an argument
@@ -41,17 +41,18 @@ struct Daemon {
 };
 
 // Starts the daemon and waits until it reports.  Keep the returned Daemon for as long as the
-// program lives: an ended reaper stays a zombie, invisible to the program's own waits, until
-// collect_reaper().  The daemon's environment is PATH, HOME and VERBENA_* of this program, or empty
-// if this program is privileged (AT_SECURE).  The daemon runs as the effective user alone.
+// program lives: an ended reaper remains a zombie until collect_reaper(), and the program's own
+// waits do not see it.  The daemon's environment is PATH, HOME and VERBENA_* of this program, or
+// empty if this program is privileged (AT_SECURE).  The daemon has only the ids of the effective
+// user.
 //
 // kUnreachable: the daemon ended or reported a failure; `problem` tells why.  kTimedOut: the daemon
-// did not report before the deadline, and goes on running.  kSystem.  Any thread; blocks; not a
-// cancellation point.
+// did not report before the deadline, and continues to run.  kSystem: a system call failed.  Any
+// thread may call this function.  It blocks, and is not a cancellation point.
 Result<Daemon> start_daemon(const DaemonOptions& options, std::string& problem);
 
-// Takes the ended reaper out of the process table.  Returns false if the reaper still runs, or is
-// not this process's child (as in a forked child).
+// Reaps the reaper if it has ended (waitid(2)).  Returns false if the reaper still runs, or is not
+// a child of this process, for example after a fork.
 bool collect_reaper(Daemon& daemon);
 
 // The daemon calls report_ready() when it listens, or report_failure() when it failed to start

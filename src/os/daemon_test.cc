@@ -34,14 +34,14 @@ std::string read_file(const std::string& path) {
   return text.str();
 }
 
-// Plays a program that starts a shell script as its daemon.  The program gets no signal and no
-// child from the daemon.
+// Acts as a program that starts a shell script as its daemon.  The program must get no signal and
+// no child from the daemon.
 class Program {
  public:
   Program() {
-    signals_ = 0;
+    got_signal_ = 0;
     struct sigaction action {};
-    action.sa_handler = [](int) { signals_ = 1; };
+    action.sa_handler = [](int) { got_signal_ = 1; };
     ::sigaction(SIGCHLD, &action, &old_action_);
     std::string name = "/tmp/reaper-test-XXXXXX";
     const Fd file(::mkostemp(name.data(), O_CLOEXEC));
@@ -58,13 +58,13 @@ class Program {
   Result<Daemon> start(const std::string& script, Time deadline = now() + seconds(30)) {
     auto daemon = start_daemon(
         {.path = "/bin/sh", .args = {"testd", "-c", script}, .deadline = deadline}, problem_);
-    const std::string word = read_file(path_);
-    daemon_ = static_cast<pid_t>(std::atol(word.c_str()));
+    const std::string pid_text = read_file(path_);
+    daemon_ = static_cast<pid_t>(std::atol(pid_text.c_str()));
     return daemon;
   }
 
   void expect_no_signal_and_no_child() {
-    EXPECT_EQ(signals_, 0);
+    EXPECT_EQ(got_signal_, 0);
     int status = 0;
     EXPECT_EQ(::waitpid(-1, &status, WNOHANG), -1);
     EXPECT_EQ(errno, ECHILD);
@@ -84,7 +84,7 @@ class Program {
   }
 
  private:
-  static inline volatile std::sig_atomic_t signals_ = 0;
+  static inline volatile std::sig_atomic_t got_signal_ = 0;
   struct sigaction old_action_ {};
   std::string path_;
   std::string problem_;
@@ -92,12 +92,12 @@ class Program {
 };
 
 // The shell writes its pid, reports that it is ready, and becomes `sleep`.
-const std::string kSleeper =
+const std::string kSleepingDaemon =
     "echo $$ > $VERBENA_TEST_OUT; printf '\\0' >&3; exec 3>&-; exec sleep 1000";
 
 TEST(Daemon, StartsWithoutTheProgramNoticing) {
   Program program;
-  const auto daemon = program.start(kSleeper);
+  const auto daemon = program.start(kSleepingDaemon);
   ASSERT_TRUE(daemon.has_value()) << program.problem();
   EXPECT_FALSE(daemon->reaper_pidfd);
   program.expect_no_signal_and_no_child();
@@ -147,7 +147,7 @@ TEST(Daemon, InheritsNothingFromTheProgram) {
     }
     return names;
   };
-  // The shell and the loader of `sleep` open descriptors of their own for a moment.
+  // The shell and the dynamic linker of `sleep` open other descriptors for a short time.
   const Time deadline = now() + seconds(20);
   while ((process_name(program.daemon()) != "sleep" || !inherited_files().empty()) &&
          now() < deadline) {
@@ -157,7 +157,7 @@ TEST(Daemon, InheritsNothingFromTheProgram) {
   EXPECT_EQ(program.status("SigBlk"), "0000000000000000");
   EXPECT_EQ(program.status("SigIgn"), "0000000000000000");
   EXPECT_NE(::getsid(program.daemon()), ::getsid(0));
-  EXPECT_NE(::getsid(program.daemon()), program.daemon());  // cannot get a terminal by accident
+  EXPECT_NE(::getsid(program.daemon()), program.daemon());  // so it can never get a terminal
 }
 
 TEST(Daemon, ReportsWhyItDidNotStart) {
@@ -173,7 +173,7 @@ TEST(Daemon, ReportsWhyItDidNotStart) {
   program.expect_no_signal_and_no_child();
 }
 
-TEST(Daemon, StartGivesUpAtTheDeadline) {
+TEST(Daemon, StartTimesOutAtTheDeadline) {
   Program program;
   const Time before = now();
   EXPECT_EQ(
@@ -191,7 +191,7 @@ TEST(Daemon, StartsFromAProgramThatClosedItsStdio) {
               {
                 Program program;
                 for (int fd = 0; fd <= 2; ++fd) ::close(fd);
-                started = program.start(kSleeper).has_value();
+                started = program.start(kSleepingDaemon).has_value();
               }
               ::_exit(started && ::fcntl(0, F_GETFD) == -1 ? 0 : 1);
             }),
@@ -209,7 +209,7 @@ TEST(Daemon, DoesNotInheritResourceLimits) {
               bool ok = false;
               {
                 Program program;
-                ok = program.start(kSleeper).has_value();
+                ok = program.start(kSleepingDaemon).has_value();
                 const auto is_reset = [&](auto resource) {
                   rlimit limit{};
                   ::prlimit(program.daemon(), resource, nullptr, &limit);
@@ -242,8 +242,8 @@ TEST(Daemon, ReportsThroughItsEndOfThePipe) {
   }
 }
 
-void expect_that_the_reaper_works(Program& program) {
-  auto daemon = program.start(kSleeper);
+void expect_reaper_reaps_daemon(Program& program) {
+  auto daemon = program.start(kSleepingDaemon);
   ASSERT_TRUE(daemon.has_value()) << program.problem();
   ASSERT_TRUE(daemon->reaper_pidfd);
   program.expect_no_signal_and_no_child();
@@ -266,7 +266,7 @@ TEST(Daemon, IsReapedByAReaperIfTheProgramIsASubreaper) {
   EXPECT_EQ(run_in_child([] {
               ASSERT_EQ(::prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
               Program program;
-              expect_that_the_reaper_works(program);
+              expect_reaper_reaps_daemon(program);
             }),
             0);
 }
@@ -295,7 +295,7 @@ TEST(Daemon, IsReapedByAReaperIfTheProgramIsProcessOne) {
       }
       ASSERT_EQ(::getpid(), 1);
       Program program;
-      expect_that_the_reaper_works(program);
+      expect_reaper_reaps_daemon(program);
     }));
   });
   if (status == kNotAllowed) GTEST_SKIP() << "no PID namespaces on this machine";

@@ -30,9 +30,9 @@ bool is_readable(int fd) {
   return events.has_value() && (*events & POLLIN) != 0;
 }
 
-// Reads without waiting.  RWF_NOWAIT affects this call alone; O_NONBLOCK would change a flag that
-// belongs to the program.
-long take_if_any(int fd) {
+// Reads without waiting.  RWF_NOWAIT affects only this call.  O_NONBLOCK is a flag that belongs to
+// the program, so this function does not set it.
+long try_read_event(int fd) {
   std::uint64_t value = 0;
   iovec vector{.iov_base = &value, .iov_len = sizeof(value)};
   constexpr long kCurrentPosition = -1;
@@ -48,10 +48,10 @@ Result<EventFd> EventFd::create() {
 void EventFd::post() { add_one(fd_.get()); }
 
 EventFd::EventFd(Fd fd)
-    : fd_(std::move(fd)), never_waits_(take_if_any(fd_.get()) < 0 && errno == EAGAIN) {}
+    : fd_(std::move(fd)), never_waits_(try_read_event(fd_.get()) < 0 && errno == EAGAIN) {}
 
 bool EventFd::try_take() {
-  if (never_waits_) return take_if_any(fd_.get()) >= 0;
+  if (never_waits_) return try_read_event(fd_.get()) >= 0;
   std::uint64_t value = 0;
   return is_readable(fd_.get()) && repeat_call(SYS_read, fd_.get(), &value, sizeof(value)) >= 0;
 }
@@ -76,7 +76,7 @@ void WakeFd::clear() {
 
 Result<std::pair<WakeSocket, WakeSocket>> WakeSocket::create_pair() {
   std::array<int, 2> ends{-1, -1};
-  // Uses datagram sockets, because other sockets stay readable after their peer has closed.
+  // Uses datagram sockets, because other sockets remain readable after their peer has closed.
   if (::socketpair(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends.data()) != 0) {
     return system_error(errno, "cannot make a socket pair");
   }
@@ -102,7 +102,7 @@ void WakeSocket::wake() {
 }
 
 void WakeSocket::clear() {
-  constexpr int kDatagramsMax = 1024;  // more than the queue holds by default
+  constexpr int kDatagramsMax = 1024;  // more than the queue can contain by default
   for (int i = 0; i < kDatagramsMax; ++i) {
     std::byte any;
     if (repeat_call(SYS_recvfrom, fd_.get(), &any, sizeof(any), MSG_DONTWAIT, nullptr, nullptr) <

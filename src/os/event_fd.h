@@ -9,10 +9,10 @@
 // Provides descriptors that become readable to signal an event.  Any thread may call any function.
 namespace verbena::os {
 
-// Owns the descriptor that completion, event and asynchronous channels show to a program.  It is
-// readable (level-triggered) from post() until somebody takes the event; several posts count as
-// one.  It is created blocking, as the kernel's device files are; the program may set O_NONBLOCK on
-// it.
+// Owns the descriptor that a program gets for a completion channel, an event channel or
+// asynchronous events.  It is readable (level-triggered) from post() until a thread takes the
+// event; several posts count as one.  It is created blocking, as the kernel's device files are; the
+// program may set O_NONBLOCK on it.
 class EventFd {
  public:
   static Result<EventFd> create();
@@ -20,16 +20,16 @@ class EventFd {
   int fd() const { return fd_.get(); }
 
   void post();
-  // Takes the posted event, if there is one, and returns true if it did.  Never waits, whatever the
-  // descriptor's flags are; never_waits() tells the exception.
+  // Takes the posted event.  Returns false if there is none.  Never waits, whatever the
+  // descriptor's flags are, unless never_waits() returns false.
   bool try_take();
-  // Returns false before Linux 5.8, which cannot read an eventfd without waiting: try_take() then
-  // waits for the next post if another thread takes the event first.
+  // Returns false before Linux 5.8, because such a kernel cannot read an eventfd without waiting.
+  // Then try_take() waits for the next post if another thread takes the event first.
   bool never_waits() const { return never_waits_; }
   // Calls read(2) on the descriptor.  Returns 0, or EAGAIN if the user set O_NONBLOCK, or EINTR
   // after a signal handler, as the kernel's device does.  This is the only cancellation point of
-  // the layer: the caller's frames must let the unwinding pass.  The event may already be taken
-  // when it unwinds (glibc before 2.41).
+  // the layer, so the calling functions must allow unwinding (no noexcept).  A cancelled thread may
+  // have taken the event already (glibc before 2.41).
   int take_blocking();
 
  private:
@@ -48,7 +48,7 @@ class WakeFd {
 
   int fd() const { return fd_.get(); }
   void wake();
-  // Makes the descriptor unreadable again.  Look for work after this call, not before it.
+  // Makes the descriptor unreadable again.  Check for work after this call, not before it.
   void clear();
   void close() { fd_.reset(); }
 
@@ -71,8 +71,8 @@ class WakeSocket {
   int fd() const { return fd_.get(); }
   // Makes the other end readable.  Never waits.
   void wake();
-  // Makes this end unreadable again.  Look for work after this call, not before it.  An end whose
-  // other process sends without pause may stay readable.
+  // Makes this end unreadable again.  Check for work after this call, not before it.  If the other
+  // process calls wake() without pause, this end may remain readable.
   void clear();
   void close() { fd_.reset(); }
 

@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::array kCaughtSignals{SIGSEGV, SIGBUS};
 constexpr std::uintptr_t kPage = 4096;
-// A fault at or above this address may come without an address on x86-64.
+// On x86-64, the kernel may not report the address of a fault at or above this address.
 constexpr std::uintptr_t kAddressKnownEnd = std::uintptr_t{1} << 47;
 
 // Describes one touch_memory() call of this thread.
@@ -27,9 +27,9 @@ struct Attempt {
   sigjmp_buf return_point{};
 };
 
-// Remembers whether a thread's faults reach on_fault().
+// Stores the result of the last check whether this thread's faults reach on_fault().
 struct HandlerCheck {
-  timespec time{};  // of the last check
+  timespec time{};  // the time of the last check
   bool reaches_handler = false;
 };
 
@@ -39,8 +39,8 @@ struct HandlerCheck {
 VB_SIGNAL_SAFE_THREAD_LOCAL Attempt* attempt = nullptr;
 VB_SIGNAL_SAFE_THREAD_LOCAL HandlerCheck handler_check{};
 
-// Holds the program's signal actions that ours replaced.  They are written once, before our handler
-// can run.
+// Stores the signal actions of the program that our actions replaced.  They are written once,
+// before our handler can run.
 std::array<struct sigaction, kCaughtSignals.size()> previous_actions{};
 
 struct sigaction& previous_action(int number) {
@@ -48,33 +48,33 @@ struct sigaction& previous_action(int number) {
 }
 
 bool belongs_to(const Attempt& a, int number, const siginfo_t& info) {
-  if (info.si_code <= 0) return false;  // sent by a process
+  if (info.si_code <= 0) return false;  // a process sent the signal
   if (number == SIGSEGV && info.si_code == SI_KERNEL) return a.last >= kAddressKnownEnd;
   const auto at = reinterpret_cast<std::uintptr_t>(info.si_addr);
   return at / kPage >= a.first / kPage && at / kPage <= a.last / kPage;
 }
 
 // Delivers the signal as the kernel would if we had no handler.
-void pass_on(int number, siginfo_t* info, void* context) {
-  struct sigaction& next = previous_action(number);
-  const bool sent = info->si_code <= 0;
-  const bool with_info = (next.sa_flags & SA_SIGINFO) != 0;
-  if (!with_info && next.sa_handler == SIG_IGN && sent) return;
-  if (!with_info && (next.sa_handler == SIG_DFL || next.sa_handler == SIG_IGN)) {
+void call_previous_handler(int number, siginfo_t* info, void* context) {
+  struct sigaction& previous = previous_action(number);
+  const bool was_sent = info->si_code <= 0;
+  const bool with_info = (previous.sa_flags & SA_SIGINFO) != 0;
+  if (!with_info && previous.sa_handler == SIG_IGN && was_sent) return;
+  if (!with_info && (previous.sa_handler == SIG_DFL || previous.sa_handler == SIG_IGN)) {
     struct sigaction end {};
     end.sa_handler = SIG_DFL;
     ::sigaction(number, &end, nullptr);
-    if (sent) ::raise(number);
-    return;  // the instruction faults again
+    if (was_sent) ::raise(number);
+    return;  // the instruction faults again and ends the program
   }
-  sigset_t blocked = next.sa_mask;
-  if ((next.sa_flags & SA_NODEFER) == 0) sigaddset(&blocked, number);
+  sigset_t blocked = previous.sa_mask;
+  if ((previous.sa_flags & SA_NODEFER) == 0) sigaddset(&blocked, number);
   ::pthread_sigmask(SIG_BLOCK, &blocked, nullptr);  // until this handler returns
-  const auto action = next.sa_sigaction;
-  const auto handler = next.sa_handler;
-  if ((static_cast<unsigned>(next.sa_flags) & unsigned{SA_RESETHAND}) != 0) {
-    next.sa_flags = 0;
-    next.sa_handler = SIG_DFL;
+  const auto action = previous.sa_sigaction;
+  const auto handler = previous.sa_handler;
+  if ((static_cast<unsigned>(previous.sa_flags) & unsigned{SA_RESETHAND}) != 0) {
+    previous.sa_flags = 0;
+    previous.sa_handler = SIG_DFL;
   }
   if (with_info) {
     action(number, info, context);
@@ -87,7 +87,7 @@ void on_fault(int number, siginfo_t* info, void* context) {
   Attempt* const a = attempt;
   // SA_NODEFER left the thread's signal mask unchanged, so the jump need not restore it.
   if (a != nullptr && belongs_to(*a, number, *info)) siglongjmp(a->return_point, 1);
-  pass_on(number, info, context);
+  call_previous_handler(number, info, context);
 }
 
 bool has_our_handler(int number) {
@@ -118,17 +118,17 @@ bool reaches_handler() {
 
 [[gnu::noinline]] bool touch_guarded(std::uintptr_t first, std::size_t length, void (*touch)(void*),
                                      void* context) {
-  Attempt here{.first = first, .last = first + length - 1, .outer = attempt};
+  Attempt current{.first = first, .last = first + length - 1, .outer = attempt};
   // NOLINTNEXTLINE(cert-err52-cpp): touch() is left without an exception, and owns nothing
-  if (sigsetjmp(here.return_point, 0) != 0) {
-    attempt = here.outer;
+  if (sigsetjmp(current.return_point, 0) != 0) {
+    attempt = current.outer;
     return false;
   }
-  attempt = &here;
+  attempt = &current;
   std::atomic_signal_fence(std::memory_order_seq_cst);
   touch(context);
   std::atomic_signal_fence(std::memory_order_seq_cst);
-  attempt = here.outer;
+  attempt = current.outer;
   return true;
 }
 

@@ -20,8 +20,8 @@ namespace verbena::os {
 void catch_faults();
 
 // Calls touch(context), which touches [address, address + length) and no other memory of the
-// program.  Returns false if the memory is not accessible.  Then touch() may have been left in the
-// middle, so it must hold nothing that needs a destructor.  Any thread.
+// program.  Returns false if the memory is not accessible.  The fault may end touch() at any
+// instruction, so touch() must own nothing that needs a destructor.  Any thread.
 bool touch_memory(const void* address, std::size_t length, bool writes, void (*touch)(void*),
                   void* context);
 

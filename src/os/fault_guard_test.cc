@@ -28,7 +28,7 @@ std::byte* map_pages(std::size_t pages, int fd = -1) {
 }
 
 // Compiles the touches without sanitizers.  A sanitizer would report the faults that the tests
-// cause, or would look for the shadow of an address that has none.
+// cause, or would read the shadow memory of an address that has none.
 #define VB_NO_SANITIZER [[gnu::no_sanitize("address", "thread", "undefined"), gnu::noinline]]
 
 VB_NO_SANITIZER void write_bytes(void* context) {
@@ -69,7 +69,7 @@ void expect_failures_and_no_signal(Removal removal = Removal::kUnmapped) {
     ::mprotect(memory + kPage, kPage, PROT_NONE);
   }
   EXPECT_TRUE(write_to(memory, kPage));
-  EXPECT_FALSE(write_to(memory + kPage - 8, 16)) << "goes on into unmapped memory";
+  EXPECT_FALSE(write_to(memory + kPage - 8, 16)) << "the range continues into unmapped memory";
   EXPECT_FALSE(read_from(memory + kPage, 1));
 
   ::mprotect(memory + 2 * kPage, kPage, PROT_READ);
@@ -83,7 +83,7 @@ void expect_failures_and_no_signal(Removal removal = Removal::kUnmapped) {
   std::byte* const mapped = map_pages(2, file.get());
   EXPECT_TRUE(write_to(mapped, 2 * kPage));
   ASSERT_EQ(::ftruncate(file.get(), kPage), 0);
-  EXPECT_FALSE(write_to(mapped + kPage, 8)) << "behind the end of its file";
+  EXPECT_FALSE(write_to(mapped + kPage, 8)) << "beyond the end of the file";
   EXPECT_FALSE(read_from(mapped + kPage, 8));
   EXPECT_TRUE(write_to(mapped, kPage));
 

@@ -19,8 +19,8 @@ constexpr int kFirstFd = 3;
 }  // namespace
 
 void Fd::reset() {
-  // The call is not repeated after EINTR: the descriptor is closed then, and another thread may
-  // have got the same number.
+  // The call is not repeated after EINTR, because the kernel has closed the descriptor anyway.  By
+  // now, another thread may have got the same number.
   if (fd_ >= 0) system_call(SYS_close, std::exchange(fd_, -1));
 }
 
@@ -39,8 +39,8 @@ bool would_block(const Error& error) {
 Result<Fd> take_fd(int result, const char* context) {
   if (result < 0) return system_error(errno, context);
   if (result >= kFirstFd) return Fd(result);
-  const Fd low(result);
-  return low.duplicate();
+  const Fd low_fd(result);
+  return low_fd.duplicate();
 }
 
 // Returns true for a closed descriptor, so that the caller waits on it and gets the error.

@@ -10,16 +10,17 @@
 #include "base/error.h"
 #include "base/time.h"
 
-// Owns file descriptors.  This code is loaded into other people's programs, so every descriptor
-// made here is close-on-exec and above 2: a program that has closed its stdio would otherwise write
-// its log into our descriptor.  EventFd::take_blocking() is the only function of this layer that is
-// a thread cancellation point; the others bypass the C library's cancellable wrappers.
+// Owns file descriptors.  This code runs inside other people's programs, so every descriptor that
+// it makes is close-on-exec and above 2.  Otherwise, a program that has closed its standard output
+// might write its log into our descriptor.  EventFd::take_blocking() is the only function of this
+// layer that is a thread cancellation point; the others bypass the C library's cancellable
+// wrappers.
 namespace verbena::os {
 
 class Fd {
  public:
   Fd() = default;
-  // Takes the descriptor as it is; -1 means none.
+  // Takes ownership of the descriptor, whatever its number is; -1 means no descriptor.
   explicit Fd(int fd) : fd_(fd) {}
   Fd(Fd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
   Fd& operator=(Fd&& other) noexcept {
@@ -36,7 +37,7 @@ class Fd {
   [[nodiscard]] int release() { return std::exchange(fd_, -1); }
   void reset();
 
-  // Opens another descriptor for the same open file; kSystem.
+  // Returns a new descriptor for the same open file.  Fails with kSystem.
   Result<Fd> duplicate() const;
 
  private:
@@ -50,29 +51,31 @@ constexpr std::unexpected<Error> system_error(int error_number, const char* cont
 // Returns true if the error is EAGAIN: a non-blocking call would have had to wait.
 bool would_block(const Error& error);
 
-// Wraps the result of a system call: a descriptor, or -1 with errno set (kSystem).  Replaces a
-// descriptor of 0 to 2 by a copy above 2.
+// Wraps the result of a system call in an Fd.  `result` is a descriptor, or -1 with errno set,
+// which is returned as kSystem.  A descriptor of 0 to 2 is replaced by a copy above 2.
 Result<Fd> take_fd(int result, const char* context);
 
-// Duplicates the caller's descriptor into an owned one, close-on-exec and above 2; kSystem.
+// Returns a new descriptor for the same open file as `fd`.  It is close-on-exec and above 2.  Fails
+// with kSystem.
 Result<Fd> duplicate_fd(int fd);
 
 Result<void> set_nonblocking(int fd, bool nonblocking);
 bool is_blocking(int fd);
 
-// Makes one read or write, and repeats it after EINTR.  Returns the number of bytes; for a read, 0
-// means end of file.  kSystem, also for EAGAIN.
+// Calls read(2) or write(2) once, or again after EINTR.  Returns the number of bytes; for a read, 0
+// means end of file.  Fails with kSystem, also for EAGAIN.
 Result<std::size_t> read_some(int fd, std::span<std::byte> out);
 Result<std::size_t> write_some(int fd, std::span<const std::byte> bytes);
-// Writes until all bytes are written.  For blocking files and pipes.
+// Writes all bytes.  Use it only for blocking files and pipes.
 Result<void> write_all(int fd, std::span<const std::byte> bytes);
 
-// Makes one write that neither waits nor raises SIGPIPE.  Returns false if not all of the text was
-// written.  Use it for standard error, which belongs to the program and may be any kind of file.
+// Calls write(2) once, without waiting and without SIGPIPE.  Returns false if not all of the text
+// was written.  Use it for standard error, which belongs to the program and may be any kind of
+// file.
 bool write_if_room(int fd, std::string_view text);
 
-// Waits for one of the poll(2) `events`, an error or a hang-up.  Returns the events, or 0 when the
-// deadline came first.  A deadline of Time{} polls without waiting.
+// Waits for one of the poll(2) `events`, an error or a hang-up.  Returns the events, or 0 if the
+// deadline passed first.  A deadline of Time{} polls without waiting.
 Result<short> wait_for(int fd, short events, Time deadline);
 
 }  // namespace verbena::os

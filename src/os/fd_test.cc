@@ -5,7 +5,6 @@
 #include <sys/eventfd.h>
 
 #include <csignal>
-#include <string>
 #include <thread>
 
 #include "gtest/gtest.h"
@@ -24,7 +23,7 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-TEST(Fd, NumbersAreNeverThoseOfStdio) {
+TEST(Fd, NewDescriptorsAreAboveStandardError) {
   EXPECT_EQ(run_in_child([] {
               for (int fd = 0; fd <= 2; ++fd) ::close(fd);
               const auto event = EventFd::create();
@@ -37,7 +36,7 @@ TEST(Fd, NumbersAreNeverThoseOfStdio) {
             0);
 }
 
-TEST(Fd, ClosesOnceAndMoves) {
+TEST(Fd, MoveLeavesTheSourceEmptyAndResetCloses) {
   Fd first(::eventfd(0, EFD_CLOEXEC));
   const int number = first.get();
   Fd second = std::move(first);
@@ -50,7 +49,7 @@ TEST(Fd, ClosesOnceAndMoves) {
   EXPECT_EQ(::fcntl(number, F_GETFD), -1);
 }
 
-TEST(Fd, WaitsNoLongerThanTheDeadline) {
+TEST(Fd, WaitForEndsAtTheDeadline) {
   const Fd quiet(::eventfd(0, EFD_CLOEXEC));
   EXPECT_EQ(wait_for(quiet.get(), POLLIN, Time{}).value(), 0);
   const Time before = now();
@@ -84,7 +83,7 @@ TEST(EventFd, IsReadableFromPostUntilTaken) {
   EXPECT_FALSE(readable());
 }
 
-TEST(EventFd, HonoursTheUsersNonBlockingFlag) {
+TEST(EventFd, TakeBlockingDoesNotWaitIfTheUserSetONonblock) {
   EventFd event = *EventFd::create();
   ASSERT_TRUE(set_nonblocking(event.fd(), true).has_value());
   EXPECT_EQ(event.take_blocking(), EAGAIN);
@@ -120,7 +119,7 @@ TEST(EventFd, SignalHandlerEndsTheWaitWithEintr) {
 // thread runs destructors.
 TEST(EventFd, TakeBlockingIsACancellationPointThatUnwinds) {
 #ifdef __SANITIZE_ADDRESS__
-  GTEST_SKIP() << "cancellation and AddressSanitizer do not mix";
+  GTEST_SKIP() << "AddressSanitizer does not support cancellation";
 #endif
   static std::atomic<bool> unwound;
   unwound = false;
@@ -171,7 +170,7 @@ TEST(SignalHold, ReportsWhichSignalsWouldEndAWait) {
   };
   EXPECT_TRUE(ends_wait_with(0));
   EXPECT_FALSE(ends_wait_with(SA_RESTART));
-  // A signal that the program itself has blocked stays blocked.
+  // A signal that the program itself has blocked remains blocked.
   sigset_t blocked;
   sigset_t pending;
   sigemptyset(&blocked);
@@ -193,11 +192,11 @@ TEST(SignalHold, ReportsWhichSignalsWouldEndAWait) {
   ::sigaction(SIGUSR1, &before, nullptr);
 }
 
-TEST(Fd, OtherCallsAreNotCancellationPoints) {
+TEST(Fd, CallsExceptTakeBlockingAreNotCancellationPoints) {
   EventFd event = *EventFd::create();
   event.post();
   std::thread thread([&] {
-    ::pthread_cancel(::pthread_self());  // stays pending
+    ::pthread_cancel(::pthread_self());  // the request remains pending
     EXPECT_TRUE(event.try_take());
     event.post();
     Poller poller = *Poller::create();
@@ -205,7 +204,7 @@ TEST(Fd, OtherCallsAreNotCancellationPoints) {
     std::array<Poller::Ready, 4> ready;
     EXPECT_EQ(poller.wait(ready, kNever), 1u);
     EXPECT_EQ(*wait_for(event.fd(), POLLIN, kNever), POLLIN);
-    EXPECT_EQ(process_name(::getpid()).empty(), false);
+    EXPECT_FALSE(process_name(::getpid()).empty());
     Fd(*duplicate_fd(event.fd())).reset();
     ::pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, nullptr);
   });
@@ -254,16 +253,15 @@ TEST(Poller, NeverReturnsBeforeTheDeadline) {
 
 TEST(Thread, StartsWithAllSignalsBlocked) {
   sigset_t mask{};
-  std::string name;
   auto thread =
       start_thread("a name longer than 15", [&] { ::pthread_sigmask(SIG_BLOCK, nullptr, &mask); });
   ASSERT_TRUE(thread.has_value());
   thread->join();
   EXPECT_EQ(::sigismember(&mask, SIGINT), 1);
   EXPECT_EQ(::sigismember(&mask, SIGCHLD), 1);
-  sigset_t own{};
-  ::pthread_sigmask(SIG_BLOCK, nullptr, &own);
-  EXPECT_EQ(::sigismember(&own, SIGINT), 0);
+  sigset_t own_mask{};
+  ::pthread_sigmask(SIG_BLOCK, nullptr, &own_mask);
+  EXPECT_EQ(::sigismember(&own_mask, SIGINT), 0);
 }
 
 }  // namespace

@@ -2,7 +2,7 @@
 
 #include <sys/types.h>
 
-// Keeps a privileged daemon from doing more to files for a user than the user could do.
+// Prevents a privileged daemon from accessing files for a user with more rights than the user has.
 namespace verbena::os {
 
 // Lets this thread use files with the rights of a user (setfsuid(2)), as long as the object lives.
@@ -26,7 +26,7 @@ class FileRightsOf {
 };
 
 // Returns true for a file on a filesystem that only this machine's kernel serves.  Writes to a
-// filesystem that a process (FUSE) or another machine serves may wait for ever.
+// filesystem that a process (FUSE) or another machine serves may block for ever.
 bool is_on_local_filesystem(int fd);
 
 }  // namespace verbena::os

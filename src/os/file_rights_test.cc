@@ -50,7 +50,7 @@ TEST_F(FileRightsTest, AUserCanAlwaysTakeItsOwnRights) {
   EXPECT_EQ(make_directory(), 0);
 }
 
-TEST_F(FileRightsTest, FilesOfTheKernelItselfAreNotOnALocalFilesystem) {
+TEST_F(FileRightsTest, FilesInProcAreNotOnALocalFilesystem) {
   EXPECT_FALSE(is_on_local_filesystem(Fd(::open("/proc/self/stat", O_RDONLY | O_CLOEXEC)).get()));
   EXPECT_FALSE(is_on_local_filesystem(-1));
 }

@@ -7,11 +7,11 @@
 namespace verbena::os {
 
 bool HeapTrim::is_due(std::size_t objects) {
-  most_ = std::max(most_, objects);
-  many_ = many_ || objects >= kMany;
-  if (!many_ || objects > most_ / 8) return false;
-  most_ = objects;
-  many_ = objects >= kFew;
+  maximum_ = std::max(maximum_, objects);
+  had_many_ = had_many_ || objects >= kManyObjects;
+  if (!had_many_ || objects > maximum_ / 8) return false;
+  maximum_ = objects;
+  had_many_ = objects >= kFewObjects;
   return true;
 }
 

@@ -9,19 +9,19 @@
 namespace verbena::os {
 
 // Represents a file in memory that reports when another process opens or closes it.  A process that
-// has a copy of file() opens it as /proc/self/fd/N, so nothing is left in a file system.
+// has a copy of file() opens it as /proc/self/fd/N, so no file remains in a file system.
 //
-// Linux joins two openings in a row into one event if nobody reads events between them.  So use a
+// Linux merges two successive open events into one if no event is read between them.  So use a
 // HeldFile only if one process at a time opens it.
 class HeldFile {
  public:
-  // Creates an empty file.  `name` shows in /proc/PID/maps.  kSystem.
+  // Creates an empty file.  `name` appears in /proc/PID/maps.  Fails with kSystem.
   static Result<HeldFile> create(const char* name);
 
   int file() const { return file_.get(); }
   // Returns a descriptor that is readable while next_events() would return events.
   int events_fd() const { return events_.get(); }
-  // Returns the events in order: true for an opening, false for a closing.
+  // Removes and returns the events in order: true if the file was opened, false if it was closed.
   std::vector<bool> next_events();
 
  private:

@@ -53,10 +53,10 @@ int in_child(Body body) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-std::uint64_t buffer_bytes(int option, int forced_option, std::uint64_t wanted_bytes) {
+std::uint64_t buffer_bytes(int option, int forced_option, std::uint64_t requested_bytes) {
   const auto fd = open_udp_socket(false);
   if (!fd) return 0;
-  const int bytes = static_cast<int>(wanted_bytes);
+  const int bytes = static_cast<int>(requested_bytes);
   if (!set_option(fd->get(), SOL_SOCKET, forced_option, bytes)) {
     set_option(fd->get(), SOL_SOCKET, option, bytes);
   }
@@ -178,11 +178,11 @@ CheckResult try_send_to(std::uint16_t port) {
       ::sendto(fd->get(), &byte, 1, MSG_DONTWAIT, &address.any, size_of(address)) == 1);
 }
 
-std::uint64_t receive_buffer_bytes(std::uint64_t wanted_bytes) {
-  return buffer_bytes(SO_RCVBUF, SO_RCVBUFFORCE, wanted_bytes);
+std::uint64_t receive_buffer_bytes(std::uint64_t requested_bytes) {
+  return buffer_bytes(SO_RCVBUF, SO_RCVBUFFORCE, requested_bytes);
 }
-std::uint64_t send_buffer_bytes(std::uint64_t wanted_bytes) {
-  return buffer_bytes(SO_SNDBUF, SO_SNDBUFFORCE, wanted_bytes);
+std::uint64_t send_buffer_bytes(std::uint64_t requested_bytes) {
+  return buffer_bytes(SO_SNDBUF, SO_SNDBUFFORCE, requested_bytes);
 }
 
 std::optional<std::uint64_t> sysctl(const char* path) {
@@ -246,20 +246,20 @@ std::optional<Output> run_program(const std::vector<std::string>& command,
   write_end.reset();
 
   Output output;
-  bool in_time = true;
+  bool is_in_time = true;
   std::array<char, 4096> text{};
   while (output.text.size() < kTextBytesMax) {
     const auto ready = wait_for(read_end.get(), POLLIN, deadline);
-    in_time = ready && *ready != 0;
-    if (!in_time) break;
+    is_in_time = ready && *ready != 0;
+    if (!is_in_time) break;
     const auto bytes = read_some(read_end.get(), std::as_writable_bytes(std::span(text)));
     if (!bytes || *bytes == 0) break;
     output.text.append(text.data(), *bytes);
   }
-  if (!in_time) ::kill(child, SIGKILL);
+  if (!is_in_time) ::kill(child, SIGKILL);
   while (::waitpid(child, &output.status, 0) < 0 && errno == EINTR) {
   }
-  return in_time ? std::optional(std::move(output)) : std::nullopt;
+  return is_in_time ? std::optional(std::move(output)) : std::nullopt;
 }
 
 }  // namespace verbena::os

@@ -20,8 +20,8 @@ struct CheckResult {
   int error = 0;  // the errno, if it does not work
 };
 
-// Maps a sealed memfd of this size, as a program's table for `verbena ps` and a capture's ring need
-// it.
+// Maps a sealed memfd of this size.  The table of a program for `verbena ps` and the ring of a
+// capture need such memory.
 CheckResult try_shared_memory(std::size_t bytes);
 // Attaches a filter that steers `leases` QPN ranges within a group of SO_REUSEPORT sockets
 // (RocePort).
@@ -32,25 +32,25 @@ CheckResult try_segmentation();
 CheckResult try_pidfd();
 // Reads SO_PEERPIDFD, which the agent prefers to pidfd_open(2).
 CheckResult try_peer_pidfd();
-// Calls process_vm_readv(2) between a child and this process.
+// Reads memory of this process from a child (process_vm_readv(2)).
 CheckResult try_process_vm_readv();
 CheckResult try_user_namespace();
 // Mounts directories in memory over /sys/class and /dev, as `verbena run --sysfs` does.
 CheckResult try_private_files();
 CheckResult try_ipv6();
 // Sends one datagram of one byte from 127.0.0.1 to this UDP port of 127.0.0.1.  EPERM: a firewall
-// forbids it.
+// blocks it.
 CheckResult try_send_to(std::uint16_t port);
 
-// These functions return the size that the kernel gives a UDP socket's buffer if we ask for
-// `wanted_bytes`.
-std::uint64_t receive_buffer_bytes(std::uint64_t wanted_bytes);
-std::uint64_t send_buffer_bytes(std::uint64_t wanted_bytes);
-// Verbena asks for buffers of these sizes.
+// These functions request a buffer of `requested_bytes` for a UDP socket, and return the size that
+// the kernel gives it.
+std::uint64_t receive_buffer_bytes(std::uint64_t requested_bytes);
+std::uint64_t send_buffer_bytes(std::uint64_t requested_bytes);
+// Verbena requests buffers of these sizes.
 extern const std::uint64_t kWantedReceiveBufferBytes;
 extern const std::uint64_t kWantedSendBufferBytes;
 
-// Reads the number in a file of /proc/sys, if possible.
+// Reads the number in a file of /proc/sys.  Returns std::nullopt if this fails.
 std::optional<std::uint64_t> sysctl(const char* path);
 
 struct ResourceLimit {

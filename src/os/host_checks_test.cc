@@ -43,7 +43,7 @@ TEST(HostChecks, ReportEmfileWithoutDescriptors) {
   EXPECT_EQ(open_files_limit().soft, old_limit.rlim_cur);
 }
 
-TEST(HostChecks, BufferSizesAreAtLeastTheWantedSizes) {
+TEST(HostChecks, BufferSizesAreAtLeastTheRequestedSizes) {
   EXPECT_GE(receive_buffer_bytes(65536), 65536u);
   EXPECT_GE(send_buffer_bytes(65536), 65536u);
   if (const auto bytes_max = sysctl("/proc/sys/net/core/rmem_max")) {

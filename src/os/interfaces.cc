@@ -35,7 +35,7 @@ NetworkLink read_link(const NetlinkMessage& message) {
 Result<std::map<std::uint32_t, NetworkLink>> links(Netlink& netlink) {
   NetlinkRequest<ifinfomsg> request(RTM_GETLINK, NLM_F_DUMP);
   std::map<std::uint32_t, NetworkLink> found;
-  for (const NetlinkMessage& message : VB_TRY(netlink.ask(request.header()))) {
+  for (const NetlinkMessage& message : VB_TRY(netlink.call(request.header()))) {
     if (message.type() != RTM_NEWLINK) continue;
     NetworkLink link = read_link(message);
     found[link.index] = std::move(link);
@@ -49,8 +49,8 @@ std::optional<Gid> gid_in(std::span<const std::byte> attribute) {
   return std::nullopt;
 }
 
-// Reads the members of an Interface that the address message holds.  Returns nothing for an address
-// that cannot be used yet.
+// Reads those members of an Interface that the address message contains.  Returns std::nullopt for
+// an address that cannot be used yet.
 std::optional<Interface> read_address(const NetlinkMessage& message) {
   if (message.type() != RTM_NEWADDR) return std::nullopt;
   const auto info = message.fixed<ifaddrmsg>();
@@ -73,8 +73,8 @@ std::optional<Interface> read_address(const NetlinkMessage& message) {
   return found;
 }
 
-Result<RouteAnswer> ask_route(Netlink& netlink, const Gid& destination, std::optional<Gid> source,
-                              std::uint32_t scope) {
+Result<RouteAnswer> query_route(Netlink& netlink, const Gid& destination, std::optional<Gid> source,
+                                std::uint32_t scope) {
   const auto bytes_of = [](const Gid& gid) {
     return std::span(gid.bytes).subspan(wire::is_ipv4(gid) ? 12 : 0);
   };
@@ -93,7 +93,7 @@ Result<RouteAnswer> ask_route(Netlink& netlink, const Gid& destination, std::opt
   }
   if (scope != 0) request.add_u32(RTA_OIF, scope);
 
-  auto answer = netlink.ask(request.header());
+  auto answer = netlink.call(request.header());
   if (!answer.has_value()) {
     return fail(Errc::kAddressNotFound, "no route to this address, or none from this source",
                 answer.error().detail);
@@ -117,14 +117,14 @@ Result<RouteAnswer> ask_route(Netlink& netlink, const Gid& destination, std::opt
   return result;
 }
 
-// Returns the interface that packets to the internet take, or 0 if there is no route.  Asks the
-// kernel for a route instead of reading the main table, because the kernel's lookup is fast even
-// with a million routes and follows policy rules.
+// Returns the interface for packets to the internet, or 0 if there is no route.  Requests a route
+// from the kernel instead of reading the main table, because the kernel's lookup is fast even with
+// a million routes and follows policy rules.
 std::uint32_t default_interface(Netlink& netlink) {
-  constexpr Gid kSomewhereIpv4 = wire::ipv4_gid(0x01010101);
-  constexpr Gid kSomewhereIpv6 = {{std::byte{0x20}}};  // 2000::, the first global address
-  for (const Gid& somewhere : {kSomewhereIpv4, kSomewhereIpv6}) {
-    const auto route = ask_route(netlink, somewhere, std::nullopt, 0);
+  constexpr Gid kPublicIpv4 = wire::ipv4_gid(0x01010101);
+  constexpr Gid kPublicIpv6 = {{std::byte{0x20}}};  // 2000::, the first global address
+  for (const Gid& public_address : {kPublicIpv4, kPublicIpv6}) {
+    const auto route = query_route(netlink, public_address, std::nullopt, 0);
     if (route.has_value() && !route->loopback) return route->interface;
   }
   return 0;
@@ -139,11 +139,11 @@ Result<std::vector<Interface>> interfaces() {
 
   NetlinkRequest<ifaddrmsg> request(RTM_GETADDR, NLM_F_DUMP);
   std::vector<Interface> found;
-  for (const NetlinkMessage& message : VB_TRY(netlink.ask(request.header()))) {
+  for (const NetlinkMessage& message : VB_TRY(netlink.call(request.header()))) {
     auto interface = read_address(message);
     if (!interface) continue;
     const auto link = links_by_index.find(interface->index);
-    if (link == links_by_index.end()) continue;  // a new link: InterfaceMonitor will report it
+    if (link == links_by_index.end()) continue;  // InterfaceMonitor will report the new link
     interface->name = link->second.name;
     interface->mtu_bytes = link->second.mtu_bytes;
     interface->mac = link->second.mac;
@@ -166,11 +166,11 @@ Result<std::vector<NetworkLink>> network_links() {
 Result<RouteAnswer> route_to(const Gid& destination, std::optional<Gid> source,
                              std::uint32_t scope) {
   Netlink netlink = VB_TRY(Netlink::open());
-  RouteAnswer route = VB_TRY(ask_route(netlink, destination, source, scope));
+  RouteAnswer route = VB_TRY(query_route(netlink, destination, source, scope));
   if (route.mtu == 0) {
     NetlinkRequest<ifinfomsg> request(RTM_GETLINK, 0);
     request.fixed().ifi_index = static_cast<int>(route.interface);
-    const auto link = VB_TRY(netlink.ask(request.header()));
+    const auto link = VB_TRY(netlink.call(request.header()));
     if (!link.empty()) route.mtu = read_link(link.front()).mtu_bytes;
   }
   return route;

@@ -10,8 +10,8 @@
 #include "base/strong.h"
 #include "os/fd.h"
 
-// Reads the host's addresses and routes from rtnetlink.  Each call asks the kernel again; kSystem
-// if the kernel does not answer.  Any thread.
+// Reads the host's addresses and routes from rtnetlink.  Each call queries the kernel again, and
+// fails with kSystem if the kernel does not answer.  Any thread may call these functions.
 namespace verbena::os {
 
 // Describes one address of one interface.
@@ -26,14 +26,14 @@ struct Interface {
   std::uint8_t prefix_bits = 0;  // 0..32 for IPv4, 0..128 for IPv6
   bool link_local = false;
   bool default_route = false;  // the interface of the best default route (of IPv4, else of IPv6)
-  bool deprecated = false;     // still works, but should not be chosen for new connections
+  bool deprecated = false;     // the address works, but should not be used for new connections
 
   friend bool operator==(const Interface&, const Interface&) = default;
 };
 
 // Returns all addresses, ordered by interface index and, within one interface, as the kernel orders
-// them.  Leaves out IPv6 addresses that are tentative or have failed duplicate address detection,
-// because nobody can send from them.
+// them.  Omits IPv6 addresses that are tentative or have failed duplicate address detection,
+// because the kernel does not send from them.
 Result<std::vector<Interface>> interfaces();
 
 // Describes one network interface, without its addresses.
@@ -75,7 +75,7 @@ struct RouteAnswer {
   friend bool operator==(const RouteAnswer&, const RouteAnswer&) = default;
 };
 
-// Asks the kernel for the route to an address.  `scope` is the interface for link-local and
+// Requests the route to an address from the kernel.  `scope` is the interface for link-local and
 // multicast destinations, else 0.  kAddressNotFound: there is no route, or this host does not have
 // the source address (detail = errno).  Success does not mean that the destination answers.
 Result<RouteAnswer> route_to(const Gid& destination, std::optional<Gid> source,

@@ -8,8 +8,9 @@ namespace verbena::os {
 namespace {
 
 void raise_limit(int resource) {
-  // Removes the limit, or else raises it to the hard limit.  The kernel never removes the limit of
-  // open files, and removes other hard limits only with CAP_SYS_RESOURCE.
+  // Removes the limit if the kernel permits it.  Otherwise, raises the limit to the hard limit.
+  // The kernel never removes the limit of open files, and removes other hard limits only with
+  // CAP_SYS_RESOURCE.
   const rlimit unlimited{RLIM_INFINITY, RLIM_INFINITY};
   if (system_call(SYS_prlimit64, 0, resource, &unlimited, nullptr) == 0) return;
   rlimit limit{};

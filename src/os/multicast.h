@@ -9,9 +9,9 @@
 // the descriptor share it, and it lasts until leave_group() or until the last copy is closed.
 namespace verbena::os {
 
-// Makes `fd`, a socket of the group's address family, a member.  `interface` 0 lets the kernel
-// choose by route.  kNoResources: the kernel's limit (net.ipv4.igmp_max_memberships,
-// net.core.optmem_max) is reached.  Joining twice is not an error.
+// Makes `fd`, a socket of the group's address family, a member.  If `interface` is 0, the kernel
+// chooses the interface by its routes.  kNoResources: the kernel's limit
+// (net.ipv4.igmp_max_memberships, net.core.optmem_max) is reached.  Joining twice is not an error.
 Result<void> join_group(int fd, const Gid& group, std::uint32_t interface);
 // Ends a membership.  kAddressNotFound: the socket was not a member.
 Result<void> leave_group(int fd, const Gid& group, std::uint32_t interface);

@@ -28,7 +28,7 @@ Result<NeighbourState> neighbour_state(const Neighbour& neighbour) {
   request.fixed().ndm_family = wire::is_ipv4(neighbour.address) ? AF_INET : AF_INET6;
   request.fixed().ndm_ifindex = static_cast<int>(neighbour.interface);
   request.add(NDA_DST, bytes_of(neighbour.address));
-  const auto answer = netlink.ask(request.header());
+  const auto answer = netlink.call(request.header());
   if (!answer) {
     if (answer.error().detail == ENOENT) return NeighbourState::kUnknown;
     return std::unexpected(answer.error());

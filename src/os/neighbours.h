@@ -6,7 +6,8 @@
 #include "base/strong.h"
 #include "os/fd.h"
 
-// Reads the state of neighbours on a link, as the kernel knows it from ARP and neighbour discovery.
+// Reads the states of neighbours on a link from the kernel, which learns them by ARP and neighbour
+// discovery.
 namespace verbena::os {
 
 struct Neighbour {
@@ -17,7 +18,7 @@ struct Neighbour {
 };
 
 enum class NeighbourState : std::uint8_t {
-  kReachable,    // has answered, or needs no ARP: a multicast group, or a link without ARP
+  kReachable,    // the neighbour has answered, or is a multicast group, or its link has no ARP
   kResolving,    // the kernel has sent a request and waits for an answer
   kUnreachable,  // the kernel has sent requests and got no answer
   kUnknown,      // the kernel has sent no request

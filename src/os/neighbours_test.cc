@@ -36,7 +36,7 @@ TEST(Neighbours, AreUnreachableIfTheyNeverAnswer) {
     const Neighbour other{.address = kOther, .interface = ::if_nametoindex(kName)};
     NeighbourMonitor monitor = *NeighbourMonitor::create();
     ASSERT_TRUE(resolve_neighbour(kOther, kSelf, other.interface).has_value());
-    // The kernel asks three times, a second apart.
+    // The kernel sends three requests, one second apart.
     const Time deadline = now() + std::chrono::seconds(20);
     while (*neighbour_state(other) == NeighbourState::kResolving && now() < deadline) {
       ASSERT_EQ(*wait_for(monitor.fd(), POLLIN, deadline), POLLIN);

@@ -46,7 +46,7 @@ Result<Netlink> Netlink::open(std::uint32_t groups, int protocol) {
   return Netlink(std::move(fd));
 }
 
-Result<std::vector<NetlinkMessage>> Netlink::ask(nlmsghdr& request) {
+Result<std::vector<NetlinkMessage>> Netlink::call(nlmsghdr& request) {
   const bool dump = (request.nlmsg_flags & NLM_F_DUMP) == NLM_F_DUMP;
   for (int attempt = 0; attempt < kDumpAttempts; ++attempt) {
     request.nlmsg_seq = ++sequence_;

@@ -99,14 +99,14 @@ class Netlink {
   int fd() const { return fd_.get(); }
   [[nodiscard]] Fd release_fd() { return std::move(fd_); }
 
-  // Sends a request and returns the messages of the answer, valid until the next call.  kSystem
-  // carries the errno of the kernel's answer.
-  Result<std::vector<NetlinkMessage>> ask(nlmsghdr& request);
+  // Sends a request and returns the messages of the answer, valid until the next call.  kSystem has
+  // the errno of the kernel's answer as its detail.
+  Result<std::vector<NetlinkMessage>> call(nlmsghdr& request);
 
  private:
   explicit Netlink(Fd fd) : fd_(std::move(fd)) {}
   // Receives the answer into messages_.  Returns false if the tables changed during a dump, so that
-  // the caller must ask again.
+  // the caller must repeat the request.
   Result<bool> receive_answer(std::uint32_t sequence, bool dump);
 
   Fd fd_;

@@ -5,7 +5,7 @@
 namespace verbena::os {
 
 // Disables thread cancellation in a scope.  A function that must not be a cancellation point needs
-// this class if it calls one, such as ppoll().
+// this class if it calls a cancellation point, such as ppoll().
 class NoCancellation {
  public:
   NoCancellation() { ::pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &old_state_); }

@@ -17,8 +17,8 @@ namespace {
 constexpr std::size_t kMarkBytes = 4096;
 constexpr std::uint64_t kAlignment = 64 << 10;
 // Marks lie between these addresses.  Programs, libraries, stacks and heaps of 64-bit processes lie
-// below or above.  ThreadSanitizer needs a range of its own, because it uses the ordinary range for
-// its own memory and ends programs that map anything there.
+// below or above.  ThreadSanitizer needs another range, because it uses the ordinary range for its
+// own memory and ends programs that map anything there.
 #ifdef __SANITIZE_THREAD__
 constexpr std::uint64_t kMarksBegin = 0x7e90'0000'0000, kMarksEnd = 0x7ee0'0000'0000;
 #else
@@ -96,8 +96,9 @@ Result<std::unique_ptr<ProcessMemory>> ProcessMemory::open(pid_t pid, const Memo
   return memory;
 }
 
-// Writes the last 8 bytes as an element of their own.  The kernel copies the elements in order, so
-// a program that polls these bytes sees them change after all bytes before them.
+// Writes the last 8 bytes as a separate element, or only the last byte if they are not aligned.
+// The kernel copies the elements in order, so a program that polls the end of the message sees it
+// change after all other bytes.
 bool ProcessMemory::write(std::uint64_t address, std::span<const std::span<std::byte>> from) {
   std::uint64_t value = mark_.value;
   LocalElements local;

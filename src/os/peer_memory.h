@@ -15,11 +15,11 @@
 
 // Lets two processes of one user copy to and from each other's memory (process_vm_readv(2)).
 //
-// The system call names the other process by its pid alone.  By the time of the call the pid may
-// belong to another process, or the process may run another program after an exec.  So each process
-// has a mark: a page at a random address that no ordinary mapping has.  The first element of each
-// call is the mark.  The kernel copies the elements in order, so it stops at once if the page does
-// not exist.  The page does not exist after an exec, or in a forked child.
+// The system call identifies the other process only by its pid.  At the time of the call, the pid
+// may belong to another process, or the process may run another program after an exec.  So each
+// process has a mark: a page at a random address that no ordinary mapping has.  The first element
+// of each call is the mark.  The kernel copies the elements in order, so it stops at once if the
+// page does not exist.  The page does not exist after an exec, or in a forked child.
 namespace verbena::os {
 
 // Describes the mark of a process to other processes.
@@ -30,7 +30,7 @@ struct MemoryMarkPlace {
 
 class MemoryMark {
  public:
-  MemoryMark() = default;  // no mark
+  MemoryMark() = default;  // has no page
   MemoryMark(MemoryMark&& other) noexcept : place_(std::exchange(other.place_, {})) {}
   MemoryMark& operator=(MemoryMark&& other) noexcept {
     std::swap(place_, other.place_);
@@ -43,7 +43,8 @@ class MemoryMark {
   static Result<MemoryMark> create(Random& random);
 
   const MemoryMarkPlace& place() const { return place_; }
-  // Forgets the page without unmapping it: for a forked child, which does not have it.
+  // Gives up the page without unmapping it.  A forked child calls this, because it does not have
+  // the page.
   void abandon() { place_ = {}; }
 
  private:
@@ -53,15 +54,16 @@ class MemoryMark {
 // Accesses the memory of another process of this user.
 class ProcessMemory final : public link::PeerMemory {
  public:
-  // `table` is the access table that the process publishes.  kMalformed: it has the wrong size.
-  // kPermission: this process may not access the other one, or the mark is not there.
+  // `table` is the access table that the process publishes.  kMalformed: the table has the wrong
+  // size.  kPermission: this process may not access the other process, or the other process does
+  // not have the mark.
   static Result<std::unique_ptr<ProcessMemory>> open(pid_t pid, const MemoryMarkPlace& mark,
                                                      Mapping table);
 
   bool write(std::uint64_t address, std::span<const std::span<std::byte>> from) override;
   bool read(std::uint64_t address, std::span<const std::span<std::byte>> to) override;
   bool is_there() override { return read(0, {}); }
-  // Forgets the table's memory without unmapping it: for a forked child.
+  // Gives up the table's memory without unmapping it.  A forked child calls this.
   void abandon() { memory_.abandon(); }
 
  private:

@@ -19,12 +19,12 @@ namespace {
 
 constexpr std::size_t kPage = 4096;
 
-// Runs a child that has a mark and two pages of memory, and waits until it is killed.
+// Runs a child that has a mark and two pages of memory.  The child waits until it is killed.
 class Target {
  public:
-  enum class Then : std::uint8_t { kWait, kUnmapSecondPage, kProtectPages, kExec };
+  enum class Action : std::uint8_t { kWait, kUnmapSecondPage, kProtectPages, kExec };
 
-  explicit Target(Then then = Then::kWait) {
+  explicit Target(Action action = Action::kWait) {
     void* const pages =
         ::mmap(nullptr, 2 * kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     memory_ = static_cast<std::byte*>(pages);
@@ -33,7 +33,7 @@ class Target {
     EXPECT_EQ(::pipe(to_child), 0);
     table_ = *create_shared_memory("test", link::AccessTable::kBytes, Writers::kCreator);
     child_ = ::fork();
-    if (child_ == 0) run(then, to_parent[1], to_child[0]);
+    if (child_ == 0) run(action, to_parent[1], to_child[0]);
     ::close(to_parent[1]);
     ::close(to_child[0]);
     from_child_ = Fd(to_parent[0]);
@@ -48,7 +48,7 @@ class Target {
   Target(const Target&) = delete;
   Target& operator=(const Target&) = delete;
 
-  // Makes the child carry out its `then`, and waits until the child has done so.
+  // Makes the child carry out its action, and waits until the child has done so.
   void carry_out() {
     ASSERT_EQ(::write(to_child_.get(), "x", 1), 1);
     char done = 0;
@@ -62,23 +62,23 @@ class Target {
   std::unique_ptr<ProcessMemory> open() const { return open(place_).value(); }
   const MemoryMarkPlace& place() const { return place_; }
   // Returns an address in the child's memory.
-  std::uint64_t at(std::size_t offset) const {
+  std::uint64_t address_at(std::size_t offset) const {
     return reinterpret_cast<std::uintptr_t>(memory_) + offset;
   }
   pid_t pid() const { return child_; }
 
  private:
-  [[noreturn]] void run(Then then, int out, int in) const {
+  [[noreturn]] void run(Action action, int out, int in) const {
     Random random(static_cast<std::uint64_t>(::getpid()));
     const auto mark = MemoryMark::create(random);
     const MemoryMarkPlace place = mark ? mark->place() : MemoryMarkPlace{};
     (void)::fcntl(out, F_SETFD, FD_CLOEXEC);
     (void)::write(out, &place, sizeof place);
-    char word = 0;
-    while (::read(in, &word, 1) == 1) {
-      if (then == Then::kUnmapSecondPage) ::munmap(memory_ + kPage, kPage);
-      if (then == Then::kProtectPages) ::mprotect(memory_, 2 * kPage, PROT_READ);
-      if (then == Then::kExec) ::execlp("sleep", "sleep", "1000", nullptr);
+    char command = 0;
+    while (::read(in, &command, 1) == 1) {
+      if (action == Action::kUnmapSecondPage) ::munmap(memory_ + kPage, kPage);
+      if (action == Action::kProtectPages) ::mprotect(memory_, 2 * kPage, PROT_READ);
+      if (action == Action::kExec) ::execlp("sleep", "sleep", "1000", nullptr);
       (void)::write(out, "x", 1);
     }
     ::_exit(0);
@@ -91,7 +91,7 @@ class Target {
   MemoryMarkPlace place_{};
 };
 
-std::array<std::span<std::byte>, 1> one(std::span<std::byte> bytes) { return {bytes}; }
+std::array<std::span<std::byte>, 1> single_part(std::span<std::byte> bytes) { return {bytes}; }
 
 TEST(PeerMemory, WritesAndReadsPartsInTheirOrder) {
   const Target target;
@@ -103,30 +103,30 @@ TEST(PeerMemory, WritesAndReadsPartsInTheirOrder) {
     const std::size_t half = bytes / 2;
     std::array parts{std::span(out).first(half), std::span(out).subspan(half)};
     const std::span nonempty_parts = half == 0 ? std::span(parts).subspan(1) : std::span(parts);
-    ASSERT_TRUE(memory->write(target.at(8192 - bytes), nonempty_parts));
-    ASSERT_TRUE(memory->read(target.at(8192 - bytes), one(in)));
+    ASSERT_TRUE(memory->write(target.address_at(8192 - bytes), nonempty_parts));
+    ASSERT_TRUE(memory->read(target.address_at(8192 - bytes), single_part(in)));
     EXPECT_EQ(in, out);
   }
 }
 
 TEST(PeerMemory, MemoryThatTheTargetHasUnmappedIsAnError) {
-  Target target(Target::Then::kUnmapSecondPage);
+  Target target(Target::Action::kUnmapSecondPage);
   const auto memory = target.open();
   std::array<std::byte, 2 * kPage> bytes{};
-  EXPECT_TRUE(memory->write(target.at(0), one(bytes)));
+  EXPECT_TRUE(memory->write(target.address_at(0), single_part(bytes)));
   target.carry_out();
-  EXPECT_FALSE(memory->write(target.at(0), one(bytes)));
-  EXPECT_FALSE(memory->read(target.at(0), one(bytes)));
-  EXPECT_TRUE(memory->write(target.at(0), one(std::span(bytes).first(kPage))));
+  EXPECT_FALSE(memory->write(target.address_at(0), single_part(bytes)));
+  EXPECT_FALSE(memory->read(target.address_at(0), single_part(bytes)));
+  EXPECT_TRUE(memory->write(target.address_at(0), single_part(std::span(bytes).first(kPage))));
 }
 
 TEST(PeerMemory, MemoryThatTheTargetHasProtectedIsNotWritten) {
-  Target target(Target::Then::kProtectPages);
+  Target target(Target::Action::kProtectPages);
   const auto memory = target.open();
   std::array<std::byte, 8> bytes{};
   target.carry_out();
-  EXPECT_FALSE(memory->write(target.at(0), one(bytes)));
-  EXPECT_TRUE(memory->read(target.at(0), one(bytes)));
+  EXPECT_FALSE(memory->write(target.address_at(0), single_part(bytes)));
+  EXPECT_TRUE(memory->read(target.address_at(0), single_part(bytes)));
 }
 
 TEST(PeerMemory, OwnMemoryThatIsUnmappedIsAnError) {
@@ -134,8 +134,8 @@ TEST(PeerMemory, OwnMemoryThatIsUnmappedIsAnError) {
   const auto memory = target.open();
   void* const page = ::mmap(nullptr, kPage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   const std::span inaccessible(static_cast<std::byte*>(page), 8);
-  EXPECT_FALSE(memory->write(target.at(0), one(inaccessible)));
-  EXPECT_FALSE(memory->read(target.at(0), one(inaccessible)));
+  EXPECT_FALSE(memory->write(target.address_at(0), single_part(inaccessible)));
+  EXPECT_FALSE(memory->read(target.address_at(0), single_part(inaccessible)));
   ::munmap(page, kPage);
 }
 
@@ -144,20 +144,20 @@ TEST(PeerMemory, AddressesNearTheTopOfTheAddressSpaceAreErrors) {
   const auto memory = target.open();
   std::array<std::byte, 16> bytes{};
   for (const std::uint64_t distance : {1, 8, 15, 16, 17, 4096}) {
-    EXPECT_FALSE(memory->write(~std::uint64_t{0} - distance + 1, one(bytes)));
-    EXPECT_FALSE(memory->read(~std::uint64_t{0} - distance + 1, one(bytes)));
+    EXPECT_FALSE(memory->write(~std::uint64_t{0} - distance + 1, single_part(bytes)));
+    EXPECT_FALSE(memory->read(~std::uint64_t{0} - distance + 1, single_part(bytes)));
   }
 }
 
 TEST(PeerMemory, AnotherProcessOrAnotherProgramIsNotAccessed) {
-  Target target(Target::Then::kExec);
+  Target target(Target::Action::kExec);
   const auto memory = target.open();
   std::array<std::byte, 8> bytes{};
-  EXPECT_TRUE(memory->read(target.at(0), one(bytes)));
+  EXPECT_TRUE(memory->read(target.address_at(0), single_part(bytes)));
   EXPECT_TRUE(memory->is_there());
   target.carry_out();
-  EXPECT_FALSE(memory->write(target.at(0), one(bytes)));
-  EXPECT_FALSE(memory->read(target.at(0), one(bytes)));
+  EXPECT_FALSE(memory->write(target.address_at(0), single_part(bytes)));
+  EXPECT_FALSE(memory->read(target.address_at(0), single_part(bytes)));
   EXPECT_FALSE(memory->is_there());
 
   const Target other;
@@ -185,11 +185,11 @@ TEST(PeerMemory, ProcessOfAnotherUserIsNotAccessible) {
     if (::setresuid(kNobody, kNobody, kNobody) != 0) ::_exit(kNotAllowed);
     EXPECT_EQ(target.open(target.place()).error().code, Errc::kPermission);
   });
-  if (status == kNotAllowed) GTEST_SKIP() << "no right to become another user";
+  if (status == kNotAllowed) GTEST_SKIP() << "this process may not change its user id";
   EXPECT_EQ(status, 0);
 }
 
-TEST(SharedMemory, OnlyItsCreatorWritesIfThatIsWanted) {
+TEST(SharedMemory, MemoryForItsCreatorCannotBeMappedWritableByOthers) {
   const SharedMemory ours = *create_shared_memory("test", kPage, Writers::kCreator);
   ours.mapping.bytes()[0] = std::byte{42};
   EXPECT_EQ(map_shared(ours.fd.get(), kPage, kPage, false)->bytes()[0], std::byte{42});

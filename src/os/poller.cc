@@ -26,21 +26,23 @@ Result<void> control(int poller, int operation, int fd, std::uint64_t token, boo
   return {};
 }
 
-// Uses epoll_pwait2 (Linux 5.11).  Without it (older kernels, and seccomp filters and tools that do
-// not know it), waits for whole milliseconds, rounded up: waking too early would make callers spin.
-long wait_until(int poller, epoll_event* events, int room, Time deadline, bool& no_pwait2) {
+// Uses epoll_pwait2() (Linux 5.11).  Older kernels lack this call, and some seccomp filters and
+// tools refuse it.  Then the function waits for whole milliseconds, rounded up, because a caller
+// that wakes too early would spin.
+long wait_until(int poller, epoll_event* events, int events_max, Time deadline,
+                bool& lacks_pwait2) {
   const std::int64_t remaining =
       deadline == kNever ? 0 : std::max<std::int64_t>(0, (deadline - now()).count());
   timespec timeout{.tv_sec = remaining / kSecond, .tv_nsec = remaining % kSecond};
-  if (!no_pwait2) {
-    const long n = system_call(SYS_epoll_pwait2, poller, events, room,
+  if (!lacks_pwait2) {
+    const long n = system_call(SYS_epoll_pwait2, poller, events, events_max,
                                deadline == kNever ? nullptr : &timeout, nullptr, std::size_t{0});
     if (n >= 0 || (errno != ENOSYS && errno != EPERM)) return n;
-    no_pwait2 = true;
+    lacks_pwait2 = true;
   }
   const std::int64_t ms =
       std::min<std::int64_t>((remaining + kMillisecond - 1) / kMillisecond, INT_MAX);
-  return system_call(SYS_epoll_pwait, poller, events, room,
+  return system_call(SYS_epoll_pwait, poller, events, events_max,
                      deadline == kNever ? -1 : static_cast<int>(ms), nullptr, std::size_t{0});
 }
 
@@ -64,8 +66,8 @@ Result<void> Poller::remove(int fd) {
 
 std::size_t Poller::wait(std::span<Ready> out, Time deadline) {
   std::array<epoll_event, 64> events;
-  const auto room = static_cast<int>(std::min(out.size(), events.size()));
-  const long n = wait_until(fd_.get(), events.data(), room, deadline, no_pwait2_);
+  const auto events_max = static_cast<int>(std::min(out.size(), events.size()));
+  const long n = wait_until(fd_.get(), events.data(), events_max, deadline, lacks_pwait2_);
   if (n <= 0) return 0;
   for (std::size_t i = 0; i < static_cast<std::size_t>(n); ++i) {
     const std::uint32_t event_mask = events[i].events;

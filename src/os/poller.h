@@ -22,8 +22,8 @@ class Poller {
 
   static Result<Poller> create();
 
-  // Returns the poller's own descriptor, which is readable while something is ready.  Other event
-  // loops can wait for it.
+  // Returns the poller's own descriptor, which is readable while a watched descriptor is ready.
+  // Other event loops can wait for it.
   int fd() const { return fd_.get(); }
 
   Result<void> add(int fd, std::uint64_t token, bool readable = true, bool writable = false);
@@ -34,7 +34,7 @@ class Poller {
   // Closes the poller's own descriptor.  Copies of it still watch the same descriptors.
   void close() { fd_.reset(); }
 
-  // Fills `out` and returns the number of entries; 0 when the deadline came first or a signal
+  // Fills `out` and returns the number of entries; 0 if the deadline passed first or a signal
   // handler ran.  Not a cancellation point.
   std::size_t wait(std::span<Ready> out, Time deadline);
 
@@ -42,7 +42,7 @@ class Poller {
   explicit Poller(Fd fd) : fd_(std::move(fd)) {}
 
   Fd fd_;
-  bool no_pwait2_ = false;  // epoll_pwait2 has failed once: do not try it again
+  bool lacks_pwait2_ = false;  // epoll_pwait2() has failed, so wait() does not try it again
 };
 
 }  // namespace verbena::os

@@ -1,5 +1,6 @@
 // Implements udp_port_holder() of os/roce_port.h.  /proc/net/udp has the inode and user of each
-// socket.  The links in /proc/PID/fd, as far as we may read them, have the inodes of each process.
+// socket.  The links in /proc/PID/fd have the inodes of the sockets of a process, if this process
+// may read them.
 #include <arpa/inet.h>
 #include <dirent.h>
 #include <unistd.h>
@@ -35,8 +36,8 @@ struct DirectoryCloser {
 };
 using Directory = std::unique_ptr<DIR, DirectoryCloser>;
 
-// Reads an address as the kernel prints it: 32-bit words in hexadecimal, each in host order.
-Gid address_in(std::string_view hex) {
+// Parses an address as the kernel prints it: 32-bit words in hexadecimal, each in host order.
+Gid parse_proc_address(std::string_view hex) {
   Gid gid{};
   const std::size_t words = hex.size() / 8;
   for (std::size_t i = 0; i < words && i < 4; ++i) {
@@ -50,7 +51,7 @@ Gid address_in(std::string_view hex) {
   return wire::ipv4_gid(ntohl(ipv4));
 }
 
-std::optional<Socket> find_in_table(const char* path, std::uint16_t port) {
+std::optional<Socket> find_socket(const char* path, std::uint16_t port) {
   const std::unique_ptr<FILE, FileCloser> table(std::fopen(path, "re"));
   if (!table) return std::nullopt;
   char line[512];
@@ -62,7 +63,7 @@ std::optional<Socket> find_in_table(const char* path, std::uint16_t port) {
     if (std::sscanf(line, " %*[^:]: %32[0-9A-Fa-f]:%x %*s %*s %*s %*s %*s %u %*s %lu", address,
                     &local_port, &socket.uid, &socket.inode) == 4 &&
         local_port == port) {
-      socket.address = address_in(address);
+      socket.address = parse_proc_address(address);
       return socket;
     }
   }
@@ -90,8 +91,8 @@ Search search_process(const char* pid, const std::string& socket_name) {
 
 PortHolder udp_port_holder(std::uint16_t port) {
   // Uses thread-self, because this thread's network namespace may differ from the main thread's.
-  auto socket = find_in_table("/proc/thread-self/net/udp", port);
-  if (!socket) socket = find_in_table("/proc/thread-self/net/udp6", port);
+  auto socket = find_socket("/proc/thread-self/net/udp", port);
+  if (!socket) socket = find_socket("/proc/thread-self/net/udp6", port);
   if (!socket) return {.text = "nobody"};
 
   PortHolder holder{.held = true,
@@ -99,7 +100,7 @@ PortHolder udp_port_holder(std::uint16_t port) {
                     .address = socket->address,
                     .uid = socket->uid};
   const std::string name = "socket:[" + std::to_string(socket->inode) + "]";
-  bool saw_all = true;
+  bool has_searched_all = true;
   const Directory processes(::opendir("/proc"));
   while (const dirent* entry = processes ? ::readdir(processes.get()) : nullptr) {
     if (entry->d_name[0] < '1' || entry->d_name[0] > '9') continue;
@@ -113,15 +114,15 @@ PortHolder udp_port_holder(std::uint16_t port) {
         if (holder.stopped) holder.text += ", which is stopped";
         return holder;
       case Search::kNotFound: break;
-      case Search::kNotPermitted: saw_all = false; break;
+      case Search::kNotPermitted: has_searched_all = false; break;
     }
   }
   // The kernel's own sockets belong to uid 0 and to no process.
   if (socket->uid != 0) {
     holder.text = "a process of uid " + std::to_string(socket->uid);
   } else {
-    holder.text =
-        saw_all ? "the kernel (rdma_rxe?)" : "a process of uid 0, or the kernel (rdma_rxe?)";
+    holder.text = has_searched_all ? "the kernel (rdma_rxe?)"
+                                   : "a process of uid 0, or the kernel (rdma_rxe?)";
   }
   return holder;
 }

@@ -33,11 +33,12 @@ bool write_file(const char* path, const std::string& text) {
 
 // Maps the user and group ids to the same numbers, so that the program's identity does not change.
 bool map_ids_to_themselves(uid_t uid, gid_t gid) {
-  const auto same = [](unsigned id) {
+  const auto identity_map = [](unsigned id) {
     return std::to_string(id) + " " + std::to_string(id) + " 1";
   };
   return write_file("/proc/self/setgroups", "deny") &&
-         write_file("/proc/self/uid_map", same(uid)) && write_file("/proc/self/gid_map", same(gid));
+         write_file("/proc/self/uid_map", identity_map(uid)) &&
+         write_file("/proc/self/gid_map", identity_map(gid));
 }
 
 Result<void> bind_mount(const std::string& from, const std::string& to) {
@@ -53,15 +54,18 @@ Result<void> make_file(const std::string& path) {
   return {};
 }
 
-// Makes the entry `name` of the directory `old` visible in the new `directory`.
-Result<void> add_host_entry(const Fd& old, const char* name, const std::string& directory) {
-  const std::string from = "/proc/self/fd/" + std::to_string(old.get()) + "/" + name;
+// Makes the entry `name` of `host_directory` visible in the new `directory`.
+Result<void> add_host_entry(const Fd& host_directory, const char* name,
+                            const std::string& directory) {
+  const std::string from = "/proc/self/fd/" + std::to_string(host_directory.get()) + "/" + name;
   const std::string to = directory + "/" + name;
   struct stat status {};
-  if (::fstatat(old.get(), name, &status, AT_SYMLINK_NOFOLLOW) != 0) return {};  // just removed
+  if (::fstatat(host_directory.get(), name, &status, AT_SYMLINK_NOFOLLOW) != 0) {
+    return {};  // the entry was just removed
+  }
   if (S_ISLNK(status.st_mode)) {
     char target[PATH_MAX];
-    const ssize_t bytes = ::readlinkat(old.get(), name, target, sizeof target - 1);
+    const ssize_t bytes = ::readlinkat(host_directory.get(), name, target, sizeof target - 1);
     if (bytes < 0) return {};
     target[bytes] = '\0';
     if (::symlink(target, to.c_str()) != 0) return failed("cannot make a link in memory");
@@ -95,9 +99,9 @@ Result<void> enter_private_files() {
 }
 
 Result<void> open_private_directory(const std::string& directory) {
-  const Fd old(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!old) return failed("cannot read a directory of the host");
-  Fd list_fd = VB_TRY(old.duplicate());
+  const Fd host_directory(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!host_directory) return failed("cannot read a directory of the host");
+  Fd list_fd = VB_TRY(host_directory.duplicate());
   const std::unique_ptr<DIR, CloseDirectory> entries(::fdopendir(list_fd.get()));
   if (entries == nullptr) return failed("cannot read a directory of the host");
   (void)list_fd.release();
@@ -107,7 +111,7 @@ Result<void> open_private_directory(const std::string& directory) {
   while (const dirent* entry = ::readdir(entries.get())) {
     const std::string_view name = entry->d_name;
     if (name == "." || name == "..") continue;
-    VB_TRY_VOID(add_host_entry(old, entry->d_name, directory));
+    VB_TRY_VOID(add_host_entry(host_directory, entry->d_name, directory));
   }
   return {};
 }

@@ -81,7 +81,8 @@ Result<std::uint64_t> process_start_time(pid_t pid) {
   char path[64];
   std::snprintf(path, sizeof(path), "/proc/%d/stat", pid);
   const std::string stat = read_small_file(path);
-  // "pid (name) state ..." where the name may hold blanks and brackets; the time is field 22.
+  // The text is "pid (name) state ...", where the name may contain spaces and brackets.  The start
+  // time is field 22.
   const std::size_t name_end = stat.rfind(')');
   if (name_end == std::string::npos) return fail(Errc::kAddressNotFound, "no such process");
   std::string_view rest = std::string_view(stat).substr(name_end);

@@ -9,7 +9,7 @@
 #include "base/error.h"
 #include "os/fd.h"
 
-// Answers questions about processes.  Any thread.
+// Reads facts about processes from the kernel.  Any thread may call these functions.
 namespace verbena::os {
 
 // Opens a descriptor that becomes readable when the process ends.  kAddressNotFound: there is no
@@ -22,8 +22,8 @@ Result<pid_t> pid_of_pidfd(int pidfd);
 // Returns true if the process of the pidfd has ended.
 bool has_ended(int pidfd);
 
-// Returns the name of a process, at most 15 bytes.  The process chooses it, so show it by
-// printable_name().  Empty if there is no such process.
+// Returns the name of a process, at most 15 bytes.  The process chooses this name, so pass it to
+// printable_name() before you show it.  Empty if there is no such process.
 std::string process_name(pid_t pid);
 // Returns true if a signal or a debugger has stopped the process.  False if this is unknown.
 bool process_is_stopped(pid_t pid);
@@ -32,8 +32,8 @@ bool process_is_stopped(pid_t pid);
 // such process.
 Result<std::uint64_t> process_start_time(pid_t pid);
 
-// Returns true if this process could touch [address, address + length) without a fault.
-// Registering memory needs this to return EFAULT.  Touches nothing and raises no signal.  The
+// Returns true if this process could touch [address, address + length) without a fault.  The
+// registration of memory calls it to return EFAULT.  Touches nothing and raises no signal.  The
 // answer may be outdated at once, since another thread may unmap the memory.  It does not detect
 // pages past the end of a mapped file (SIGBUS).
 //

@@ -17,12 +17,13 @@
 namespace verbena::os {
 namespace {
 
-enum class Answer : std::uint8_t { kYes, kNo, kCannotTell };
+// Tells whether a range of addresses is mapped with the required protection.
+enum class Answer : std::uint8_t { kYes, kNo, kUnknown };
 
 struct Range {
   std::uint64_t first;
   std::uint64_t end;  // the address after the last byte
-  bool writable;
+  bool writable;      // true: it must be writable; false: it must be readable
 };
 
 // This is struct procmap_query of <linux/fs.h> (Linux 6.11), which older headers lack.
@@ -47,12 +48,12 @@ constexpr unsigned long kProcmapQuery = _IOWR('f', 17, ProcmapQuery);
 constexpr std::uint64_t kReadable = 1;
 constexpr std::uint64_t kWritable = 2;
 
-Answer ask_kernel(int maps, const Range& range) {
+Answer query_mappings(int maps, const Range& range) {
   std::uint64_t at = range.first;
   while (at < range.end) {
     ProcmapQuery query{.size = sizeof(ProcmapQuery), .query_addr = at};
     if (::ioctl(maps, kProcmapQuery, &query) != 0) {
-      return errno == ENOENT ? Answer::kNo : Answer::kCannotTell;
+      return errno == ENOENT ? Answer::kNo : Answer::kUnknown;
     }
     if (range.writable ? (query.vma_flags & kWritable) == 0 : (query.vma_flags & kReadable) == 0) {
       return Answer::kNo;
@@ -62,25 +63,26 @@ Answer ask_kernel(int maps, const Range& range) {
   return Answer::kYes;
 }
 
-// Checks the range against the mappings, which come in the order of addresses.
+// Checks the range against the mappings, which are sorted by address.
 class MapsReader {
  public:
   explicit MapsReader(const Range& range) : range_(range), at_(range.first) {}
 
-  // A line is "55d0c0a00000-55d0c0a21000 rw-p ...".  kCannotTell: the next line is needed.
-  Answer line(std::string_view text) {
+  // Parses a line such as "55d0c0a00000-55d0c0a21000 rw-p ...".  Returns kUnknown if the answer
+  // depends on the next line.
+  Answer read_line(std::string_view text) {
     std::uint64_t first = 0;
     std::uint64_t end = 0;
     const char* begin = text.data();
     const char* text_end = begin + text.size();
     const auto dash = std::from_chars(begin, text_end, first, 16);
-    if (dash.ptr == text_end) return Answer::kCannotTell;
+    if (dash.ptr == text_end) return Answer::kUnknown;
     const auto blank = std::from_chars(dash.ptr + 1, text_end, end, 16);
-    if (text_end - blank.ptr < 3 || end <= at_) return Answer::kCannotTell;
+    if (text_end - blank.ptr < 3 || end <= at_) return Answer::kUnknown;
     if (first > at_) return Answer::kNo;
     if (range_.writable ? blank.ptr[2] != 'w' : blank.ptr[1] != 'r') return Answer::kNo;
     at_ = end;
-    return at_ >= range_.end ? Answer::kYes : Answer::kCannotTell;
+    return at_ >= range_.end ? Answer::kYes : Answer::kUnknown;
   }
 
  private:
@@ -92,27 +94,27 @@ Answer read_maps(int maps, const Range& range) {
   MapsReader reader(range);
   std::array<char, 16384> text;
   std::size_t bytes_in_text = 0;
-  bool in_line = false;  // `text` begins with the rest of a line that was too long for it
+  bool is_rest_of_line = false;  // `text` begins with the rest of a line that is longer than it
   for (;;) {
     const auto n = read_some(maps, std::as_writable_bytes(std::span(text).subspan(bytes_in_text)));
-    if (!n.has_value()) return Answer::kCannotTell;
+    if (!n.has_value()) return Answer::kUnknown;
     if (*n == 0) return Answer::kNo;
     bytes_in_text += *n;
     std::string_view rest(text.data(), bytes_in_text);
     for (std::size_t end = rest.find('\n'); end != std::string_view::npos; end = rest.find('\n')) {
-      if (!in_line) {
-        const Answer answer = reader.line(rest.substr(0, end));
-        if (answer != Answer::kCannotTell) return answer;
+      if (!is_rest_of_line) {
+        const Answer answer = reader.read_line(rest.substr(0, end));
+        if (answer != Answer::kUnknown) return answer;
       }
-      in_line = false;
+      is_rest_of_line = false;
       rest.remove_prefix(end + 1);
     }
-    if (rest.size() == text.size()) {  // a path longer than our buffer
-      if (!in_line) {
-        const Answer answer = reader.line(rest);
-        if (answer != Answer::kCannotTell) return answer;
+    if (rest.size() == text.size()) {  // the line is longer than the buffer
+      if (!is_rest_of_line) {
+        const Answer answer = reader.read_line(rest);
+        if (answer != Answer::kUnknown) return answer;
       }
-      in_line = true;
+      is_rest_of_line = true;
       rest = {};
     }
     std::memmove(text.data(), rest.data(), rest.size());
@@ -121,7 +123,7 @@ Answer read_maps(int maps, const Range& range) {
 }
 
 // Finds holes in the range, but does not check the protection.
-Answer ask_mincore(const Range& range) {
+Answer query_mincore(const Range& range) {
   const auto page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
   std::array<unsigned char, 4096> pages;
   const std::uint64_t step = page * pages.size();
@@ -146,10 +148,10 @@ bool memory_is_mapped(const void* address, std::size_t length, bool writable) {
   auto maps = take_fd(
       static_cast<int>(repeat_call(SYS_openat, AT_FDCWD, "/proc/self/maps", O_RDONLY | O_CLOEXEC)),
       "open");
-  Answer answer = Answer::kCannotTell;
-  if (maps.has_value()) answer = ask_kernel(maps->get(), range);
-  if (maps.has_value() && answer == Answer::kCannotTell) answer = read_maps(maps->get(), range);
-  if (answer == Answer::kCannotTell) answer = ask_mincore(range);
+  Answer answer = Answer::kUnknown;
+  if (maps.has_value()) answer = query_mappings(maps->get(), range);
+  if (maps.has_value() && answer == Answer::kUnknown) answer = read_maps(maps->get(), range);
+  if (answer == Answer::kUnknown) answer = query_mincore(range);
   return answer == Answer::kYes;
 }
 

@@ -62,7 +62,7 @@ class Memory : public ::testing::Test {
  protected:
   static constexpr std::size_t kPage = 4096;
 
-  // Maps these pages: 0 and 1 writable, 2 read-only, 3 a hole, 4 writable, 5 without any right.
+  // Maps these pages: 0 and 1 writable, 2 read-only, 3 a hole, 4 writable, 5 inaccessible.
   void SetUp() override {
     base_ = static_cast<std::byte*>(
         ::mmap(nullptr, 6 * kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));

@@ -24,7 +24,7 @@
 namespace verbena::os {
 namespace {
 
-constexpr int kInterpretersMax = 4;  // the kernel's limit of scripts that run scripts
+constexpr int kInterpretersMax = 4;  // the kernel's limit of nested scripts
 
 #if defined(__x86_64__)
 constexpr std::uint16_t kMachine = EM_X86_64;

@@ -78,14 +78,14 @@ TEST_F(ProgramKindTest, StaticProgramsAndOtherFilesAreForeign) {
             ProgramKind::kForeign);
 }
 
-TEST_F(ProgramKindTest, AFileThatCannotBeExecutedHasNoKind) {
+TEST_F(ProgramKindTest, AFileThatCannotBeExecutedHasKindNone) {
   EXPECT_EQ(kind("/nonexistent"), ProgramKind::kNone);
   EXPECT_EQ(program_kind(nullptr, environment_.data(), kLibrary), ProgramKind::kNone);
   EXPECT_EQ(search_program_kind("no-such-program-anywhere", environment_.data(), kLibrary),
             ProgramKind::kNone);
 }
 
-TEST_F(ProgramKindTest, ThePathIsSearched) {
+TEST_F(ProgramKindTest, ProgramsAreSearchedInPath) {
   EXPECT_EQ(search_program_kind("sh", environment_.data(), kLibrary), ProgramKind::kPreloads);
   EXPECT_EQ(search_program_kind("/bin/sh", environment_.data(), kLibrary), ProgramKind::kPreloads);
 }

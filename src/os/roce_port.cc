@@ -21,9 +21,9 @@ constexpr std::uint16_t kRangesEnd = 0xfff;  // 0 and 0xfff are never leased
 
 Result<void> set_port_options(int fd, bool ipv6) {
   set_receive_buffer(fd, kReceiveBufferBytes);
-  VB_TRY_VOID(ask_for_ancillary_data(fd));
-  // Without this, every socket of the group would get a copy of packets for multicast groups that
-  // any of them has joined.
+  VB_TRY_VOID(enable_ancillary_data(fd));
+  // Without this option, every socket of the SO_REUSEPORT group would get a copy of a multicast
+  // packet if any of these sockets has joined the multicast group.
   const bool ok = ipv6 ? set_option(fd, IPPROTO_IPV6, IPV6_MULTICAST_ALL, 0)
                        : set_option(fd, IPPROTO_IP, IP_MULTICAST_ALL, 0);
   if (!ok) return system_error(errno, "IP_MULTICAST_ALL");
@@ -41,10 +41,10 @@ SocketAddress local_address(const RocePort::Options& options, bool ipv6) {
 
 // Opens and binds a socket of the port.  The filter numbers the sockets in the order in which they
 // were bound.
-Result<Fd> open_bound_socket(const RocePort::Options& options, bool ipv6, bool first) {
+Result<Fd> open_bound_socket(const RocePort::Options& options, bool ipv6, bool is_first) {
   Fd fd = VB_TRY(open_udp_socket(ipv6));
   VB_TRY_VOID(set_port_options(fd.get(), ipv6));
-  if (!first && !set_option(fd.get(), SOL_SOCKET, SO_REUSEPORT, 1)) {
+  if (!is_first && !set_option(fd.get(), SOL_SOCKET, SO_REUSEPORT, 1)) {
     return system_error(errno, "SO_REUSEPORT");
   }
   const SocketAddress address = local_address(options, ipv6);
@@ -55,9 +55,9 @@ Result<Fd> open_bound_socket(const RocePort::Options& options, bool ipv6, bool f
     }
     return system_error(errno, "cannot bind the UDP port");
   }
-  // Binding without SO_REUSEPORT proved that nobody else has the port.  From now on our next
-  // sockets may share it.
-  if (first && !set_option(fd.get(), SOL_SOCKET, SO_REUSEPORT, 1)) {
+  // Binding without SO_REUSEPORT has proved that no other process has the port.  From now on, our
+  // next sockets may share it.
+  if (is_first && !set_option(fd.get(), SOL_SOCKET, SO_REUSEPORT, 1)) {
     return system_error(errno, "SO_REUSEPORT");
   }
   return fd;
@@ -65,7 +65,8 @@ Result<Fd> open_bound_socket(const RocePort::Options& options, bool ipv6, bool f
 
 std::size_t drain_socket(int fd) {
   std::size_t packets = 0;
-  // The limit ends the loop during a flood of packets.  A receive buffer never holds more packets.
+  // The limit ends the loop during a flood of packets.  A receive buffer never contains more
+  // packets.
   constexpr std::size_t kPacketsMax = 100'000;
   while (fd >= 0 && packets < kPacketsMax) {
     std::byte byte;
@@ -83,11 +84,11 @@ std::size_t drain_socket(int fd) {
 
 Result<std::unique_ptr<RocePort>> RocePort::open(const Options& options, std::string& problem) {
   std::unique_ptr<RocePort> port(new RocePort(options));
-  VB_TRY_VOID(port->open_first(problem));
+  VB_TRY_VOID(port->open_agent_sockets(problem));
   return port;
 }
 
-Result<void> RocePort::open_first(std::string& problem) {
+Result<void> RocePort::open_agent_sockets(std::string& problem) {
   Slot slot;
   for (const bool ipv6 : {false, true}) {
     if (options_.address && wire::is_ipv4(*options_.address) == ipv6) continue;
@@ -114,7 +115,7 @@ Result<void> RocePort::open_first(std::string& problem) {
 Result<RocePort::Lease> RocePort::lease(Random& random, std::span<const std::uint16_t> avoid) {
   VB_CHECK(avoid.size() <= kAvoidMax);
   if (lease_count_ == kLeasesMax) return fail(Errc::kNoResources, "512 QPN ranges are leased");
-  const std::uint16_t index = VB_TRY(free_slot());
+  const std::uint16_t index = VB_TRY(provide_free_slot());
   Slot& slot = slots_[index];
 
   Lease lease;
@@ -127,20 +128,20 @@ Result<RocePort::Lease> RocePort::lease(Random& random, std::span<const std::uin
 
   drain(slot);
   slot.range = lease.range;
-  if (auto attached = attach(); !attached.has_value()) {
+  if (auto attached = attach_filters(); !attached.has_value()) {
     slot.range = 0;
-    (void)attach();  // restores the filter of a family that accepted the new one
+    (void)attach_filters();  // restores the filter of a family that accepted the new one
     return std::unexpected(attached.error());
   }
-  std::erase(free_, index);
+  std::erase(free_slots_, index);
   slot_of_range_[lease.range] = index;
   ++lease_count_;
   return lease;
 }
 
-// Returns a drained slot.  If there is none, opens a new slot and adds it to free_.
-Result<std::uint16_t> RocePort::free_slot() {
-  if (!free_.empty()) return free_.back();
+// Returns a drained slot.  If there is none, opens a new slot and adds it to free_slots_.
+Result<std::uint16_t> RocePort::provide_free_slot() {
+  if (!free_slots_.empty()) return free_slots_.back();
   const auto index = static_cast<std::uint16_t>(slots_.size());
   // If the IPv6 socket cannot be opened, closing the IPv4 one is harmless: it is the last of its
   // group.
@@ -148,7 +149,7 @@ Result<std::uint16_t> RocePort::free_slot() {
   if (slots_[0].ipv4) slot.ipv4 = VB_TRY(open_bound_socket(options_, false, false));
   if (slots_[0].ipv6) slot.ipv6 = VB_TRY(open_bound_socket(options_, true, false));
   slots_.push_back(std::move(slot));
-  free_.push_back(index);
+  free_slots_.push_back(index);
   return index;
 }
 
@@ -157,18 +158,19 @@ Result<void> RocePort::release(std::uint16_t range) {
   if (slot == nullptr) return fail(Errc::kBadHandle, "this QPN range is not leased");
   for (const Membership& m : slot->memberships) {
     const bool ipv4 = wire::is_ipv4(m.group);
-    // leave_group() fails if the interface is gone; the membership is gone then as well.
+    // leave_group() fails if the interface was removed, but then the kernel has removed the
+    // membership, too.
     (void)leave_group(ipv4 ? slot->ipv4.get() : slot->ipv6.get(), m.group, m.interface);
   }
   slot->memberships.clear();
   slot->range = 0;
-  if (auto attached = attach(); !attached.has_value()) {
+  if (auto attached = attach_filters(); !attached.has_value()) {
     slot->range = range;
-    (void)attach();
+    (void)attach_filters();
     return attached;
   }
   drain(*slot);
-  free_.push_back(std::exchange(slot_of_range_[range], std::uint16_t{0}));
+  free_slots_.push_back(std::exchange(slot_of_range_[range], std::uint16_t{0}));
   --lease_count_;
   return {};
 }
@@ -188,8 +190,8 @@ Result<void> RocePort::set_members(std::uint16_t range, const Gid& group,
                                    std::span<const std::uint32_t> interfaces) {
   Slot* slot = slot_of(range);
   if (slot == nullptr) return fail(Errc::kBadHandle, "this QPN range is not leased");
-  // Multicast packets have the group's address, but the sockets receive only packets to the one
-  // address that they are bound to.
+  // The destination of multicast packets is the group's address, but these sockets receive only
+  // packets to the one address that they are bound to.
   if (options_.address) return fail(Errc::kNotSupported, "the port is open for one address alone");
   const Fd& fd = wire::is_ipv4(group) ? slot->ipv4 : slot->ipv6;
   if (!fd) return fail(Errc::kNotSupported, "the host lacks this IP version");
@@ -198,11 +200,11 @@ Result<void> RocePort::set_members(std::uint16_t range, const Gid& group,
     if (m.group != group || std::ranges::find(interfaces, m.interface) != interfaces.end()) {
       return false;
     }
-    (void)leave_group(fd.get(), group, m.interface);  // may fail: the interface may be gone
+    (void)leave_group(fd.get(), group, m.interface);  // fails if the interface was removed
     return true;
   });
   const auto joined = join_all(*slot, fd.get(), group, interfaces);
-  if (auto attached = attach(); !attached) return attached;
+  if (auto attached = attach_filters(); !attached) return attached;
   return joined;
 }
 
@@ -212,8 +214,8 @@ Result<void> RocePort::join_all(Slot& slot, int fd, const Gid& group,
   Result<void> last_error;
   bool any_joined = false;
   for (const std::uint32_t interface : interfaces) {
-    // Joins even if the socket is a member: the interface may have gone, and another interface may
-    // have got its index.
+    // Joins even if the socket is a member, because the interface may have been removed, and a new
+    // interface may have got its index.
     const auto joined = join_group(fd, group, interface);
     any_joined = any_joined || joined;
     const Membership membership{group, interface};
@@ -233,15 +235,15 @@ Result<void> RocePort::join_all(Slot& slot, int fd, const Gid& group,
 
 // ---- the filter ---------------------------------------------------------------------------------
 
-Result<void> RocePort::attach() {
+Result<void> RocePort::attach_filters() {
   // A single socket is not a group yet and needs no filter.
   if (slots_.size() < 2) return {};
-  if (slots_[0].ipv4) VB_TRY_VOID(attach_to(slots_[0].ipv4.get(), first_ipv4_members()));
-  if (slots_[0].ipv6) VB_TRY_VOID(attach_to(slots_[0].ipv6.get(), {}));
+  if (slots_[0].ipv4) VB_TRY_VOID(attach_filter(slots_[0].ipv4.get(), first_ipv4_members()));
+  if (slots_[0].ipv6) VB_TRY_VOID(attach_filter(slots_[0].ipv6.get(), {}));
   return {};
 }
 
-Result<void> RocePort::attach_to(int fd, std::span<const GroupSteering> groups) const {
+Result<void> RocePort::attach_filter(int fd, std::span<const GroupSteering> groups) const {
   std::vector<Steering> rules;
   for (std::size_t i = 1; i < slots_.size(); ++i) {
     if (slots_[i].range != 0) rules.push_back({slots_[i].range, static_cast<std::uint32_t>(i)});
@@ -250,7 +252,7 @@ Result<void> RocePort::attach_to(int fd, std::span<const GroupSteering> groups) 
 }
 
 // Returns the first member of each IPv4 group on each interface.  If a group has more members, the
-// kernel does not run the filter, so the rule does no harm.
+// kernel does not run the filter, so the rule has no effect.
 std::vector<GroupSteering> RocePort::first_ipv4_members() const {
   std::map<std::pair<std::uint32_t, std::uint32_t>, std::uint32_t> first;
   for (std::size_t i = 1; i < slots_.size(); ++i) {
@@ -267,7 +269,8 @@ std::vector<GroupSteering> RocePort::first_ipv4_members() const {
 Result<void> attach_steering(int fd, std::span<const Steering> rules,
                              std::span<const GroupSteering> groups) {
   // Offset 0 is the first byte of the UDP payload, so bytes 5 and 6 are the upper 16 bits of BTH's
-  // destination QPN.  For a packet too short for that, the filter returns 0, the agent's socket.
+  // destination QPN.  If a packet is too short for this load, the filter returns 0, the index of
+  // the agent's socket.
   std::vector<sock_filter> program{
       BPF_STMT(BPF_LD | BPF_H | BPF_ABS, 5),
       BPF_STMT(BPF_ALU | BPF_RSH | BPF_K, 4),
@@ -277,6 +280,7 @@ Result<void> attach_steering(int fd, std::span<const Steering> rules,
     const sock_filter load_destination = BPF_STMT(
         BPF_LD | BPF_W | BPF_ABS, static_cast<std::uint32_t>(SKF_NET_OFF) + kDestinationAt);
     const auto distance = static_cast<std::uint32_t>(5 * groups.size() + 2);
+    // Only multicast packets (range 0xfff) use the rules for groups.  All others jump over them.
     program.push_back(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, kRangesEnd, 1, 0));
     program.push_back(BPF_STMT(BPF_JMP | BPF_JA, distance));
     program.push_back(load_destination);

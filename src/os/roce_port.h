@@ -26,10 +26,10 @@
 //   multicast --> a copy to each socket that is a member, and to no other
 //
 // Invariants: Socket i of both groups belongs to slot i.  While the port is open, only the last
-// socket of a group may be closed, because the kernel gives the last socket the index of a closed
-// one.
-// The first socket of a group is bound before SO_REUSEPORT is set on it; so binding fails if
-// anybody else holds the port, and only this user can join the group later.
+// socket of a group may be closed, because the kernel moves the last socket to the index of a
+// closed socket.  The first socket of a group is bound before SO_REUSEPORT is set on it.  So
+// binding fails if another process has the port, and only sockets of this user can join the group
+// later.
 //
 // RocePort only receives; UdpSender sends.  Only one thread may use it.
 namespace verbena::os {
@@ -39,9 +39,9 @@ struct Steering {
   std::uint16_t range = 0;
   std::uint32_t socket = 0;
 };
-// Sends packets for an IPv4 multicast group that arrive on `interface` to `socket`, if it is the
-// only member.  (If there are several members, the kernel gives each a copy without running the
-// filter.  It never runs the filter for IPv6 multicast.)
+// Sends packets for an IPv4 multicast group that arrive on `interface` to `socket`, if that socket
+// is the only member.  (If there are several members, the kernel gives each member a copy without
+// running the filter.  It never runs the filter for IPv6 multicast.)
 struct GroupSteering {
   std::uint32_t group = 0;
   std::uint32_t interface = 0;
@@ -55,7 +55,7 @@ Result<void> attach_steering(int fd, std::span<const Steering> rules,
 class RocePort {
  public:
   static constexpr std::size_t kLeasesMax = 512;  // every kernel accepts a filter of this size
-  static constexpr std::size_t kAvoidMax = 2560;  // ranges to avoid, of the 4094 that exist
+  static constexpr std::size_t kAvoidMax = 2560;  // lease() can avoid so many of the 4094 ranges
   static constexpr std::size_t kGroupsMax = 512;  // IPv4 multicast groups of all leases together
 
   struct Options {
@@ -65,11 +65,11 @@ class RocePort {
   };
   struct Lease {
     std::uint16_t range = 0;  // upper 12 bits of the QPNs, never 0 or 0xfff
-    Fd ipv4;                  // a copy to pass on; empty if the host has no IPv4
-    Fd ipv6;                  // a copy to pass on; empty if the host has no IPv6
+    Fd ipv4;                  // a copy for the process; empty if the host has no IPv4
+    Fd ipv6;                  // a copy for the process; empty if the host has no IPv6
   };
 
-  // Binds the port.  kAddressInUse: another socket holds the port, and `problem` names its process.
+  // Binds the port.  kAddressInUse: another socket has the port, and `problem` names its process.
   // kAddressNotFound: the host does not have the address.
   static Result<std::unique_ptr<RocePort>> open(const Options& options, std::string& problem);
   RocePort(const RocePort&) = delete;
@@ -79,15 +79,16 @@ class RocePort {
   int ipv4() const { return slots_[0].ipv4.get(); }
   int ipv6() const { return slots_[0].ipv6.get(); }
 
-  // Leases a random free range that is not in `avoid`.  From now on the range's packets go to
-  // sockets of its own.  kNoResources: kLeasesMax ranges are leased.  kSystem: there are no more
+  // Leases a random free range that is not in `avoid`.  From now on, the range's packets go to the
+  // sockets of the lease.  kNoResources: kLeasesMax ranges are leased.  kSystem: there are no more
   // descriptors, or the kernel refused the filter; then nothing has changed.  REQUIRES: at most
   // kAvoidMax ranges in `avoid`.
   Result<Lease> lease(Random& random, std::span<const std::uint16_t> avoid = {});
 
   // Ends a lease: from now on the range's packets go to the agent's socket, and a later lease gets
   // the range's sockets.  Leaves the groups of set_members().  kBadHandle: the range is not leased.
-  // REQUIRES: the owner is gone and the range has been quiet for the timewait.
+  // REQUIRES: the owner does not use the range any more, and packets in flight have had time to
+  // arrive.
   Result<void> release(std::uint16_t range);
 
   // Returns the number of packets for ended leases that were dropped so far.  Both release() and
@@ -118,10 +119,10 @@ class RocePort {
 
   explicit RocePort(const Options& options) : options_(options) { slot_of_range_.fill(0); }
 
-  Result<void> open_first(std::string& problem);
-  Result<std::uint16_t> free_slot();
-  Result<void> attach();
-  Result<void> attach_to(int fd, std::span<const GroupSteering> groups) const;
+  Result<void> open_agent_sockets(std::string& problem);
+  Result<std::uint16_t> provide_free_slot();
+  Result<void> attach_filters();
+  Result<void> attach_filter(int fd, std::span<const GroupSteering> groups) const;
   std::vector<GroupSteering> first_ipv4_members() const;
   Slot* slot_of(std::uint16_t range);
   Result<void> join_all(Slot& slot, int fd, const Gid& group,
@@ -130,19 +131,19 @@ class RocePort {
 
   Options options_;
   std::vector<Slot> slots_{};
-  std::vector<std::uint16_t> free_{};                // indexes of drained slots without a lease
+  std::vector<std::uint16_t> free_slots_{};          // indexes of drained slots without a lease
   std::array<std::uint16_t, 4096> slot_of_range_{};  // 0: not leased
   std::size_t lease_count_ = 0;
   std::uint64_t drained_ = 0;
 };
 
-// Describes the process that holds a UDP port in this network namespace.
+// Describes the process that has bound a UDP port in this network namespace.
 struct PortHolder {
-  bool held = false;
-  pid_t pid = 0;         // 0: not visible from here
+  bool held = false;     // false: no process has bound the port
+  pid_t pid = 0;         // 0: this process cannot see it
   bool stopped = false;  // a signal or a debugger has stopped the process
   bool ours = false;     // the process belongs to this user
-  Gid address{};         // 0.0.0.0 and :: are all addresses
+  Gid address{};         // 0.0.0.0 or :: means all addresses
   unsigned uid = 0;
   std::string program{};  // the name of that process
   // Describes the holder: "pid 17 (ibv_rc_pingpong)", "pid 17 (rping), which is stopped", "a

@@ -85,7 +85,7 @@ TEST(RocePort, ReleasedRangeGoesToTheAgentAndItsSocketsToTheNextLease) {
     first.ipv4.reset();  // the owner dies
     send_to_qpn(kIpv4Loopback, first.range << 12);
     ASSERT_TRUE(port->release(first.range).has_value());
-    EXPECT_EQ(port->drained(), 2u);  // nobody received the packets of the former owner
+    EXPECT_EQ(port->drained(), 2u);  // no process received these packets of the former owner
     EXPECT_EQ(port->release(first.range).error().code, Errc::kBadHandle);
     send_to_qpn(kIpv4Loopback, first.range << 12);
     EXPECT_EQ(packets_in(port->ipv4()), 1);
@@ -189,7 +189,7 @@ TEST(RocePort, NamesTheProcessThatHoldsThePort) {
     EXPECT_EQ(RocePort::open({}, problem).error().code, Errc::kAddressInUse);
     EXPECT_EQ(problem, "UDP port 4791 is held by " + me);
     port.reset();
-    // The port counts as taken even if its socket has SO_REUSEPORT and is bound to one address.
+    // The port is in use even if the socket that has it is bound to one address with SO_REUSEPORT.
     const Fd other = *open_udp_socket(true);
     const SocketAddress address = socket_address(kIpv6Loopback, wire::kRoceUdpPort, 0);
     ASSERT_TRUE(set_option(other.get(), SOL_SOCKET, SO_REUSEPORT, 1));
@@ -285,7 +285,7 @@ TEST(RocePort, ErrorNamesTheKernelsLimitOfGroups) {
     EXPECT_EQ(joined.error().code, Errc::kNoResources);
     EXPECT_STREQ(joined.error().context,
                  "the host's limit of multicast groups per socket is reached");
-    // Leaving one group makes room for another.
+    // After the port leaves one group, it can join another.
     ASSERT_TRUE(port->set_members(range, wire::ipv4_gid(0xef000001), {}).has_value());
     EXPECT_TRUE(
         port->set_members(range, wire::ipv4_gid(0xef000000 + count), loopback_only).has_value());

@@ -16,18 +16,18 @@
 namespace verbena::os {
 namespace {
 
-[[noreturn]] void run_keeper(const std::string& path, int reading) {
+[[noreturn]] void run_keeper(const std::string& path, int read_end) {
   ::prctl(PR_SET_NAME, "verbena-keeper");
   sigset_t all;
   sigfillset(&all);
   ::sigprocmask(SIG_SETMASK, &all, nullptr);
-  // Closes the keeper's copies of other descriptors, which would keep sockets and names of the
-  // process alive.
-  if (reading != 0) ::dup3(reading, 0, 0);
+  // Closes the keeper's copies of other descriptors, which would keep sockets and socket names of
+  // the process in use.
+  if (read_end != 0) ::dup3(read_end, 0, 0);
   ::close_range(1, ~0U, 0);
-  std::array<std::byte, 1> none{};
+  std::array<std::byte, 1> buffer{};
   while (true) {
-    const ssize_t bytes = ::read(0, none.data(), none.size());
+    const ssize_t bytes = ::read(0, buffer.data(), buffer.size());
     if (bytes == 0 || (bytes < 0 && errno != EINTR)) break;
   }
   std::error_code ignored;

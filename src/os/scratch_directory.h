@@ -9,34 +9,36 @@
 
 namespace verbena::os {
 
-// Owns a directory for the files of this process and of its children.  It is removed when they have
-// ended, however they end.
+// Owns a directory for the files of this process and of its children.  The directory is removed
+// when all these processes have ended, even if they were killed.
 //
 //   this process ---.
 //   children --------+-- write end of a pipe --> keeper: removes the directory at end of file
 //
 // The keeper is a child that does nothing else and ignores all signals but SIGKILL.  Children that
-// use the directory keep a copy of held_fd(), so that the keeper waits for their end, too.  If the
-// keeper itself is killed, the directory stays.
+// use the directory have a copy of held_fd(), so that the keeper also waits until they end.  If the
+// keeper itself is killed, the directory remains.
 //
 // REQUIRES: the process has one thread when it calls create().
 class ScratchDirectory {
  public:
-  // Makes the directory `parent`/`prefix`XXXXXX, for this user alone.  kSystem.
+  // Creates the directory `parent`/`prefix`XXXXXX with rights only for this user.  Fails with
+  // kSystem.
   static Result<ScratchDirectory> create(const std::string& parent, const std::string& prefix);
   ScratchDirectory(ScratchDirectory&& other) noexcept;
   ScratchDirectory& operator=(ScratchDirectory&&) = delete;
-  // Waits until the directory is removed.  REQUIRES: the children that hold held_fd() have ended.
+  // Waits until the directory is removed.  REQUIRES: the children with a copy of held_fd() have
+  // ended.
   ~ScratchDirectory();
 
   const std::string& path() const { return path_; }
-  // Returns the write end of the pipe.  It is close-on-exec, so a child that calls exec clears that
-  // flag to keep the directory.
+  // Returns the write end of the pipe.  It is close-on-exec.  A child clears that flag before exec
+  // if its new program uses the directory.
   int held_fd() const { return pipe_write_end_.get(); }
 
  private:
-  ScratchDirectory(std::string path, Fd held, pid_t keeper)
-      : path_(std::move(path)), pipe_write_end_(std::move(held)), keeper_(keeper) {}
+  ScratchDirectory(std::string path, Fd write_end, pid_t keeper)
+      : path_(std::move(path)), pipe_write_end_(std::move(write_end)), keeper_(keeper) {}
 
   std::string path_;
   Fd pipe_write_end_;

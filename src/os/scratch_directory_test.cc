@@ -37,8 +37,8 @@ class ScratchDirectoryTest : public ::testing::Test {
   }
   bool parent_is_empty() const { return fs::is_empty(parent_); }
 
-  // Starts the owner: a child that makes a directory with a file, and sleeps.  Returns its pid.
-  // `with_child`: the owner has a child, which holds the directory as well and sleeps.
+  // Starts a child, the owner, which makes a directory with a file and sleeps.  Returns its pid.
+  // If `with_child` is true, the owner has a child, which also has a copy of held_fd() and sleeps.
   pid_t start_owner(bool with_child = false) {
     std::array<int, 2> ends{};
     EXPECT_EQ(::pipe(ends.data()), 0);
@@ -88,7 +88,7 @@ TEST_F(ScratchDirectoryTest, DirectoryIsRemovedWhenItsOwnerIsKilled) {
   EXPECT_TRUE(parent_is_empty());
 }
 
-TEST_F(ScratchDirectoryTest, DirectoryStaysAsLongAsAChildHoldsIt) {
+TEST_F(ScratchDirectoryTest, DirectoryRemainsUntilTheOwnersChildEnds) {
   const pid_t owner = start_owner(true);
   ::kill(owner, SIGKILL);
   ::waitpid(owner, nullptr, 0);

@@ -15,7 +15,7 @@ namespace {
 
 constexpr int kSizeSeals = F_SEAL_SHRINK | F_SEAL_GROW;
 constexpr int kFutureWriteSeal = 0x10;  // F_SEAL_FUTURE_WRITE, Linux 5.1
-constexpr unsigned kNoExecSeal = 0x8;   // MFD_NOEXEC_SEAL, Linux 6.3; some hosts demand it
+constexpr unsigned kNoExecSeal = 0x8;   // MFD_NOEXEC_SEAL, Linux 6.3; some hosts require it
 
 Result<Fd> create_memfd(const char* name) {
   constexpr unsigned kFlags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
@@ -39,7 +39,8 @@ Result<SharedMemory> create(const char* name, std::size_t bytes, std::size_t map
     return system_error(errno, "cannot seal a memfd");
   }
   Mapping mapping = VB_TRY(map_part(fd.get(), mapped_bytes, true));
-  // Kernels before Linux 5.1 refuse this seal (Writers).  The creator's own mapping stays writable.
+  // Kernels before Linux 5.1 refuse this seal (see Writers).  The creator's own mapping remains
+  // writable.
   if (writers == Writers::kCreator) (void)::fcntl(fd.get(), F_ADD_SEALS, kFutureWriteSeal);
   if (::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SEAL) != 0) {
     return system_error(errno, "cannot seal a memfd");

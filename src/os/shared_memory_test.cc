@@ -63,7 +63,7 @@ TEST(SharedMemory, IsNotInheritedByAForkedChild) {
   EXPECT_EQ(run_in_child([&] { EXPECT_FALSE(memory_is_mapped(address, kPageBytes, false)); }), 0);
 }
 
-TEST(SharedMemory, PagesThatAreGivenBackReadAsZeroesInAllMappings) {
+TEST(SharedMemory, ReleasedPagesReadAsZeroesInAllMappings) {
   const auto ours = *create_partly_mapped_memory("test", 4 * kPageBytes, kPageBytes);
   EXPECT_EQ(ours.mapping.bytes().size(), kPageBytes);
   const auto theirs = *map_shared(ours.fd.get(), 4 * kPageBytes, 4 * kPageBytes, true);

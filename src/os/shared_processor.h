@@ -7,20 +7,21 @@
 namespace verbena::os {
 
 // Detects that two threads that poll share a processor, often a thread and its peer.  The scheduler
-// places programs that wake each other on one processor, and leaves them there for some
-// milliseconds even if another processor is free.  It looks for a free processor when a thread
+// places programs that wake each other on one processor, and does not move them for some
+// milliseconds even if another processor is free.  It searches for a free processor when a thread
 // wakes, so a thread that shares its processor should sleep for a moment.  It should do so rarely,
-// because there may be no free processor.  Pure.  Only one thread may use it.
+// because there may be no free processor.  Makes no system calls.  Only one thread may use an
+// object of this class.
 class SharedProcessor {
  public:
-  // Notes that the thread yielded from `before` to `after`.  Returns true if it should sleep now.
+  // Records that the thread yielded from `before` to `after`.  Returns true if it should sleep now.
   bool yielded(Time before, Time after) {
     if (after - before < kUnsharedYieldMax) {
-      shared_ = 0;
+      slow_yields_ = 0;
       return false;
     }
-    if (++shared_ < kSharedYields || after < next_sleep_) return false;
-    shared_ = 0;
+    if (++slow_yields_ < kSlowYieldsMax || after < next_sleep_) return false;
+    slow_yields_ = 0;
     next_sleep_ = after + kSleepEvery;
     return true;
   }
@@ -28,11 +29,11 @@ class SharedProcessor {
  private:
   // If a yield takes at least this long, another thread has run.
   static constexpr Duration kUnsharedYieldMax = std::chrono::microseconds(2);
-  static constexpr int kSharedYields = 8;  // sleep after this number of such yields in a row
+  static constexpr int kSlowYieldsMax = 8;  // sleep after so many of these yields in a row
   static constexpr Duration kSleepEvery = std::chrono::milliseconds(5);
 
-  int shared_ = 0;     // yields in a row that let another thread run
-  Time next_sleep_{};  // the thread should not sleep before this time
+  int slow_yields_ = 0;  // yields in a row that let another thread run
+  Time next_sleep_{};    // the thread should not sleep before this time
 };
 
 }  // namespace verbena::os

@@ -10,10 +10,11 @@ using std::chrono::milliseconds;
 
 // Yields `count` times, each time for `yield_time`.  Returns how often the thread should sleep.
 int count_sleeps(SharedProcessor& processor, Time& now, int count, Duration yield_time) {
-  int slept = 0;
-  for (int i = 0; i < count; ++i, now += yield_time)
-    slept += processor.yielded(now, now + yield_time) ? 1 : 0;
-  return slept;
+  int sleeps = 0;
+  for (int i = 0; i < count; ++i, now += yield_time) {
+    if (processor.yielded(now, now + yield_time)) ++sleeps;
+  }
+  return sleeps;
 }
 
 TEST(SharedProcessor, NeverSleepsIfNoOtherThreadRuns) {

@@ -9,10 +9,11 @@ namespace verbena::os {
 namespace {
 
 // A fault of the thread itself raises these signals, so they are never blocked.
-constexpr std::initializer_list<int> kFaults = {SIGSEGV, SIGBUS,  SIGILL, SIGFPE,
-                                                SIGTRAP, SIGABRT, SIGSYS};
+constexpr std::initializer_list<int> kFaultSignals = {SIGSEGV, SIGBUS,  SIGILL, SIGFPE,
+                                                      SIGTRAP, SIGABRT, SIGSYS};
 
-// Returns true if the program has a handler for the signal, and then sets `flags` to the handler's.
+// Returns true if the program has a handler for the signal, and then sets `flags` to the handler's
+// flags.
 bool has_handler(int number, int& flags) {
   struct sigaction action {};
   if (::sigaction(number, nullptr, &action) != 0) return false;
@@ -26,16 +27,17 @@ bool has_handler(int number, int& flags) {
 SignalHold::SignalHold() {
   sigset_t all;
   sigfillset(&all);
-  for (const int fault : kFaults) sigdelset(&all, fault);  // they must still end the program
+  // Faults must still end the program.
+  for (const int fault : kFaultSignals) sigdelset(&all, fault);
   ::pthread_sigmask(SIG_BLOCK, &all, &before_);
 }
 
 SignalHold::~SignalHold() {
-  if (held_) ::pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  if (is_blocking_) ::pthread_sigmask(SIG_SETMASK, &before_, nullptr);
 }
 
 void SignalHold::release() {
-  held_ = false;
+  is_blocking_ = false;
   // pthread_sigmask() is declared as never unwinding, but a handler that calls pthread_exit()
   // unwinds through it.  The volatile pointer hides the declaration from the compiler.
   int (*volatile const set_mask)(int, const sigset_t*, sigset_t*) = ::pthread_sigmask;
@@ -50,13 +52,13 @@ bool SignalHold::is_pending() const {
   return has_pending([](int) { return true; });
 }
 
-bool SignalHold::has_pending(bool (*select)(int flags)) const {
+bool SignalHold::has_pending(bool (*is_wanted)(int flags)) const {
   sigset_t pending;
   if (::sigpending(&pending) != 0 || sigisemptyset(&pending) != 0) return false;
   for (int number = 1; number < NSIG; ++number) {
     if (sigismember(&pending, number) != 1 || sigismember(&before_, number) == 1) continue;
     int flags = 0;
-    if (has_handler(number, flags) && select(flags)) return true;
+    if (has_handler(number, flags) && is_wanted(flags)) return true;
   }
   return false;
 }
@@ -66,11 +68,16 @@ Interruption interruption_by_handlers(const sigset_t& mask) {
   bool restarts = false;
   for (int number = 1; number < NSIG; ++number) {
     int flags = 0;
-    if (sigismember(&mask, number) == 1 || std::ranges::find(kFaults, number) != kFaults.end() ||
+    if (sigismember(&mask, number) == 1 ||
+        std::ranges::find(kFaultSignals, number) != kFaultSignals.end() ||
         !has_handler(number, flags)) {
       continue;
     }
-    ((flags & SA_RESTART) != 0 ? restarts : ends) = true;
+    if ((flags & SA_RESTART) != 0) {
+      restarts = true;
+    } else {
+      ends = true;
+    }
   }
   if (ends) return restarts ? Interruption::kBoth : Interruption::kEnds;
   return restarts ? Interruption::kRestarts : Interruption::kNone;

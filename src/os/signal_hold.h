@@ -3,13 +3,13 @@
 #include <csignal>
 #include <cstdint>
 
-// Holds back signals in a thread that belongs to the program.
+// Blocks signals in a thread that belongs to the program.
 namespace verbena::os {
 
-// Blocks signals in this thread during its lifetime.  There are two reasons.  A handler of the
-// program may jump away and would leave our locks locked.  And a handler that shall end a wait must
-// not run before the wait.  The kernel may still deliver a signal for the whole process to another
-// thread.
+// Blocks signals in this thread as long as the object lives.  There are two reasons.  If a handler
+// of the program jumps away (longjmp), it leaves our locks locked.  If a handler is to end a wait,
+// it must not run before the wait begins.  The kernel may still deliver a signal for the whole
+// process to another thread.
 class SignalHold {
  public:
   SignalHold();
@@ -22,24 +22,26 @@ class SignalHold {
   bool ends_wait() const;
   // Returns true if a pending signal's handler will run at release().
   bool is_pending() const;
-  // Returns the mask that was valid before, for a call that waits with it, such as ppoll(2).
+  // Returns the signal mask that was set before.  A call that waits, such as ppoll(2), can use this
+  // mask.
   const sigset_t& mask_before() const { return before_; }
   // Restores the signal mask.  Handlers of pending signals run now; they may jump away or end the
   // thread.
   void release();
 
  private:
-  // Returns true if a pending signal has a handler whose flags `select` accepts.
-  bool has_pending(bool (*select)(int flags)) const;
+  // Returns true if is_wanted(flags) is true for the handler of a pending signal.
+  bool has_pending(bool (*is_wanted)(int flags)) const;
 
   sigset_t before_;
-  bool held_ = true;
+  bool is_blocking_ = true;
 };
 
-// Tells the effect of handlers on a read(2) that waits, for the signals that a mask lets through.
-// A handler with SA_RESTART lets the read go on; any other handler ends the read with EINTR.
+// Tells how the program's signal handlers affect a waiting read(2).  After a handler with
+// SA_RESTART the read continues; any other handler ends the read with EINTR.
 enum class Interruption : std::uint8_t { kNone, kRestarts, kEnds, kBoth };
-// Asks the kernel for each signal, which takes some microseconds.  Leaves out signals of faults.
+// Considers all signals that `mask` does not block, except those of faults.  Makes a system call
+// for each signal, which takes some microseconds.
 Interruption interruption_by_handlers(const sigset_t& mask);
 
 }  // namespace verbena::os

@@ -41,14 +41,14 @@ Result<TcpTable::Socket> TcpTable::find(const Name& local, const Name& peer) {
   write_address(query.id.idiag_dst, peer.address, v4);
   query.id.idiag_cookie[0] = query.id.idiag_cookie[1] = INET_DIAG_NOCOOKIE;
 
-  const auto answer = netlink_.ask(request.header());
+  const auto answer = netlink_.call(request.header());
   if (!answer) {
     if (answer.error().detail == ENOENT) return fail(Errc::kAddressNotFound, "no such socket");
     return std::unexpected(answer.error());
   }
   if (answer->empty()) return fail(Errc::kAddressNotFound, "no such socket");
   const auto found = answer->front().fixed<inet_diag_msg>();
-  // Checks the answer, because the kernel answers with a listener of the port if there is no
+  // Checks the peer's port, because the kernel returns a listener of the local port if there is no
   // connected socket.
   if (found.id.idiag_dport != query.id.idiag_dport) {
     return fail(Errc::kAddressNotFound, "no such socket");

@@ -12,7 +12,8 @@ namespace verbena::os {
 // privilege.  Only one thread may use it.
 class TcpTable {
  public:
-  // Holds an address and a port in host order.  IPv4 addresses are mapped (::ffff:a.b.c.d).
+  // Describes one end of a connection: an address, and a port in host byte order.  IPv4 addresses
+  // are mapped (::ffff:a.b.c.d).
   struct Name {
     std::array<std::uint8_t, 16> address{};
     std::uint16_t port = 0;
@@ -25,7 +26,8 @@ class TcpTable {
 
   static Result<TcpTable> open();
 
-  // Finds the connected socket with exactly these names.  kAddressNotFound: there is none.
+  // Finds the connected socket with exactly this local name and this peer name.  kAddressNotFound:
+  // there is no such socket.
   Result<Socket> find(const Name& local, const Name& peer);
 
  private:

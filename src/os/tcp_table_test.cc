@@ -60,7 +60,7 @@ TEST(TcpTable, EachEndOfAConnectionIsFoundWithItsCookie) {
   EXPECT_TRUE(client->held);
 }
 
-TEST(TcpTable, AClosedSocketIsNotReportedAsHeld) {
+TEST(TcpTable, AClosedSocketIsNotReportedAsOpen) {
   ConnectedPair pair = connected_pair();
   const std::uint64_t cookie = cookie_of(pair.client);
   pair.client.reset();

@@ -19,8 +19,8 @@
 // agent.
 namespace verbena::os {
 
-inline constexpr Gid kSelf = wire::ipv4_gid(0x0a000001);  // 10.0.0.1
-inline constexpr Gid kOther = wire::ipv4_gid(0x0a000009);
+inline constexpr Gid kSelf = wire::ipv4_gid(0x0a000001);   // 10.0.0.1
+inline constexpr Gid kOther = wire::ipv4_gid(0x0a000009);  // 10.0.0.9
 inline constexpr const char* kName = "eth0";
 
 // Sets the interface's address, with a prefix of 24 bits.
@@ -35,8 +35,8 @@ inline void set_address(std::uint32_t address) {
   EXPECT_EQ(::ioctl(socket.get(), SIOCSIFNETMASK, &request), 0);
 }
 
-// Makes an Ethernet interface with an address and nobody at the other end.  Returns an empty Fd if
-// the host has no TUN.
+// Makes an Ethernet interface with an address, and with no host at the other end.  Returns an empty
+// Fd if the host has no TUN.
 inline Fd make_link() {
   Fd tap(::open("/dev/net/tun", O_RDWR | O_NONBLOCK | O_CLOEXEC));
   ifreq request{};
@@ -62,9 +62,9 @@ inline void set_arp(unsigned long request_number) {
   std::strcpy(request.arp_dev, kName);
   EXPECT_EQ(::ioctl(socket.get(), request_number, &request), 0);
 }
-// Adds kOther to the ARP table, as if it had answered.
+// Adds kOther to the ARP table, as if that host had answered an ARP request.
 inline void answer() { set_arp(SIOCSARP); }
-// Removes kOther from the ARP table, as if it had gone.
+// Removes kOther from the ARP table, as if its entry had expired.
 inline void forget() { set_arp(SIOCDARP); }
 
 }  // namespace verbena::os

@@ -28,8 +28,9 @@ inline constexpr Gid kIpv6Loopback = [] {
   return gid;
 }();
 
-// Runs `body` in a forked child.  If `body` returns, the result is 0 if all expectations held, else
-// 1.  Otherwise the result is the child's exit code, or 128 + the signal that killed the child.
+// Runs `body` in a forked child.  If `body` returns, the result is 0 if all expectations were met,
+// else 1.  Otherwise the result is the child's exit code, or 128 + the signal that killed the
+// child.
 template <class Body>
 int run_in_child(Body&& body) {
   std::fflush(nullptr);

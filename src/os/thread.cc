@@ -18,7 +18,7 @@ Result<std::thread> start_thread(const char* name, std::move_only_function<void(
   sigset_t all;
   sigset_t old_mask;
   sigfillset(&all);
-  // A thread that touches memory of the program may cause these (fault_guard.h).
+  // A thread that touches memory of the program may cause these signals (fault_guard.h).
   for (const int fault : {SIGSEGV, SIGBUS}) sigdelset(&all, fault);
   ::pthread_sigmask(SIG_SETMASK, &all, &old_mask);  // the new thread inherits this mask
   Result<std::thread> thread = fail(Errc::kSystem, "cannot start a thread");
@@ -38,7 +38,7 @@ Result<std::thread> start_thread(const char* name, std::move_only_function<void(
 
 bool has_one_processor() {
   cpu_set_t allowed;
-  // The call fails on a machine with more processors than the set can hold.
+  // The call fails on a machine with more processors than cpu_set_t can represent.
   return ::sched_getaffinity(0, sizeof(allowed), &allowed) == 0 && CPU_COUNT(&allowed) == 1;
 }
 

@@ -7,12 +7,12 @@
 
 namespace verbena::os {
 
-// Starts a thread with all signals but faults blocked from its first instruction, so that the
-// program's handlers never run in it.  `name` shows in ps, cut to 15 characters.  kSystem: the
-// system has no more threads.
+// Starts a thread.  All signals except those of faults are blocked in it from its first
+// instruction, so that the program's handlers never run in it.  The command ps shows the first 15
+// characters of `name`.  kSystem: the system has no more threads.
 Result<std::thread> start_thread(const char* name, std::move_only_function<void()> body);
 
-// Returns true if this thread may run on one processor only.  While the thread spins there, it
+// Returns true if this thread may run on only one processor.  While the thread spins there, it
 // keeps the threads that share the processor from running.
 bool has_one_processor();
 

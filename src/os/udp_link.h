@@ -17,9 +17,9 @@
 #include "link/burst.h"
 #include "os/fd.h"
 
-// Sends and receives bursts of RoCEv2 packets through ordinary UDP sockets.  The ICRC covers the IP
-// header, which a socket neither writes nor sees; the sources explain each socket option that makes
-// this work.
+// Sends and receives bursts of RoCEv2 packets through ordinary UDP sockets.  The ICRC covers fields
+// of the IP header that a program can neither set nor read through a socket.  The source files
+// explain the socket options that make the values of these fields known.
 namespace verbena::os {
 
 // Receives from the sockets of one lease.  Only one thread at a time may use it.  REQUIRES: the
@@ -39,19 +39,20 @@ class UdpReceiver {
     // The source is the peer.  The interface is set only if an address is link-local.
     link::Address address;
     std::span<const std::byte> payload;
-    std::uint16_t index = 0;  // in its batch; our senders use it as the IPv4 identification
+    std::uint16_t index = 0;  // position in its batch; UdpSender uses it as IPv4 identification
   };
   struct Counters {
     std::uint64_t datagrams = 0;
     std::uint64_t bytes = 0;
-    std::uint64_t too_long = 0;  // no RoCEv2 packet has that size; dropped
+    std::uint64_t too_long = 0;  // dropped, because no RoCEv2 packet has that size
     std::uint64_t errors = 0;    // failed system calls, not counting EAGAIN
     // Counts packets that the kernel dropped: the socket's buffer was full, or the UDP checksum was
     // wrong.
     std::uint64_t lost = 0;
   };
 
-  // Takes the sockets; -1 for an IP version that the host lacks.  Fails with kSystem.
+  // Makes a receiver for these sockets; -1 for an IP version that the host lacks.  Fails with
+  // kSystem.
   static Result<std::unique_ptr<UdpReceiver>> create(int ipv4, int ipv6, const Options& options);
   static Result<std::unique_ptr<UdpReceiver>> create(int ipv4, int ipv6) {
     return create(ipv4, ipv6, Options());
@@ -63,7 +64,7 @@ class UdpReceiver {
   // Tells which sockets receive() polls.  Each poll is a system call.  kAll polls both sockets.
   // kLikely, for callers that poll often, skips an IP version that has been silent for more than
   // kEmptyPollsMax polls, but polls it every kPollAllEvery calls.  If neither version has ever had
-  // packets, kLikely polls them in turn.
+  // packets, kLikely polls them alternately.
   enum class Poll : std::uint8_t { kAll, kLikely };
   static constexpr std::uint64_t kPollAllEvery = 16;
   static constexpr std::uint64_t kEmptyPollsMax = 1000;
@@ -79,7 +80,7 @@ class UdpReceiver {
   // message.
   void stop_coalescing();
 
-  // Returns the counters now; asks the kernel for Counters::lost.
+  // Returns the current counters.  Reads Counters::lost from the kernel.
   Counters counters() const;
 
  private:
@@ -102,14 +103,14 @@ class UdpReceiver {
   bool full_ = false;
   bool dropped_ = false;
   std::uint64_t likely_polls_ = 0;
-  std::array<std::uint64_t, 2> empty_polls_{};  // since the last packet: IPv4, IPv6
+  std::array<std::uint64_t, 2> empty_polls_{};  // polls since the last packet, for IPv4 and IPv6
   std::unique_ptr<Batch> batch_;
   std::vector<Datagram> datagrams_{};
   Counters counters_{};
-  std::uint64_t lost_before_ = 0;  // Counters::lost of the sockets' former owners
+  std::uint64_t lost_before_ = 0;  // packets lost before this receiver was made
 };
 
-// Observes every packet just before the kernel gets it, for captures.  The packet is sealed; its
+// Observes every packet just before the kernel gets it, for captures.  The packet has its ICRC; its
 // source port and IPv4 identification are those that it will have on the wire.  UdpSender calls the
 // observer in the sending thread, so the observer must not wait.
 class PacketObserver {
@@ -122,9 +123,9 @@ class PacketObserver {
                     std::uint16_t identification) = 0;
 };
 
-// Seals each packet of a burst and sends it from the packet's source address and port.  If another
-// program has the port, the sender takes the next free port.  When kSocketsMax ports of an IP
-// version are open, further flows share those sockets.
+// Seals each packet of a burst (link::seal() adds the ICRC) and sends it from the packet's source
+// address and port.  If another program has the port, the sender takes the next free port.  When
+// kSocketsMax ports of an IP version are open, further flows share those sockets.
 //
 // Threads: send() from any number of threads at once, each with its own burst.
 class UdpSender {
@@ -137,8 +138,9 @@ class UdpSender {
     // Uses UDP_SEGMENT: packets of one flow and QP go to the kernel as one message, if all
     // but the last, which may be shorter, have the same size.
     bool coalesce_packets = true;
-    // If set, the sender reaches this host alone: it sends to addresses for which this returns
-    // true, and to multicast groups, but only to their members here.  Empty: it reaches everybody.
+    // If set, the sender reaches only this host: it sends to addresses for which this function
+    // returns true, and to the members of multicast groups on this host.  If empty, it reaches all
+    // hosts.
     std::function<bool(const Gid&)> is_of_this_host{};
   };
   // Counts packets that the kernel accepted, and those that it refused, by reason.
@@ -151,7 +153,7 @@ class UdpSender {
     // ENETUNREACH (also for a foreign source, or with Options::is_of_this_host), EHOSTUNREACH,
     // ENETDOWN, ENODEV
     std::uint64_t no_route = 0;
-    std::uint64_t no_source = 0;    // EADDRNOTAVAIL, EINVAL: the source is no address of this host
+    std::uint64_t no_source = 0;    // EADDRNOTAVAIL, EINVAL: the source is not of this host
     std::uint64_t not_allowed = 0;  // EPERM, EACCES: a firewall
     std::uint64_t other = 0;        // other errors, or no socket could be opened
   };
@@ -178,7 +180,7 @@ class UdpSender {
  private:
   struct Socket {
     std::atomic<int> fd{-1};  // set after the ports; only close() changes it again
-    std::uint16_t wanted_port = 0;
+    std::uint16_t requested_port = 0;
     std::uint16_t port = 0;
   };
   using Sockets = std::array<Socket, kSocketsMax>;
@@ -189,15 +191,15 @@ class UdpSender {
   };
   struct Plan;
 
-  const Socket* socket_for(bool ipv6, std::uint16_t wanted_port);
-  const Socket* open_socket(bool ipv6, std::uint16_t wanted_port);
+  const Socket* socket_for(bool ipv6, std::uint16_t requested_port);
+  const Socket* open_socket(bool ipv6, std::uint16_t requested_port);
   void send_plan(Plan& plan, link::Burst& burst);
   bool retry_one_by_one(const Plan& plan, std::size_t index, link::Burst& burst, int error_number);
   void count_refused(std::size_t packets, int error_number);
 
   Options options_;
   std::atomic<bool> coalesces_;
-  std::mutex opening_{};
+  std::mutex opening_mutex_{};
   std::array<Sockets, 2> sockets_{};  // IPv4, IPv6
   AtomicCounters counters_{};
 };

@@ -46,14 +46,15 @@ link::Address flow_to(const Gid& address, std::uint16_t source_port = 0xc123) {
   return {.source = address, .destination = address, .source_port = source_port};
 }
 
-// Opens a port on loopback in its own namespace, with a receiver and a burst.
-struct Bench {
+// Opens a RoCE port, and has a receiver for it and a burst.  Each test uses it in a network
+// namespace of its own.
+struct UdpFixture {
   std::string problem;
   std::unique_ptr<RocePort> port = *RocePort::open({}, problem);
   std::unique_ptr<UdpReceiver> receiver;
   link::Burst burst;
 
-  explicit Bench(bool coalesce_packets = false)
+  explicit UdpFixture(bool coalesce_packets = false)
       : receiver(*UdpReceiver::create(port->ipv4(), port->ipv6(),
                                       {.coalesce_packets = coalesce_packets})) {}
 
@@ -94,16 +95,16 @@ struct Recorder : PacketObserver {
 
 TEST(UdpLink, CarriesASealedPacketWithAddressesTrafficClassAndHopLimit) {
   in_network_namespace([] {
-    Bench bench;
+    UdpFixture fixture;
     UdpSender sender;
     for (const Gid& to : {kIpv4Loopback, kIpv6Loopback}) {
       link::Address address = flow_to(to);
       address.traffic_class = 0x6a;
       address.hop_limit = 17;
-      add_packet(bench.burst, address, Qpn{0x123}, 5, 100);
-      sender.send(bench.burst);
-      EXPECT_TRUE(bench.burst.empty());
-      const auto received = bench.receive_all();
+      add_packet(fixture.burst, address, Qpn{0x123}, 5, 100);
+      sender.send(fixture.burst);
+      EXPECT_TRUE(fixture.burst.empty());
+      const auto received = fixture.receive_all();
       ASSERT_EQ(received.size(), 1u);
       EXPECT_EQ(received[0].address, address);
       EXPECT_EQ(received[0].psn, 5u);
@@ -134,22 +135,22 @@ TEST(UdpLink, MulticastLimitedToThisHostDoesNotLeaveIt) {
     if (!tap) return;  // this host has no TUN
     const std::uint32_t interface = ::if_nametoindex(kName);
     constexpr Gid kGroup = wire::ipv4_gid(0xef010203);
-    Bench bench;
-    ASSERT_TRUE(join_group(bench.port->ipv4(), kGroup, interface).has_value());
+    UdpFixture fixture;
+    ASSERT_TRUE(join_group(fixture.port->ipv4(), kGroup, interface).has_value());
     for (const bool this_host_only : {false, true}) {
       UdpSender sender;
       if (this_host_only)
         sender.set_destination(wire::kRoceUdpPort, [](const Gid&) { return false; });
       for (const auto traffic_class : {std::uint8_t{0}, std::uint8_t{0x6a}}) {
-        add_packet(bench.burst,
+        add_packet(fixture.burst,
                    {.source = kSelf,
                     .destination = kGroup,
                     .interface = interface,
                     .source_port = 0xc123,
                     .traffic_class = traffic_class},
                    Qpn{0xffffff}, 5, 4);
-        sender.send(bench.burst);
-        EXPECT_EQ(bench.receive_all().size(), 1u);
+        sender.send(fixture.burst);
+        EXPECT_EQ(fixture.receive_all().size(), 1u);
         EXPECT_EQ(packets_on(tap, kGroup), this_host_only ? 0u : 1u);
       }
     }
@@ -158,15 +159,15 @@ TEST(UdpLink, MulticastLimitedToThisHostDoesNotLeaveIt) {
 
 TEST(UdpLink, SenderLimitedToThisHostCountsPacketsToOtherHosts) {
   in_network_namespace([] {
-    Bench bench;
+    UdpFixture fixture;
     UdpSender sender(
         {.is_of_this_host = [](const Gid& address) { return address == kIpv4Loopback; }});
     for (const Gid& to : {kIpv4Loopback, kIpv4Loopback2, kIpv4Loopback}) {
-      add_packet(bench.burst, {.source = kIpv4Loopback, .destination = to, .source_port = 0xc123},
+      add_packet(fixture.burst, {.source = kIpv4Loopback, .destination = to, .source_port = 0xc123},
                  Qpn{1}, 5, 4);
     }
-    sender.send(bench.burst);
-    EXPECT_EQ(bench.receive_all().size(), 2u);
+    sender.send(fixture.burst);
+    EXPECT_EQ(fixture.receive_all().size(), 2u);
     EXPECT_EQ(sender.counters().packets, 2u);
     EXPECT_EQ(sender.counters().no_route, 1u);
   });
@@ -174,13 +175,13 @@ TEST(UdpLink, SenderLimitedToThisHostCountsPacketsToOtherHosts) {
 
 TEST(UdpLink, SendsFromTheFlowsSourceAddress) {
   in_network_namespace([] {
-    Bench bench;
+    UdpFixture fixture;
     UdpSender sender;
     const link::Address address{
         .source = kIpv4Loopback2, .destination = kIpv4Loopback, .source_port = 0xffff};
-    add_packet(bench.burst, address, Qpn{1}, 5, 4);
-    sender.send(bench.burst);
-    const auto received = bench.receive_all();
+    add_packet(fixture.burst, address, Qpn{1}, 5, 4);
+    sender.send(fixture.burst);
+    const auto received = fixture.receive_all();
     ASSERT_EQ(received.size(), 1u);
     EXPECT_EQ(received[0].address, address);
   });
@@ -188,17 +189,17 @@ TEST(UdpLink, SendsFromTheFlowsSourceAddress) {
 
 TEST(UdpLink, UsesTheNextFreeSourcePortIfThePortIsTaken) {
   in_network_namespace([] {
-    Bench bench;
+    UdpFixture fixture;
     const Fd other = *open_udp_socket(false);
     const SocketAddress taken = socket_address(kIpv4Loopback, 0xffff, 0);
     ASSERT_EQ(::bind(other.get(), &taken.any, size_of(taken)), 0);
     Recorder recorder;
     UdpSender sender({.observer = &recorder});
-    add_packet(bench.burst, flow_to(kIpv4Loopback, 0xffff), Qpn{1}, 1, 4);
-    sender.send(bench.burst);
-    add_packet(bench.burst, flow_to(kIpv4Loopback, 0xffff), Qpn{1}, 2, 4);
-    sender.send(bench.burst);
-    const auto received = bench.receive_all();
+    add_packet(fixture.burst, flow_to(kIpv4Loopback, 0xffff), Qpn{1}, 1, 4);
+    sender.send(fixture.burst);
+    add_packet(fixture.burst, flow_to(kIpv4Loopback, 0xffff), Qpn{1}, 2, 4);
+    sender.send(fixture.burst);
+    const auto received = fixture.receive_all();
     ASSERT_EQ(received.size(), 2u);
     EXPECT_EQ(received[0].address.source_port, 0xc000);  // the source port wraps within its range
     EXPECT_EQ(received[1].address.source_port, 0xc000);
@@ -209,14 +210,14 @@ TEST(UdpLink, UsesTheNextFreeSourcePortIfThePortIsTaken) {
 
 TEST(UdpLink, ManyFlowsShareAFewSockets) {
   in_network_namespace([] {
-    Bench bench;
+    UdpFixture fixture;
     UdpSender sender;
     std::set<std::uint16_t> ports;
     for (std::uint16_t i = 0; i < 100; ++i) {
-      add_packet(bench.burst, flow_to(kIpv4Loopback, static_cast<std::uint16_t>(0xd000 + 7 * i)),
+      add_packet(fixture.burst, flow_to(kIpv4Loopback, static_cast<std::uint16_t>(0xd000 + 7 * i)),
                  Qpn{1}, i, 4);
-      sender.send(bench.burst);
-      for (const auto& packet : bench.receive_all()) {
+      sender.send(fixture.burst);
+      for (const auto& packet : fixture.receive_all()) {
         ports.insert(packet.address.source_port);
         if (i >= UdpSender::kSocketsMax) continue;
         EXPECT_EQ(packet.address.source_port, 0xd000 + 7 * i);
@@ -229,15 +230,15 @@ TEST(UdpLink, ManyFlowsShareAFewSockets) {
 TEST(UdpLink, BatchArrivesCompleteInOrderWithAscendingIdentifications) {
   in_network_namespace([] {
     for (const bool coalesce_at_receiver : {false, true}) {
-      Bench bench(coalesce_at_receiver);
+      UdpFixture fixture(coalesce_at_receiver);
       Recorder recorder;
       UdpSender sender({.observer = &recorder});
       for (const Gid& address : {kIpv4Loopback, kIpv6Loopback}) {
         for (std::uint32_t psn = 0; psn < 40; ++psn) {
-          add_packet(bench.burst, flow_to(address), Qpn{0x77}, psn, psn == 39 ? 8 : 1024);
+          add_packet(fixture.burst, flow_to(address), Qpn{0x77}, psn, psn == 39 ? 8 : 1024);
         }
-        sender.send(bench.burst);
-        const auto received = bench.receive_all();
+        sender.send(fixture.burst);
+        const auto received = fixture.receive_all();
         ASSERT_EQ(received.size(), 40u);
         for (std::uint32_t psn = 0; psn < 40; ++psn) EXPECT_EQ(received[psn].psn, psn);
       }
@@ -251,19 +252,19 @@ TEST(UdpLink, BatchArrivesCompleteInOrderWithAscendingIdentifications) {
 
 TEST(UdpLink, BatchArrivesAsSinglePacketsAfterStopCoalescing) {
   in_network_namespace([] {
-    Bench bench(true);
+    UdpFixture fixture(true);
     UdpSender sender;
     const auto count_first_receive = [&] {
       for (std::uint32_t psn = 0; psn < 40; ++psn) {
-        add_packet(bench.burst, flow_to(kIpv4Loopback), Qpn{0x77}, psn, 1024);
+        add_packet(fixture.burst, flow_to(kIpv4Loopback), Qpn{0x77}, psn, 1024);
       }
-      sender.send(bench.burst);
-      const std::size_t first = bench.receiver->receive().size();
-      EXPECT_EQ(first + bench.receive_all().size(), 40u);
+      sender.send(fixture.burst);
+      const std::size_t first = fixture.receiver->receive().size();
+      EXPECT_EQ(first + fixture.receive_all().size(), 40u);
       return first;
     };
     EXPECT_EQ(count_first_receive(), 40u);
-    bench.receiver->stop_coalescing();
+    fixture.receiver->stop_coalescing();
     EXPECT_EQ(count_first_receive(), UdpReceiver::kMessagesMax);
   });
 }
@@ -300,28 +301,28 @@ class Tap {
   Fd socket_{::socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC, 0)};
 };
 
-// Makes the kernel cut batches before they pass the interface, as for a network adapter without UDP
-// segmentation.
+// Makes the kernel split batches before they pass the interface, as it does for a network adapter
+// without UDP segmentation.
 void allow_one_segment_on_loopback() {
   NetlinkRequest<ifinfomsg> request(RTM_NEWLINK, NLM_F_ACK);
   request.fixed().ifi_index = static_cast<int>(::if_nametoindex("lo"));
   request.add_u32(IFLA_GSO_MAX_SEGS, 1);
   Netlink netlink = *Netlink::open();
-  EXPECT_EQ(netlink.ask(request.header()).error().detail, 0);  // an acknowledgement is "error" 0
+  EXPECT_EQ(netlink.call(request.header()).error().detail, 0);  // an acknowledgement is "error" 0
 }
 
 TEST(UdpLink, IcrcMatchesTheHeadersThatTheKernelWrote) {
   in_network_namespace([] {
-    Bench bench;
+    UdpFixture fixture;
     allow_one_segment_on_loopback();
     Tap tap;
     UdpSender sender;
     for (const Gid& address : {kIpv4Loopback, kIpv6Loopback}) {
       for (std::uint32_t psn = 0; psn < 5; ++psn) {
-        add_packet(bench.burst, flow_to(address), Qpn{1}, psn, psn == 4 ? 8 : 256);
+        add_packet(fixture.burst, flow_to(address), Qpn{1}, psn, psn == 4 ? 8 : 256);
       }
-      sender.send(bench.burst);
-      EXPECT_EQ(bench.receive_all().size(), 5u);
+      sender.send(fixture.burst);
+      EXPECT_EQ(fixture.receive_all().size(), 5u);
     }
     EXPECT_EQ(sender.counters().batches, 2u);
     std::vector<std::uint16_t> identifications;
@@ -336,18 +337,18 @@ TEST(UdpLink, IcrcMatchesTheHeadersThatTheKernelWrote) {
 
 TEST(UdpLink, PacketsForDifferentQpsAreNotBatched) {
   in_network_namespace([] {
-    Bench bench;
+    UdpFixture fixture;
     Random random(3);
-    const auto lease = *bench.port->lease(random);
+    const auto lease = *fixture.port->lease(random);
     const auto lease_receiver = *UdpReceiver::create(lease.ipv4.get(), lease.ipv6.get());
     UdpSender sender;
     const Qpn leased_qpn{std::uint32_t{lease.range} << 12};
     for (std::uint32_t psn = 0; psn < 30; ++psn) {
-      add_packet(bench.burst, flow_to(kIpv4Loopback), psn < 10 || psn >= 20 ? Qpn{1} : leased_qpn,
+      add_packet(fixture.burst, flow_to(kIpv4Loopback), psn < 10 || psn >= 20 ? Qpn{1} : leased_qpn,
                  psn, 64);
     }
-    sender.send(bench.burst);
-    EXPECT_EQ(bench.receive_all().size(), 20u);
+    sender.send(fixture.burst);
+    EXPECT_EQ(fixture.receive_all().size(), 20u);
     EXPECT_EQ(lease_receiver->receive().size(), 10u);
     EXPECT_EQ(sender.counters().batches, 3u);
   });
@@ -355,45 +356,46 @@ TEST(UdpLink, PacketsForDifferentQpsAreNotBatched) {
 
 TEST(UdpLink, ReceiveAlternatesBetweenIpVersions) {
   in_network_namespace([] {
-    Bench bench;
+    UdpFixture fixture;
     UdpSender sender({.coalesce_packets = false});
     for (const Gid& address : {kIpv4Loopback, kIpv6Loopback}) {
       for (std::uint32_t psn = 0; psn < 50; ++psn) {
-        add_packet(bench.burst, flow_to(address), Qpn{1}, psn, 4);
+        add_packet(fixture.burst, flow_to(address), Qpn{1}, psn, 4);
       }
-      sender.send(bench.burst);
+      sender.send(fixture.burst);
     }
     EXPECT_EQ(sender.counters().batches, 0u);
-    const auto first = bench.receiver->receive();
+    const auto first = fixture.receiver->receive();
     ASSERT_EQ(first.size(), UdpReceiver::kMessagesMax);
     EXPECT_EQ(first.front().address.destination, kIpv4Loopback);
-    const auto second = bench.receiver->receive();
+    const auto second = fixture.receiver->receive();
     ASSERT_EQ(second.size(), UdpReceiver::kMessagesMax);
     EXPECT_EQ(second.front().address.destination, kIpv6Loopback);
-    EXPECT_EQ(bench.receive_all().size(), 100 - 2 * UdpReceiver::kMessagesMax);
-    EXPECT_EQ(bench.receiver->counters().datagrams, 100u);
+    EXPECT_EQ(fixture.receive_all().size(), 100 - 2 * UdpReceiver::kMessagesMax);
+    EXPECT_EQ(fixture.receiver->counters().datagrams, 100u);
   });
 }
 
 TEST(UdpLink, PollsASilentIpVersionLessOften) {
   in_network_namespace([] {
-    Bench bench;
+    UdpFixture fixture;
     UdpSender sender;
     const auto send_to = [&](const Gid& address) {
-      add_packet(bench.burst, flow_to(address), Qpn{1}, 1, 4);
-      sender.send(bench.burst);
+      add_packet(fixture.burst, flow_to(address), Qpn{1}, 1, 4);
+      sender.send(fixture.burst);
     };
     const auto polls_until_received = [&](UdpReceiver::Poll poll) {
       std::uint64_t polls = 1;
-      while (bench.receiver->receive(poll).empty() && polls < 1000) ++polls;
+      while (fixture.receiver->receive(poll).empty() && polls < 1000) ++polls;
       return polls;
     };
     using enum UdpReceiver::Poll;
     for (std::uint64_t i = 0; i <= UdpReceiver::kEmptyPollsMax; ++i) {
-      ASSERT_TRUE(bench.receiver->receive(kLikely).empty());
+      ASSERT_TRUE(fixture.receiver->receive(kLikely).empty());
     }
     send_to(kIpv4Loopback);
-    EXPECT_LE(polls_until_received(kLikely), 2u);  // both were silent equally long: they take turns
+    // Both IP versions were silent equally long, so kLikely polls them alternately.
+    EXPECT_LE(polls_until_received(kLikely), 2u);
     send_to(kIpv6Loopback);
     const std::uint64_t polls = polls_until_received(kLikely);
     EXPECT_GT(polls, 1u);
@@ -401,7 +403,7 @@ TEST(UdpLink, PollsASilentIpVersionLessOften) {
     send_to(kIpv6Loopback);
     EXPECT_EQ(polls_until_received(kLikely), 1u);
     for (std::uint64_t i = 0; i <= UdpReceiver::kEmptyPollsMax; ++i) {
-      ASSERT_TRUE(bench.receiver->receive(kLikely).empty());
+      ASSERT_TRUE(fixture.receiver->receive(kLikely).empty());
     }
     send_to(kIpv4Loopback);
     EXPECT_EQ(polls_until_received(kAll), 1u);  // kAll polls both
@@ -410,11 +412,11 @@ TEST(UdpLink, PollsASilentIpVersionLessOften) {
 
 TEST(UdpLink, CountsPacketsThatTheKernelRefusesByReason) {
   in_network_namespace([] {
-    Bench bench;
+    UdpFixture fixture;
     UdpSender sender;
     const auto send_one = [&](const link::Address& address) {
-      add_packet(bench.burst, address, Qpn{1}, 1, 4);
-      sender.send(bench.burst);
+      add_packet(fixture.burst, address, Qpn{1}, 1, 4);
+      sender.send(fixture.burst);
     };
     send_one({.source = kIpv4Loopback,
               .destination = wire::ipv4_gid(0x01020304),
@@ -432,13 +434,13 @@ TEST(UdpLink, CountsPacketsThatTheKernelRefusesByReason) {
     EXPECT_EQ(sender.counters().packets, 0u);
     send_one(flow_to(kIpv4Loopback));  // the failures do not affect the next packet
     EXPECT_EQ(sender.counters().packets, 1u);
-    EXPECT_EQ(bench.receive_all().size(), 1u);
+    EXPECT_EQ(fixture.receive_all().size(), 1u);
   });
 }
 
 TEST(UdpLink, CountsPacketsLongerThanTheMtuAndDoesNotFragmentThem) {
   in_network_namespace([] {
-    Bench bench;
+    UdpFixture fixture;
     const Fd socket = *open_udp_socket(false);
     ifreq request{};
     std::strcpy(request.ifr_name, "lo");
@@ -447,11 +449,11 @@ TEST(UdpLink, CountsPacketsLongerThanTheMtuAndDoesNotFragmentThem) {
     UdpSender sender;
     for (const Gid& address : {kIpv4Loopback, kIpv6Loopback}) {
       for (std::uint32_t psn = 0; psn < 3; ++psn) {
-        add_packet(bench.burst, flow_to(address), Qpn{1}, psn, 2048);
+        add_packet(fixture.burst, flow_to(address), Qpn{1}, psn, 2048);
       }
-      add_packet(bench.burst, flow_to(address), Qpn{1}, 3, 1024);
-      sender.send(bench.burst);
-      const auto received = bench.receive_all();
+      add_packet(fixture.burst, flow_to(address), Qpn{1}, 3, 1024);
+      sender.send(fixture.burst);
+      const auto received = fixture.receive_all();
       ASSERT_EQ(received.size(), 1u);
       EXPECT_EQ(received[0].psn, 3u);
     }
@@ -462,7 +464,7 @@ TEST(UdpLink, CountsPacketsLongerThanTheMtuAndDoesNotFragmentThem) {
 
 TEST(UdpLink, BatchesOfPacketsThatFitASmallMtuArrive) {
   in_network_namespace([] {
-    Bench bench;
+    UdpFixture fixture;
     const Fd socket = *open_udp_socket(false);
     ifreq request{};
     std::strcpy(request.ifr_name, "lo");
@@ -471,10 +473,10 @@ TEST(UdpLink, BatchesOfPacketsThatFitASmallMtuArrive) {
     UdpSender sender;
     for (const Gid& address : {kIpv4Loopback, kIpv6Loopback}) {
       for (std::uint32_t psn = 0; psn < 60; ++psn) {
-        add_packet(bench.burst, flow_to(address), Qpn{1}, psn, 1024);
+        add_packet(fixture.burst, flow_to(address), Qpn{1}, psn, 1024);
       }
-      sender.send(bench.burst);
-      EXPECT_EQ(bench.receive_all().size(), 60u);
+      sender.send(fixture.burst);
+      EXPECT_EQ(fixture.receive_all().size(), 60u);
     }
   });
 }
@@ -494,39 +496,39 @@ TEST(UdpLink, SendingWithoutAListenerIsNotAnError) {
 
 TEST(UdpLink, DropsDatagramsThatAreTooLongForRoce) {
   in_network_namespace([] {
-    Bench bench;
+    UdpFixture fixture;
     const Fd socket = *open_udp_socket(false);
     const std::vector<std::byte> huge(9000);
     const SocketAddress address = socket_address(kIpv4Loopback, wire::kRoceUdpPort, 0);
     ASSERT_EQ(::sendto(socket.get(), huge.data(), huge.size(), 0, &address.any, size_of(address)),
               9000);
     ASSERT_EQ(::sendto(socket.get(), huge.data(), 0, 0, &address.any, size_of(address)), 0);
-    const auto batch = bench.receiver->receive();
-    ASSERT_EQ(batch.size(), 1u);  // only the empty datagram came
+    const auto batch = fixture.receiver->receive();
+    ASSERT_EQ(batch.size(), 1u);  // only the empty datagram arrived
     EXPECT_TRUE(batch[0].payload.empty());
-    EXPECT_EQ(bench.receiver->counters().too_long, 1u);
-    EXPECT_TRUE(bench.receiver->dropped());
-    EXPECT_TRUE(bench.receiver->receive().empty());
-    EXPECT_FALSE(bench.receiver->dropped());
+    EXPECT_EQ(fixture.receiver->counters().too_long, 1u);
+    EXPECT_TRUE(fixture.receiver->dropped());
+    EXPECT_TRUE(fixture.receiver->receive().empty());
+    EXPECT_FALSE(fixture.receiver->dropped());
   });
 }
 
 TEST(UdpLink, AcceptsIpv6WithoutUdpChecksum) {
   in_network_namespace([] {
-    Bench bench;
+    UdpFixture fixture;
     const Fd socket = *open_udp_socket(true);
     constexpr int kNoCheck6Tx = 101;
     ASSERT_TRUE(set_option(socket.get(), IPPROTO_UDP, kNoCheck6Tx, 1));
     const SocketAddress address = socket_address(kIpv6Loopback, wire::kRoceUdpPort, 0);
     ASSERT_EQ(::sendto(socket.get(), "0123456789abcdef", 16, 0, &address.any, size_of(address)),
               16);
-    EXPECT_EQ(bench.receiver->receive().size(), 1u);
+    EXPECT_EQ(fixture.receiver->receive().size(), 1u);
   });
 }
 
 TEST(UdpLink, ManyThreadsSendThroughOneSender) {
   in_network_namespace([] {
-    Bench bench;
+    UdpFixture fixture;
     UdpSender sender;
     constexpr int kThreads = 4;
     constexpr int kBursts = 20;
@@ -543,7 +545,7 @@ TEST(UdpLink, ManyThreadsSendThroughOneSender) {
       });
     }
     for (auto& thread : threads) thread.join();
-    EXPECT_EQ(bench.receive_all().size(), kThreads * kBursts);
+    EXPECT_EQ(fixture.receive_all().size(), kThreads * kBursts);
   });
 }
 

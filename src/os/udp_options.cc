@@ -23,7 +23,7 @@ Result<Fd> open_udp_socket(bool ipv6) {
   return fd;
 }
 
-Result<void> ask_for_ancillary_data(int fd) {
+Result<void> enable_ancillary_data(int fd) {
   bool ok;
   if (is_ipv6_socket(fd)) {
     ok = set_option(fd, IPPROTO_IPV6, IPV6_RECVPKTINFO, 1) &&
@@ -39,7 +39,7 @@ Result<void> ask_for_ancillary_data(int fd) {
 
 void set_receive_buffer(int fd, int bytes) {
   if (!set_option(fd, SOL_SOCKET, SO_RCVBUFFORCE, bytes)) {
-    set_option(fd, SOL_SOCKET, SO_RCVBUF, bytes);  // the kernel cuts it to net.core.rmem_max
+    set_option(fd, SOL_SOCKET, SO_RCVBUF, bytes);  // the kernel limits it to net.core.rmem_max
   }
 }
 

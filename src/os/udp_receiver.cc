@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::size_t kReceivedControlBytes = 192;  // four messages of at most 40 bytes
 constexpr std::size_t kDatagramBytesMax = link::Burst::kPacketBytesMax + link::Burst::kIcrcBytes;
-constexpr std::size_t kCoalescedBytesMax = 65536;  // one IP packet's worth
+constexpr std::size_t kCoalescedBytesMax = 65536;  // the longest IP packet
 constexpr std::size_t kReceivedSegmentsMax = 128;  // UDP_MAX_SEGMENTS of a recent kernel
 
 // Holds what the control messages of a received message report.
@@ -85,7 +85,7 @@ Result<std::unique_ptr<UdpReceiver>> UdpReceiver::create(int ipv4, int ipv6,
                                                          const Options& options) {
   for (const int fd : {ipv4, ipv6}) {
     if (fd < 0) continue;
-    VB_TRY_VOID(ask_for_ancillary_data(fd));
+    VB_TRY_VOID(enable_ancillary_data(fd));
     if (!set_option(fd, IPPROTO_UDP, kUdpGro, options.coalesce_packets ? 1 : 0) &&
         options.coalesce_packets) {
       return system_error(errno, "UDP_GRO");
@@ -161,7 +161,7 @@ std::span<const UdpReceiver::Datagram> UdpReceiver::receive(Poll poll) {
 }
 
 // Returns true if a caller that polls should poll this IP version now.  If neither version has ever
-// had packets, the versions take turns.
+// had packets, the versions alternate.
 bool UdpReceiver::is_likely(bool ipv6) const {
   const std::uint64_t empty = empty_polls_[ipv6 ? 1 : 0];
   const std::uint64_t other = empty_polls_[ipv6 ? 0 : 1];

@@ -3,7 +3,7 @@
 // The ICRC covers the IPv4 identification and the UDP source port.  A socket cannot set them for a
 // packet, but their values are predictable.  The identification is 0 for packets of an unconnected
 // socket with IP_PMTUDISC_DO, and 0, 1, 2, ... for the packets of a UDP_SEGMENT batch.  The source
-// port is the socket's, so packets are sealed after their socket is chosen.
+// port is that of the socket, so packets are sealed after their socket is chosen.
 #include <linux/filter.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -26,10 +26,10 @@ constexpr std::uint16_t kFirstPort = 0xc000;  // source ports are 0xc000 to 0xff
 constexpr int kPorts = 0x4000;
 constexpr std::size_t kSentSegmentsMax = 64;     // UDP_MAX_SEGMENTS of an old kernel
 constexpr std::size_t kSegmentBytesMax = 65000;  // of one IP packet, without its headers
-// This holds four control messages: PKTINFO, traffic class, hop limit and segment size.
+// This is the size of four control messages: PKTINFO, traffic class, hop limit and segment size.
 constexpr std::size_t kSentControlBytes =
     CMSG_SPACE(sizeof(in6_pktinfo)) + 3 * CMSG_SPACE(sizeof(int));
-constexpr std::size_t kDestinationQpnAt = 5;  // in BTH
+constexpr std::size_t kDestinationQpnOffset = 5;  // in BTH
 constexpr std::size_t kBthBytes = 12;
 
 Result<void> set_sender_options(int fd, bool ipv6, bool this_host_only) {
@@ -45,7 +45,7 @@ Result<void> set_sender_options(int fd, bool ipv6, bool this_host_only) {
                  set_option(fd, IPPROTO_IPV6, IPV6_DONTFRAG, 1)
            : set_option(fd, IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DO);
   if (!never_fragments) return system_error(errno, "IP_MTU_DISCOVER");
-  // Nobody reads from these sockets, so the kernel drops arriving packets before they take memory.
+  // No thread reads from these sockets, so a filter drops arriving packets before they take memory.
   sock_filter drop_all = BPF_STMT(BPF_RET | BPF_K, 0);
   const sock_fprog program{.len = 1, .filter = &drop_all};
   ::setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof(program));
@@ -60,10 +60,12 @@ Result<void> set_sender_options(int fd, bool ipv6, bool this_host_only) {
   return {};
 }
 
-// Binds to the wanted port or to the next free one.  Returns the port, or 0 if there is none.
-std::uint16_t bind_from(int fd, bool ipv6, std::uint16_t wanted) {
+// Binds to the requested port or to the next free port.  Returns the port, or 0 if there is no free
+// port.
+std::uint16_t bind_to_free_port(int fd, bool ipv6, std::uint16_t requested) {
   for (int i = 0; i < kPorts; ++i) {
-    const auto port = static_cast<std::uint16_t>(kFirstPort + (wanted - kFirstPort + i) % kPorts);
+    const auto port =
+        static_cast<std::uint16_t>(kFirstPort + (requested - kFirstPort + i) % kPorts);
     const SocketAddress address = socket_address(ipv6 ? Gid{} : wire::ipv4_gid(0), port, 0);
     if (::bind(fd, &address.any, size_of(address)) == 0) return port;
     if (errno != EADDRINUSE && errno != EACCES) return 0;
@@ -72,7 +74,7 @@ std::uint16_t bind_from(int fd, bool ipv6, std::uint16_t wanted) {
 }
 
 template <class T>
-std::size_t append(msghdr& header, std::size_t at, int level, int type, const T& value) {
+std::size_t append_control(msghdr& header, std::size_t at, int level, int type, const T& value) {
   auto* c = reinterpret_cast<cmsghdr*>(static_cast<std::byte*>(header.msg_control) + at);
   std::memset(c, 0, CMSG_SPACE(sizeof(T)));  // clears the padding, which the kernel reads as well
   c->cmsg_level = level;
@@ -85,7 +87,7 @@ std::size_t append(msghdr& header, std::size_t at, int level, int type, const T&
 void write_control(msghdr& header, const link::Address& address, std::size_t segment_bytes,
                    bool this_host_only) {
   constexpr link::Address kDefault;
-  // A sender that reaches this host alone has sockets with a multicast hop limit of 0.  A control
+  // A sender that reaches only this host has sockets with a multicast hop limit of 0.  A control
   // message must not change the limit, and cannot set it to 0 for IPv4.
   const bool keeps_hop_limit = this_host_only && wire::is_multicast(address.destination);
   const int traffic_class = address.traffic_class;
@@ -97,22 +99,25 @@ void write_control(msghdr& header, const link::Address& address, std::size_t seg
     const in_pktinfo info{.ipi_ifindex = static_cast<int>(address.interface),
                           .ipi_spec_dst = ipv4_of(address.source),
                           .ipi_addr = {}};
-    at = append(header, at, IPPROTO_IP, IP_PKTINFO, info);
+    at = append_control(header, at, IPPROTO_IP, IP_PKTINFO, info);
     if (!is_default) {
-      at = append(header, at, IPPROTO_IP, IP_TOS, traffic_class);
+      at = append_control(header, at, IPPROTO_IP, IP_TOS, traffic_class);
       // The kernel refuses a control message with hop limit 0.
-      if (!keeps_hop_limit) at = append(header, at, IPPROTO_IP, IP_TTL, std::max(1, hop_limit));
+      if (!keeps_hop_limit) {
+        at = append_control(header, at, IPPROTO_IP, IP_TTL, std::max(1, hop_limit));
+      }
     }
   } else {
     const in6_pktinfo info{.ipi6_addr = ipv6_of(address.source), .ipi6_ifindex = address.interface};
-    at = append(header, at, IPPROTO_IPV6, IPV6_PKTINFO, info);
+    at = append_control(header, at, IPPROTO_IPV6, IPV6_PKTINFO, info);
     if (!is_default) {
-      at = append(header, at, IPPROTO_IPV6, IPV6_TCLASS, traffic_class);
-      if (!keeps_hop_limit) at = append(header, at, IPPROTO_IPV6, IPV6_HOPLIMIT, hop_limit);
+      at = append_control(header, at, IPPROTO_IPV6, IPV6_TCLASS, traffic_class);
+      if (!keeps_hop_limit) at = append_control(header, at, IPPROTO_IPV6, IPV6_HOPLIMIT, hop_limit);
     }
   }
   if (segment_bytes != 0) {
-    at = append(header, at, IPPROTO_UDP, kUdpSegment, static_cast<std::uint16_t>(segment_bytes));
+    at = append_control(header, at, IPPROTO_UDP, kUdpSegment,
+                        static_cast<std::uint16_t>(segment_bytes));
   }
   header.msg_controllen = at;
 }
@@ -128,13 +133,13 @@ std::size_t batch_length(const link::Burst& burst, std::size_t first) {
   const std::size_t stride = head.bytes + link::Burst::kIcrcBytes;
   const std::size_t packets_max =
       std::min({kSentSegmentsMax, kSegmentBytesMax / stride, packets.size() - first});
-  const auto qpn = burst.transport(head).subspan(kDestinationQpnAt, 3);
+  const auto qpn = burst.transport(head).subspan(kDestinationQpnOffset, 3);
   std::size_t n = 1;
   for (; n < packets_max; ++n) {
     const link::Burst::Packet& p = packets[first + n];
     if (p.bytes > head.bytes || p.bytes < kBthBytes || p.offset != head.offset + n * stride ||
         !(p.address == head.address) ||
-        !std::ranges::equal(burst.transport(p).subspan(kDestinationQpnAt, 3), qpn)) {
+        !std::ranges::equal(burst.transport(p).subspan(kDestinationQpnOffset, 3), qpn)) {
       break;
     }
     if (p.bytes < head.bytes) return n + 1;
@@ -162,25 +167,25 @@ void UdpSender::set_destination(std::uint16_t port,
   options_.is_of_this_host = std::move(is_of_this_host);
 }
 
-const UdpSender::Socket* UdpSender::socket_for(bool ipv6, std::uint16_t wanted_port) {
+const UdpSender::Socket* UdpSender::socket_for(bool ipv6, std::uint16_t requested_port) {
   Sockets& sockets = sockets_[ipv6 ? 1 : 0];
   for (const Socket& socket : sockets) {
-    if (socket.fd.load(std::memory_order_acquire) < 0) return open_socket(ipv6, wanted_port);
-    if (socket.wanted_port == wanted_port || socket.port == wanted_port) return &socket;
+    if (socket.fd.load(std::memory_order_acquire) < 0) return open_socket(ipv6, requested_port);
+    if (socket.requested_port == requested_port || socket.port == requested_port) return &socket;
   }
-  return &sockets[wanted_port % kSocketsMax];
+  return &sockets[requested_port % kSocketsMax];
 }
 
-const UdpSender::Socket* UdpSender::open_socket(bool ipv6, std::uint16_t wanted_port) {
-  const std::lock_guard lock(opening_);
+const UdpSender::Socket* UdpSender::open_socket(bool ipv6, std::uint16_t requested_port) {
+  const std::lock_guard lock(opening_mutex_);
   Sockets& sockets = sockets_[ipv6 ? 1 : 0];
-  std::size_t used = 0;
+  std::size_t used = 0;  // the number of open sockets
   for (; used < kSocketsMax && sockets[used].fd.load(std::memory_order_relaxed) >= 0; ++used) {
-    if (sockets[used].wanted_port == wanted_port || sockets[used].port == wanted_port) {
+    if (sockets[used].requested_port == requested_port || sockets[used].port == requested_port) {
       return &sockets[used];  // another thread has opened it
     }
   }
-  const Socket* shared = used == 0 ? nullptr : &sockets[wanted_port % used];
+  const Socket* shared = used == 0 ? nullptr : &sockets[requested_port % used];
   if (used == kSocketsMax) return shared;
 
   auto fd = open_udp_socket(ipv6);
@@ -188,9 +193,9 @@ const UdpSender::Socket* UdpSender::open_socket(bool ipv6, std::uint16_t wanted_
       !set_sender_options(fd->get(), ipv6, options_.is_of_this_host != nullptr)) {
     return shared;
   }
-  const std::uint16_t port = bind_from(fd->get(), ipv6, wanted_port);
+  const std::uint16_t port = bind_to_free_port(fd->get(), ipv6, requested_port);
   if (port == 0) return shared;
-  sockets[used].wanted_port = wanted_port;
+  sockets[used].requested_port = requested_port;
   sockets[used].port = port;
   sockets[used].fd.store(fd->release(), std::memory_order_release);
   return &sockets[used];
@@ -312,7 +317,7 @@ void UdpSender::send_plan(Plan& plan, link::Burst& burst) {
 
 // Sends the packets of a refused batch one by one.  The kernel may refuse a batch for two reasons.
 // EIO: the device cannot compute UDP checksums, which single packets do not need.  EINVAL or
-// EMSGSIZE: a packet is longer than the MTU; sending them one by one counts each such packet.
+// EMSGSIZE: a packet is longer than the MTU; then the retry counts each such packet.
 bool UdpSender::retry_one_by_one(const Plan& plan, std::size_t index, link::Burst& burst,
                                  int error_number) {
   const Plan::Entry& batch = plan.entries[index];

@@ -22,8 +22,9 @@ namespace {
 
 constexpr int kPeerPidfd = 77;            // SO_PEERPIDFD, Linux 6.5
 constexpr int kBufferBytes = 512 * 1024;  // several of the largest messages
-// This is SCM_MAX_FD, the most descriptors that the kernel passes in one message.  With room for
-// all of them the kernel never drops a descriptor, so we can close those that we refuse.
+// This is SCM_MAX_FD, the most descriptors that the kernel passes in one message.  The buffer has
+// space for all of them, so the kernel never drops a descriptor, and we can close the descriptors
+// that we refuse.
 constexpr std::size_t kKernelFdsMax = 253;
 
 struct Address {
@@ -37,14 +38,15 @@ Result<Address> abstract_address(std::string_view name) {
     return fail(Errc::kInvalidArgument, "the name of a socket has 1 to 107 bytes");
   }
   address.un.sun_family = AF_UNIX;
-  std::memcpy(address.un.sun_path + 1, name.data(), name.size());  // [0] = 0: abstract
+  // Byte 0 of the path remains 0, which makes the name abstract.
+  std::memcpy(address.un.sun_path + 1, name.data(), name.size());
   address.bytes = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
   return address;
 }
 
 Result<Fd> open_socket() {
-  // Makes a raw call, because Fd::reset() closes the socket by a raw call: ThreadSanitizer must see
-  // both calls or none.
+  // Makes a raw system call, because Fd::reset() also closes the socket by a raw system call.
+  // ThreadSanitizer must see both calls or neither.
   const long raw = system_call(SYS_socket, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
   Fd fd = VB_TRY(take_fd(static_cast<int>(raw), "cannot make a socket"));
   ::setsockopt(fd.get(), SOL_SOCKET, SO_SNDBUF, &kBufferBytes, sizeof(kBufferBytes));
@@ -75,13 +77,13 @@ Result<void> wait_after_eagain(int fd, short events, Time deadline) {
   return {};
 }
 
-bool peer_is_gone(int error_number) {
+bool is_disconnect_error(int error_number) {
   return error_number == EPIPE || error_number == ECONNRESET || error_number == ENOTCONN;
 }
 
 // Moves the descriptors of a received message into owners.  Returns false if there are more than
-// kMessageFdsMax, or if one cannot be kept.  REQUIRES: room in `fds` for kMessageFdsMax, so that no
-// allocation throws while a descriptor has no owner.
+// kMessageFdsMax, or if one cannot be received.  REQUIRES: `fds` has the capacity for
+// kMessageFdsMax, so that no allocation throws while a descriptor has no owner.
 bool take_descriptors(msghdr& message, std::vector<Fd>& fds) {
   bool all = true;
   for (cmsghdr* c = CMSG_FIRSTHDR(&message); c != nullptr; c = CMSG_NXTHDR(&message, c)) {
@@ -182,7 +184,7 @@ Result<void> UnixChannel::send(std::span<const std::byte> message, std::span<con
   for (;;) {
     const long n = repeat_call(SYS_sendmsg, fd_.get(), &header, MSG_DONTWAIT | MSG_NOSIGNAL);
     if (n >= 0) return {};
-    if (peer_is_gone(errno)) return fail(Errc::kDeviceFatal, "the other end is gone");
+    if (is_disconnect_error(errno)) return fail(Errc::kDeviceFatal, "the other end is gone");
     if (errno != EAGAIN) return system_error(errno, "sendmsg");
     VB_TRY_VOID(wait_after_eagain(fd_.get(), POLLOUT, deadline));
   }
@@ -206,15 +208,15 @@ Result<std::size_t> UnixChannel::receive(std::span<std::byte> out, std::vector<F
       const bool all_fds = take_descriptors(header, fds) && (header.msg_flags & MSG_CTRUNC) == 0;
       if (!all_fds) fds.clear();
       if (fds_lost != nullptr) *fds_lost = !all_fds;
-      const bool whole = (header.msg_flags & MSG_TRUNC) == 0;
-      if (whole && (all_fds || fds_lost != nullptr)) return static_cast<std::size_t>(n);
+      const bool is_whole = (header.msg_flags & MSG_TRUNC) == 0;
+      if (is_whole && (all_fds || fds_lost != nullptr)) return static_cast<std::size_t>(n);
       fds.clear();
       return fail(Errc::kMalformed, "the message is too long, or its descriptors cannot be kept");
     }
-    // The kernel reports ECONNRESET once if the peer has closed without reading everything.  The
-    // messages that the peer has sent come after it.
+    // The kernel reports ECONNRESET once if the peer has closed without reading everything.  After
+    // this error, the messages that the peer has sent can still be received.
     if (errno == ECONNRESET && !std::exchange(was_reset, true)) continue;
-    if (peer_is_gone(errno)) return std::size_t{0};
+    if (is_disconnect_error(errno)) return std::size_t{0};
     if (errno != EAGAIN) return system_error(errno, "recvmsg");
     VB_TRY_VOID(wait_after_eagain(fd_.get(), POLLIN, deadline));
   }
@@ -263,7 +265,7 @@ Result<Fd> UnixChannel::peer_pidfd() const {
   }
   const Peer peer_process = VB_TRY(peer());
   Fd pidfd = VB_TRY(open_pidfd(peer_process.pid));
-  // Another process may have got the pid meanwhile; it would be younger than the connection.
+  // Another process may have got the pid since then.  Such a process started after the connection.
   const std::uint64_t ticks = VB_TRY(process_start_time(peer_process.pid));
   const auto tick_ns = 1'000'000'000 / static_cast<std::uint64_t>(::sysconf(_SC_CLK_TCK));
   if (ticks * tick_ns > connected_boot_ns_) {

@@ -15,7 +15,8 @@
 #include "os/fd.h"
 
 // Carries messages with descriptors between a program and its agent: AF_UNIX SOCK_SEQPACKET on an
-// abstract name, which belongs to the network namespace and vanishes with its holder.
+// abstract name.  The name belongs to the network namespace, and disappears when its socket is
+// closed.
 namespace verbena::os {
 
 inline constexpr std::size_t kMessageBytesMax = std::size_t{64} * 1024;
@@ -26,13 +27,13 @@ inline constexpr Time kNoWait{};
 
 // Describes the process that made the other end, as the kernel recorded it at connect or listen.
 struct Peer {
-  pid_t pid = 0;  // 0: not visible from our PID namespace
+  pid_t pid = 0;  // 0: not visible in our PID namespace
   uid_t uid = 0;
   gid_t gid = 0;
 };
 
 // Owns one end of a connection.  Several threads may send and receive at once, and the messages of
-// several senders never mix.  Every wait has a deadline and goes on after EINTR.
+// several senders never mix.  Every wait has a deadline, and continues after EINTR.
 class UnixChannel {
  public:
   UnixChannel() = default;
@@ -52,28 +53,28 @@ class UnixChannel {
   // descriptor), and wakes threads that receive on it.
   void shut_down();
 
-  // Sends one message, 1 to kMessageBytesMax bytes, with copies of the descriptors.
-  // would_block(): there is no room, and the deadline is kNoWait.  kTimedOut: there was no room
-  // until the deadline.  kDeviceFatal: the peer is gone.
+  // Sends one message, 1 to kMessageBytesMax bytes, with copies of the descriptors.  would_block():
+  // the queue is full, and the deadline is kNoWait.  kTimedOut: the queue was full until the
+  // deadline.  kDeviceFatal: the peer has closed its end.
   Result<void> send(std::span<const std::byte> message, std::span<const int> fds = {},
                     Time deadline = kNoWait);
 
   // Receives one message into `out` and its descriptors into `fds` (cleared first).  Returns the
   // message's size, or 0 if the peer has closed.  would_block() and kTimedOut mean the same as for
   // send().  kMalformed: the message was longer than `out`, had more descriptors than
-  // kMessageFdsMax, or its descriptors could not be kept (this process may have no more); the
-  // message and its descriptors are lost.  If `fds_lost` is given, a message whose descriptors
-  // could not be kept is returned without them, and *fds_lost is true.
+  // kMessageFdsMax, or this process could not open its descriptors (RLIMIT_NOFILE).  Then the
+  // message and its descriptors are lost.  If `fds_lost` is given, a problem with the descriptors
+  // is not an error: the message is returned without descriptors, and *fds_lost is true.
   Result<std::size_t> receive(std::span<std::byte> out, std::vector<Fd>& fds,
                               Time deadline = kNoWait, bool* fds_lost = nullptr);
 
   Result<Peer> peer() const;
-  // Fails with kPermission unless user `uid` made the other end.  Anybody can take an abstract
-  // name, so a program checks for its own uid, or for 0 if it wants the system's agent.
+  // Fails with kPermission unless user `uid` made the other end.  Any user can take an abstract
+  // name, so a program checks for its own uid, or for 0 if it uses the agent that serves all users.
   Result<void> check_peer_uid(uid_t uid) const;
   // Opens a descriptor that becomes readable when the process that connected ends.  Uses
-  // SO_PEERPIDFD if the kernel has it; else opens the pid and checks that the process is not
-  // younger than the connection.  kAddressNotFound: the process has ended.
+  // SO_PEERPIDFD if the kernel has it.  Otherwise, opens the process by its pid, and checks that it
+  // started before the connection.  kAddressNotFound: the process has ended.
   Result<Fd> peer_pidfd() const;
 
  private:

@@ -140,7 +140,7 @@ TEST(UnixChannel, CarriesMessagesOfAtMost64KiB) {
   EXPECT_EQ(a.send({}).error().code, Errc::kInvalidArgument);
 }
 
-// The receiver may have no more descriptors.
+// A receiver may have reached its limit of descriptors.
 TEST(UnixChannel, ReceiverCanGetAMessageWithoutItsDescriptors) {
   auto [a, b] = *UnixChannel::pair();
   EventFd event = *EventFd::create();
@@ -186,7 +186,7 @@ TEST(UnixChannel, ClosesTheDescriptorsOfAMessageThatHasTooMany) {
   const std::vector<int> passed(kMessageFdsMax + 1, event.fd());
   EXPECT_EQ(a.send(bytes_of("x"), passed).error().code, Errc::kInvalidArgument);
 
-  // Send as a peer would that does not use our class.
+  // Sends the message without UnixChannel, as another program might.
   alignas(cmsghdr) std::array<std::byte, CMSG_SPACE((kMessageFdsMax + 1) * sizeof(int))> control{};
   char text = 'x';
   iovec vector{&text, 1};

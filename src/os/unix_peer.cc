@@ -37,7 +37,7 @@ void for_each_number(const std::string& path, Visit visit) {
   }
 }
 
-bool holds(const std::string& process, const std::string& socket) {
+bool has_descriptor(const std::string& process, const std::string& socket) {
   const std::string descriptors = process + "/fd";
   bool is_found = false;
   for_each_number(descriptors, [&](const std::string& name) {
@@ -56,13 +56,13 @@ bool maps_file(const std::string& process, std::string_view path) {
       system_call(SYS_openat, AT_FDCWD, (process + "/maps").c_str(), O_RDONLY | O_CLOEXEC)));
   if (!maps) return false;
   std::string text;
-  std::array<char, 4096> piece;
+  std::array<char, 4096> chunk;
   for (;;) {
-    const long bytes = repeat_call(SYS_read, maps.get(), piece.data(), piece.size());
+    const long bytes = repeat_call(SYS_read, maps.get(), chunk.data(), chunk.size());
     if (bytes <= 0) return false;
-    text.append(piece.data(), static_cast<std::size_t>(bytes));
+    text.append(chunk.data(), static_cast<std::size_t>(bytes));
     if (text.find(path) != std::string::npos) return true;
-    // The path may be continued in the next piece.
+    // The path may begin in this chunk and end in the next one.
     if (text.size() > path.size()) text.erase(0, text.size() - path.size());
   }
 }
@@ -82,7 +82,7 @@ std::uint64_t unix_peer_inode(int fd) {
   query.udiag_show = UDIAG_SHOW_PEER;
   constexpr std::uint32_t kAnyCookie = ~0U;
   query.udiag_cookie[0] = query.udiag_cookie[1] = kAnyCookie;
-  const auto answer = netlink->ask(request.header());
+  const auto answer = netlink->call(request.header());
   if (!answer || answer->empty()) return 0;
   return value_of<std::uint32_t>(answer->front().attribute<unix_diag_msg>(UNIX_DIAG_PEER));
 }
@@ -93,7 +93,7 @@ bool holders_have_library(std::uint64_t inode, std::string_view library) {
   std::optional<bool> all_have_it;
   for_each_number("/proc", [&](const std::string& name) {
     const std::string process = "/proc/" + name;
-    if (holds(process, socket)) all_have_it = maps_file(process, library);
+    if (has_descriptor(process, socket)) all_have_it = maps_file(process, library);
     return all_have_it.value_or(true);
   });
   return all_have_it.value_or(false);

@@ -56,7 +56,7 @@ TEST(UnixPeer, TheLibraryOfTheOnlyHolderIsFound) {
   EXPECT_FALSE(holders_have_library(inode_of(pair.second), kNotMapped));
 }
 
-TEST(UnixPeer, ASocketThatNobodyHoldsHasNoHolderWithTheLibrary) {
+TEST(UnixPeer, AClosedSocketHasNoHolderWithTheLibrary) {
   UnixPair pair = unix_pair();
   const std::uint64_t inode = inode_of(pair.second);
   pair.second.reset();
@@ -66,11 +66,11 @@ TEST(UnixPeer, ASocketThatNobodyHoldsHasNoHolderWithTheLibrary) {
 
 TEST(UnixPeer, EachHolderMustHaveTheLibrary) {
   const UnixPair pair = unix_pair();
-  const UnixPair life = unix_pair();
-  const int copy = ::dup(pair.second.get());  // not close-on-exec, so the child's program holds it
+  const UnixPair child_stdin = unix_pair();
+  const int copy = ::dup(pair.second.get());  // not close-on-exec, so the child inherits it
   posix_spawn_file_actions_t actions;
   ::posix_spawn_file_actions_init(&actions);
-  ::posix_spawn_file_actions_adddup2(&actions, life.second.get(), STDIN_FILENO);
+  ::posix_spawn_file_actions_adddup2(&actions, child_stdin.second.get(), STDIN_FILENO);
   std::string name = "cat";
   std::array<char*, 2> arguments{name.data(), nullptr};
   pid_t child = -1;
@@ -80,7 +80,7 @@ TEST(UnixPeer, EachHolderMustHaveTheLibrary) {
   const std::string_view of_this_program = "/os_test";
   EXPECT_TRUE(holders_have_library(inode_of(pair.first), of_this_program));
   EXPECT_FALSE(holders_have_library(inode_of(pair.second), of_this_program));
-  ::shutdown(life.first.get(), SHUT_WR);
+  ::shutdown(child_stdin.first.get(), SHUT_WR);
   ::waitpid(child, nullptr, 0);
   ::close(copy);
   EXPECT_TRUE(holders_have_library(inode_of(pair.second), of_this_program));
