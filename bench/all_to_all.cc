@@ -50,7 +50,7 @@ class Host {
   // Makes `times` connections in each direction with each of the other hosts.
   Host(int times, int window, std::size_t rank, std::vector<sockaddr_in> addresses)
       : window_(window), rank_(rank), addresses_(std::move(addresses)) {
-    each_way_ = static_cast<std::size_t>(times) * (addresses_.size() - 1);
+    connections_each_way_ = static_cast<std::size_t>(times) * (addresses_.size() - 1);
     channel_ = rdma_create_event_channel();
     check(channel_ != nullptr, "rdma_create_event_channel");
     rdma_cm_id* listener = nullptr;
@@ -62,20 +62,21 @@ class Host {
   }
 
   void run() {
-    double routes = now();
-    connect();
-    while (active_ + passive_ < 2 * each_way_) {
-      if (handle_event()) routes = now();
+    double last_route = now();
+    start_connections();
+    while (active_established_ + passive_established_ < 2 * connections_each_way_) {
+      if (handle_event()) last_route = now();
     }
-    std::printf("holding %.6f %.6f\n", routes, now());
+    std::printf("holding %.6f %.6f\n", last_route, now());
     std::fflush(stdout);
   }
 
  private:
-  // Begins connections as the window allows.  Each host begins with the host after itself, so that
-  // not all hosts connect to the same host at once.
-  void connect() {
-    for (; started_ < each_way_ && started_ - active_ < static_cast<std::size_t>(window_);
+  // Starts connections as the window allows.  Each host first connects to the host after itself, so
+  // that not all hosts connect to the same host at once.
+  void start_connections() {
+    for (; started_ < connections_each_way_ &&
+           started_ - active_established_ < static_cast<std::size_t>(window_);
          ++started_) {
       const std::size_t distance = 1 + started_ % (addresses_.size() - 1);
       sockaddr_in to = addresses_[(rank_ + distance) % addresses_.size()];
@@ -109,9 +110,9 @@ class Host {
         check(rdma_accept(id, &parameters) == 0, "rdma_accept");
         return false;
       case RDMA_CM_EVENT_ESTABLISHED:
-        // An id of a request has the context of its listener, which is null.
-        ++(id->context == this ? active_ : passive_);
-        connect();
+        // The id of a connection request has the context of its listener, which is null.
+        ++(id->context == this ? active_established_ : passive_established_);
+        start_connections();
         return false;
       default:
         std::fprintf(stderr, "host %zu: unexpected %s, status %d\n", rank_, rdma_event_str(type),
@@ -141,11 +142,11 @@ class Host {
   int window_;
   std::size_t rank_;
   std::vector<sockaddr_in> addresses_;
-  std::size_t each_way_ = 0;
+  std::size_t connections_each_way_ = 0;
   rdma_event_channel* channel_ = nullptr;
   ibv_pd* pd_ = nullptr;
   ibv_cq* cq_ = nullptr;
-  std::size_t started_ = 0, active_ = 0, passive_ = 0;
+  std::size_t started_ = 0, active_established_ = 0, passive_established_ = 0;
 };
 
 }  // namespace

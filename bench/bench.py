@@ -34,21 +34,21 @@ A peer is a program that does nearly the same without Verbena:
 
 * Ping-pong is Debian's `ibv_rc_pingpong` against the same exchange over sockets
   ([bench/sockets.cc](../bench/sockets.cc)).
-  Both send as many bytes there and back, polling (non-blocking calls in a loop) or blocking.
-  The default path MTU is 1024. There is no UDP peer for 1 MiB: UDP alone would lose some of it.
+  Both send the same number of bytes there and back, polling (non-blocking calls in a loop) or blocking.
+  The default path MTU is 1024. There is no UDP peer for 1 MiB, because UDP would lose some of the bytes.
   Ping-pong and perftest are measured twice: through memory that the two programs share, and through the loopback
   interface, where packets are sent in the same way as between hosts.
 * Between two hosts the line is a program ([tests/wire](../tests/wire)) that carries each frame.
   It loses TCP frames at the same rate as frames of Verbena. The TCP peer is a few lines of Python.
   "Frames" counts all frames of an exchange. With loss there are more frames than without: retransmissions and
   acknowledgements.
-* perftest's latencies are half a round trip, except that of a READ, which is a whole one. Their peer is the same
-  exchange over sockets. The peer of its bandwidths is a TCP exchange of as many bytes there and back; the bytes of both
-  directions count. The peer of its message rates is a UDP exchange that waits for each answer; the messages of both
-  directions count.
+* The latencies of perftest are half a round trip; the latency of a READ is a whole round trip. Their peer is the same
+  exchange over sockets. The peer of the bandwidths is a TCP exchange of the same number of bytes there and back.
+  The bytes of both directions count. The peer of the message rates is a UDP exchange that waits for each answer.
+  The messages of both directions count.
 * "Two programs of one host" places each end on a processor of its own by `taskset`. Their peers are UCX's shared memory
   (`ucx_perftest`) and the kernel's calls for the memory of another process
-  ([bench/host_memory.cc](../bench/host_memory.cc)). The other process of a copy sleeps meanwhile.
+  ([bench/host_memory.cc](../bench/host_memory.cc)). While one process copies, the other sleeps.
 * Simulated subnets are fat trees under Debian's OpenSM. Their peer is a lane between two programs on one node of the
   subnet.
 * Sixteen queue pairs of one program write to another program, whose socket buffer has the default size of Linux.
@@ -57,12 +57,12 @@ A peer is a program that does nearly the same without Verbena:
 * In the comparison with the kernel's soft-RoCE, both ends are programs of perftest on one machine.
   QEMU emulates that machine without help of the processor ([tests/interop/linux](../tests/interop/linux)), so it is
   slow. The ratio compares the work of a process with the cost of system calls and interrupts. Emulation distorts it.
-* A connection is an RDMA CM connection with a queue pair at both ends, which is resolved, made and disconnected
+* A connection is an RDMA CM connection with a queue pair at both ends. It is resolved, established and disconnected
   ([bench/connections.cc](../bench/connections.cc)). Its peer is TCP's connect, accept and close.
-  Wake-ups count how often a sleeping thread was woken for a connection, in the client, the server and the agents.
+  Wake-ups count how often a sleeping thread of the client, the server or an agent was woken for a connection.
   One process is the server. On loopback there is one agent. Between two network namespaces there are two agents, and
   the line is the kernel's own (veth).
-* In lines with "on one", all processes of both ends run on one processor, by `taskset`, also the agents.
+* In lines with "on one", `taskset` binds all processes of both ends to one processor, also the agents.
 * "Connect alone" is the time from `rdma_connect()` until ESTABLISHED. Its peer is TCP's `connect()`. These are medians.
 * cmtime is a program of rdma-core. It begins each step for all connections before it waits for any of them.
   It has no peer here, because nobody has published its figures for an adapter.
@@ -95,8 +95,8 @@ def table(rows):
         for row in members:
             ratio = row.ratio()
             digits = 2 if ratio and ratio >= 0.1 else 4
-            lines.append(f"| {row.what} | {row.unit} | {measure.figure(row.ours)} | {row.peer_name} "
-                         f"| {measure.figure(row.peer)} | {f'{ratio:.{digits}f}' if ratio else ''} |")
+            lines.append(f"| {row.what} | {row.unit} | {measure.figures_text(row.ours)} | {row.peer_name} "
+                         f"| {measure.figures_text(row.peer)} | {f'{ratio:.{digits}f}' if ratio else ''} |")
     return "\n".join(lines) + "\n"
 
 

@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <cstring>
 
-// Helpers of the benchmark programs.  Any error ends the program, and its message names the step.
+// Helpers for the benchmark programs.  Any error ends the program, and its message names the step.
 namespace verbena::bench {
 
 [[noreturn]] inline void exit_with_error(const char* what) {
@@ -28,8 +28,8 @@ inline int parse_number(const char* text, const char* what) {
   return static_cast<int>(value);
 }
 
-// Waits for a line of input, while another program measures this one.  Exits at the end of the
-// input.
+// Waits for a line of input.  In the meantime another program measures this program.  Exits at the
+// end of the input.
 inline void wait_for_line() {
   for (int c = std::getchar(); c != '\n'; c = std::getchar()) {
     if (c == EOF) std::exit(0);

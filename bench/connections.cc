@@ -16,8 +16,8 @@ using verbena::bench::check;
 using verbena::bench::measure;
 using verbena::bench::Measurement;
 using verbena::bench::parse_number;
+using verbena::bench::parse_place;
 using verbena::bench::Place;
-using verbena::bench::place_of;
 using verbena::bench::print_medians;
 using verbena::bench::processes_named;
 using verbena::bench::Server;
@@ -44,7 +44,7 @@ constexpr const char* kUsage =
 constexpr int kResolveMs = 5000;
 constexpr int kBacklog = 1024;
 
-// Makes QPs.  All QPs of a process share its protection domain and its CQ.
+// Creates QPs.  All QPs of a process share one protection domain and one CQ.
 class Device {
  public:
   void create_qp(rdma_cm_id* id) {
@@ -112,7 +112,7 @@ void destroy(rdma_cm_id* id) {
   check(rdma_destroy_id(id) == 0, "rdma_destroy_id");
 }
 
-[[noreturn]] void unexpected(const CmEvent& cm_event) {
+[[noreturn]] void exit_with_unexpected(const CmEvent& cm_event) {
   std::fprintf(stderr, "unexpected %s, status %d\n", rdma_event_str(cm_event.type),
                cm_event.status);
   std::exit(1);
@@ -138,7 +138,7 @@ template <class ReportPort>
       destroy(cm_event.id);
     } else if (cm_event.type != RDMA_CM_EVENT_ESTABLISHED &&
                cm_event.type != RDMA_CM_EVENT_TIMEWAIT_EXIT) {
-      unexpected(cm_event);
+      exit_with_unexpected(cm_event);
     }
   }
 }
@@ -147,11 +147,11 @@ class Client {
  public:
   explicit Client(const sockaddr_in& peer) : peer_(peer), channel_(make_channel()) {}
 
-  void poll() { set_non_blocking(channel_); }
+  void use_polling() { set_non_blocking(channel_); }
   // Returns how long the last connection took from rdma_connect() to ESTABLISHED.
-  Clock::duration connecting() const { return established_ - connect_; }
+  Clock::duration connect_duration() const { return established_at_ - connect_at_; }
 
-  // Makes `count` connections, `window` at a time, and closes each if `close_each`.
+  // Makes `count` connections, `window` at a time.  Closes each of them if `close_each` is true.
   void run(int count, int window, bool close_each) {
     int started = 0;
     for (int ended = 0; ended < count;) {
@@ -176,33 +176,33 @@ class Client {
         device_.create_qp(id);
         rdma_conn_param parameters{};
         parameters.retry_count = 7;
-        connect_ = Clock::now();
+        connect_at_ = Clock::now();
         check(rdma_connect(id, &parameters) == 0, "rdma_connect");
         return false;
       }
       case RDMA_CM_EVENT_ESTABLISHED:
-        established_ = Clock::now();
+        established_at_ = Clock::now();
         if (!close_each) return true;
         check(rdma_disconnect(id) == 0, "rdma_disconnect");
         return false;
       case RDMA_CM_EVENT_DISCONNECTED: destroy(id); return true;
       case RDMA_CM_EVENT_TIMEWAIT_EXIT: return false;
-      default: unexpected(cm_event);
+      default: exit_with_unexpected(cm_event);
     }
   }
 
   sockaddr_in peer_;
   rdma_event_channel* channel_;
   Device device_;
-  Clock::time_point connect_{}, established_{};
+  Clock::time_point connect_at_{}, established_at_{};
 };
 
 void connect_and_close(int count, int window, int processes, const Place& place) {
   const Server server(place, [](const auto&... to) { serve(false, to...); });
-  const int each = std::max(1, count / processes);
+  const int per_process = std::max(1, count / processes);
   const auto prepare = [&] {
     Client client(server.address());
-    client.run(1, 1, true);  // so that both ends already have a lease of QPNs
+    client.run(1, 1, true);  // so that both ends get their lease of QPNs before the measurement
     return client;
   };
   const auto other_processes = [&] {
@@ -210,9 +210,10 @@ void connect_and_close(int count, int window, int processes, const Place& place)
     pids.push_back(server.pid());
     return pids;
   };
-  const Measurement result = measure(processes, other_processes, prepare,
-                                     [&](Client& client) { client.run(each, window, true); });
-  const double total = each * processes;
+  const Measurement result = measure(processes, other_processes, prepare, [&](Client& client) {
+    client.run(per_process, window, true);
+  });
+  const double total = per_process * processes;
   std::printf("%.1f %.2f\n", total / result.seconds, static_cast<double>(result.sleeps) / total);
 }
 
@@ -220,7 +221,7 @@ void latency(bool polls, int count) {
   const Server server({}, [&](const auto&... to) { serve(polls, to...); });
   const auto prepare = [&] {
     Client client(server.address());
-    if (polls) client.poll();
+    if (polls) client.use_polling();
     client.run(1, 1, true);
     return client;
   };
@@ -231,14 +232,14 @@ void latency(bool polls, int count) {
   };
   // The client runs in its own process, which prints the medians.
   const Measurement result = measure(1, other_processes, prepare, [&](Client& client) {
-    std::vector<Clock::duration> connecting, total;
+    std::vector<Clock::duration> connect_durations, total_durations;
     for (int i = 0; i < count; ++i) {
       const Clock::time_point start = Clock::now();
       client.run(1, 1, true);
-      total.push_back(Clock::now() - start);
-      connecting.push_back(client.connecting());
+      total_durations.push_back(Clock::now() - start);
+      connect_durations.push_back(client.connect_duration());
     }
-    print_medians(connecting, total);
+    print_medians(connect_durations, total_durations);
   });
   std::printf("%.2f\n", static_cast<double>(result.sleeps) / count);
 }
@@ -282,7 +283,7 @@ int main(int argc, char** argv) {
     numbers.push_back(parse_number(argv[i], "COUNT, WINDOW, PROCESSES and STEP"));
   }
   if (is_connect) {
-    const Place place = has_place ? place_of(argv[5], argv[6]) : Place{};
+    const Place place = has_place ? parse_place(argv[5], argv[6]) : Place{};
     connect_and_close(numbers[0], numbers[1], numbers.size() > 2 ? numbers[2] : 1, place);
   } else {
     hold(numbers);

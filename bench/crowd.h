@@ -24,16 +24,16 @@
 
 #include "check.h"
 
-// Helpers of benchmarks of connections.  Each client runs in its own process, and the server may
-// run in another network namespace.
+// Helpers for benchmarks that make connections.  Each client runs in its own process, and the
+// server may run in another network namespace.
 namespace verbena::bench {
 
-// Tells in which network namespace a server runs, and its address.
+// Identifies the network namespace and the IP address of a server.
 struct Place {
   const char* network = nullptr;  // "/proc/PID/ns/net"; null: the namespace of this process
   in_addr address{.s_addr = htonl(INADDR_LOOPBACK)};
 
-  sockaddr_in with_port(std::uint16_t port) const {
+  sockaddr_in address_with_port(std::uint16_t port) const {
     sockaddr_in full{};
     full.sin_family = AF_INET;
     full.sin_port = htons(port);
@@ -42,7 +42,7 @@ struct Place {
   }
 };
 
-inline Place place_of(const char* network, const char* address) {
+inline Place parse_place(const char* network, const char* address) {
   Place place{.network = network};
   errno = EINVAL;
   check(inet_pton(AF_INET, address, &place.address) == 1, address);
@@ -62,10 +62,10 @@ class Server {
     check(pid_ >= 0, "fork");
     if (pid_ == 0) {
       close(pipe_ends[0]);
-      // The parent may exit early.
+      // The parent may exit without running the destructor.
       check(prctl(PR_SET_PDEATHSIG, SIGKILL) == 0, "PR_SET_PDEATHSIG");
-      if (place.network != nullptr) enter(place.network);
-      serve(place.with_port(0), [&](std::uint16_t port) {
+      if (place.network != nullptr) enter_namespace(place.network);
+      serve(place.address_with_port(0), [&](std::uint16_t port) {
         check(write(pipe_ends[1], &port, sizeof(port)) == sizeof(port), "write");
         close(pipe_ends[1]);
       });
@@ -83,10 +83,10 @@ class Server {
   Server& operator=(const Server&) = delete;
 
   pid_t pid() const { return pid_; }
-  sockaddr_in address() const { return place_.with_port(port_); }
+  sockaddr_in address() const { return place_.address_with_port(port_); }
 
  private:
-  static void enter(const char* network) {
+  static void enter_namespace(const char* network) {
     const int fd = open(network, O_RDONLY | O_CLOEXEC);
     check(fd >= 0, network);
     check(setns(fd, CLONE_NEWNET) == 0, "setns");
@@ -98,7 +98,7 @@ class Server {
   std::uint16_t port_ = 0;
 };
 
-// Returns how often threads of the process have slept and were woken until now.
+// Returns how often the threads of the process have slept so far.
 inline std::uint64_t sleeps_of(pid_t process) {
   constexpr std::string_view kField = "voluntary_ctxt_switches:";
   std::uint64_t total = 0;
@@ -140,7 +140,7 @@ inline void print_medians(const Durations& first, const Durations& second) {
 
 struct Measurement {
   double seconds = 0;
-  std::uint64_t sleeps = 0;  // the number of sleeps of all processes
+  std::uint64_t sleeps = 0;  // how often threads of all measured processes slept
 };
 
 // Measures how long `processes` processes take for `work(client)`.  Each process first calls
@@ -149,32 +149,32 @@ struct Measurement {
 // that time.
 template <class OtherProcesses, class Prepare, class Work>
 Measurement measure(int processes, OtherProcesses other_processes, Prepare prepare, Work work) {
-  int ready[2], go[2], slept[2];
-  check(pipe(ready) == 0 && pipe(go) == 0 && pipe(slept) == 0, "pipe");
+  int ready_pipe[2], start_pipe[2], sleeps_pipe[2];
+  check(pipe(ready_pipe) == 0 && pipe(start_pipe) == 0 && pipe(sleeps_pipe) == 0, "pipe");
   std::vector<pid_t> clients;
   for (int i = 0; i < processes; ++i) {
     const pid_t pid = fork();
     check(pid >= 0, "fork");
     if (pid == 0) {
-      close(go[1]);
+      close(start_pipe[1]);
       auto client = prepare();
       char byte = 0;
-      check(write(ready[1], &byte, 1) == 1, "write");
-      close(ready[1]);  // so that the parent's read() fails if another client has failed
-      check(read(go[0], &byte, 1) == 0, "read");  // waits until the parent closes the pipe
+      check(write(ready_pipe[1], &byte, 1) == 1, "write");
+      close(ready_pipe[1]);  // so that the parent's read() fails if another client has failed
+      check(read(start_pipe[0], &byte, 1) == 0, "read");  // waits until the parent closes the pipe
       const std::uint64_t before = sleeps_of(getpid());
       work(client);
       const std::uint64_t sleeps = sleeps_of(getpid()) - before;
-      check(write(slept[1], &sleeps, sizeof(sleeps)) == sizeof(sleeps), "write");
+      check(write(sleeps_pipe[1], &sleeps, sizeof(sleeps)) == sizeof(sleeps), "write");
       _exit(0);
     }
     clients.push_back(pid);
   }
-  close(ready[1]);
-  close(slept[1]);
+  close(ready_pipe[1]);
+  close(sleeps_pipe[1]);
   for (int i = 0; i < processes; ++i) {
     char byte = 0;
-    check(read(ready[0], &byte, 1) == 1, "a client is not prepared");
+    check(read(ready_pipe[0], &byte, 1) == 1, "a client is not prepared");
   }
   const std::vector<pid_t> others = other_processes();
   const auto sleeps_of_others = [&] {
@@ -183,7 +183,7 @@ Measurement measure(int processes, OtherProcesses other_processes, Prepare prepa
   };
   const std::uint64_t before = sleeps_of_others();
   const auto start = std::chrono::steady_clock::now();
-  close(go[1]);
+  close(start_pipe[1]);
   bool all_succeeded = true;
   for (const pid_t pid : clients) {
     int status = 0;
@@ -194,7 +194,7 @@ Measurement measure(int processes, OtherProcesses other_processes, Prepare prepa
   Measurement result{.seconds = seconds.count(), .sleeps = sleeps_of_others() - before};
   for (int i = 0; i < processes; ++i) {
     std::uint64_t sleeps = 0;
-    check(read(slept[0], &sleeps, sizeof(sleeps)) == sizeof(sleeps), "read");
+    check(read(sleeps_pipe[0], &sleeps, sizeof(sleeps)) == sizeof(sleeps), "read");
     result.sleeps += sleeps;
   }
   return result;

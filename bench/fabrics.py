@@ -11,13 +11,13 @@ PORT = 18603
 
 
 class MeasuredFabric(Fabric):
-    """Starts a fabric, and measures the time.  Unlike Fabric, does not wait until all SA clients are idle."""
+    """Starts a fabric, and measures how long the start takes.  Does not wait until all SA clients are idle."""
 
     def __enter__(self):
         start = time.monotonic()
-        self.command("fabric", "up", self.file.name, "--name", self.name)
+        self.run_verbena("fabric", "up", self.file.name, "--name", self.name)
         self.seconds = time.monotonic() - start
-        status = json.loads(self.command("fabric", "show", self.name, "--json"))["fabric"]
+        status = json.loads(self.run_verbena("fabric", "show", self.name, "--json"))["fabric"]
         self.nodes = [host["name"] for host in status["hosts"]]
         self.pid = status["pid"]
         return self
@@ -25,10 +25,10 @@ class MeasuredFabric(Fabric):
 
 def client_output(fabric, server, client, command):
     """Runs the two ends of a program on two nodes.  Returns the client's output."""
-    def on(node):
+    def command_on(node):
         return [fabric.verbena, "run", "--fabric", fabric.name, "--node", node, "--", *command]
-    with measure.Server(on(server), fabric.environment, PORT):
-        return measure.output_of([*on(client), "127.0.0.1"], env=fabric.environment)
+    with measure.Server(command_on(server), fabric.environment, PORT):
+        return measure.output_of([*command_on(client), "127.0.0.1"], env=fabric.environment)
 
 
 def half_round_trip(fabric, server, client, count, *options):
@@ -57,15 +57,15 @@ def fabrics(bench):
     with MeasuredFabric(bench, 16) as fabric:
         ends = {"one switch": ("host1", "host2"), "three switches": ("host1", "host16")}
         for name, options in (("polling", ()), ("events", ("-e",))):
-            count = bench.times(3000)
+            count = bench.scaled(3000)
             lane, *hops = bench.in_turn(
                 lambda: half_round_trip(fabric, "host1", "host1", count, *options),
                 *(lambda pair=pair: half_round_trip(fabric, *pair, count, *options) for pair in ends.values()))
-            for way, figures in zip(ends, hops):
-                yield Row(GROUP, f"SEND of 64 B through {way}, half round trip, {name}", "us", figures,
+            for route, figures in zip(ends, hops):
+                yield Row(GROUP, f"SEND of 64 B through {route}, half round trip, {name}", "us", figures,
                           "a lane within a host", lane)
         lane, *hops = bench.in_turn(
-            lambda: bandwidth(fabric, "host1", "host1", bench.times(5000)),
-            *(lambda pair=pair: bandwidth(fabric, *pair, bench.times(5000)) for pair in ends.values()))
-        for way, figures in zip(ends, hops):
-            yield Row(GROUP, f"WRITE of 64 KiB through {way}", "Gbit/s", figures, "a lane within a host", lane)
+            lambda: bandwidth(fabric, "host1", "host1", bench.scaled(5000)),
+            *(lambda pair=pair: bandwidth(fabric, *pair, bench.scaled(5000)) for pair in ends.values()))
+        for route, figures in zip(ends, hops):
+            yield Row(GROUP, f"WRITE of 64 KiB through {route}", "Gbit/s", figures, "a lane within a host", lane)

@@ -31,7 +31,7 @@ using verbena::bench::exit_with_error;
 using verbena::bench::parse_number;
 using Clock = std::chrono::steady_clock;
 
-// The memory that the two processes share.
+// Defines the memory that the two processes share.
 struct Shared {
   alignas(64) std::atomic<std::uint32_t> word[2];
 };
@@ -40,8 +40,8 @@ double microseconds_since(Clock::time_point begin) {
   return std::chrono::duration<double, std::micro>(Clock::now() - begin).count();
 }
 
-// Keeps this process on one processor, if there are several.
-void use_processor(int wanted_index) {
+// Pins this process to the allowed processor with this index.  Does nothing if there are fewer.
+void pin_to_processor(int wanted_index) {
   cpu_set_t allowed;
   check(sched_getaffinity(0, sizeof allowed, &allowed) == 0, "sched_getaffinity");
   int index = 0;
@@ -59,8 +59,8 @@ void use_processor(int wanted_index) {
 // same address in both.
 class Peer {
  public:
-  Peer(std::string_view method, pid_t pid) : pid_(pid), by_file_(method.starts_with("mem")) {
-    if (!by_file_) return;
+  Peer(std::string_view method, pid_t pid) : pid_(pid), uses_file_(method.starts_with("mem")) {
+    if (!uses_file_) return;
     fd_ = open(("/proc/" + std::to_string(pid) + "/mem").c_str(), O_RDWR | O_CLOEXEC);
     check(fd_ >= 0, "/proc/PID/mem");
   }
@@ -70,28 +70,28 @@ class Peer {
   Peer(const Peer&) = delete;
   Peer& operator=(const Peer&) = delete;
 
-  void write(void* there, const void* here, std::size_t bytes) const {
-    iovec from{const_cast<void*>(here), bytes};
-    iovec to{there, bytes};
+  void write(void* remote, const void* local, std::size_t bytes) const {
+    iovec from{const_cast<void*>(local), bytes};
+    iovec to{remote, bytes};
     const ssize_t done =
-        by_file_
-            ? pwrite(fd_, here, bytes, static_cast<off_t>(reinterpret_cast<std::intptr_t>(there)))
+        uses_file_
+            ? pwrite(fd_, local, bytes, static_cast<off_t>(reinterpret_cast<std::intptr_t>(remote)))
             : process_vm_writev(pid_, &from, 1, &to, 1, 0);
     check(done == static_cast<ssize_t>(bytes), "write");
   }
-  void read(void* here, const void* there, std::size_t bytes) const {
-    iovec to{here, bytes};
-    iovec from{const_cast<void*>(there), bytes};
+  void read(void* local, const void* remote, std::size_t bytes) const {
+    iovec to{local, bytes};
+    iovec from{const_cast<void*>(remote), bytes};
     const ssize_t done =
-        by_file_
-            ? pread(fd_, here, bytes, static_cast<off_t>(reinterpret_cast<std::intptr_t>(there)))
+        uses_file_
+            ? pread(fd_, local, bytes, static_cast<off_t>(reinterpret_cast<std::intptr_t>(remote)))
             : process_vm_readv(pid_, &to, 1, &from, 1, 0);
     check(done == static_cast<ssize_t>(bytes), "read");
   }
 
  private:
   pid_t pid_;
-  bool by_file_;
+  bool uses_file_;  // true: /proc/PID/mem; false: process_vm_writev() and process_vm_readv()
   int fd_ = -1;
 };
 
@@ -103,19 +103,20 @@ void run_both(Child child, Parent parent) {
   check(pid >= 0, "fork");
   if (pid == 0) {
     check(prctl(PR_SET_PDEATHSIG, SIGKILL) == 0, "prctl");
-    use_processor(1);
+    pin_to_processor(1);
     child(self);
     _exit(0);
   }
-  use_processor(0);
+  pin_to_processor(0);
   parent(pid);
   int status = 0;
   check(waitpid(pid, &status, 0) == pid, "waitpid");
   if (status != 0) exit_with_error("the other process");
 }
 
-// Both processes in turn write 8 bytes into each other's memory, and poll their own memory for the
-// bytes of the other.  Returns microseconds for half a round trip.
+// Lets the two processes write 8 bytes into each other's memory in turn.  Each process polls its
+// own memory until the bytes of the other process arrive.  Returns microseconds for half a round
+// trip.
 double write_latency(std::string_view method, int rounds) {
   alignas(64) static std::atomic<std::uint64_t> own_word;
   double result = 0;
@@ -155,7 +156,7 @@ double copy_rate(std::string_view method, std::size_t bytes, int rounds) {
   check(pipe(pipe_ends) == 0, "pipe");
   run_both(
       [&](pid_t) {
-        std::memset(other.data(), 'c', bytes);  // so that this process has its own pages
+        std::memset(other.data(), 'c', bytes);  // so that the processes do not share these pages
         close(pipe_ends[1]);
         char end = 0;
         (void)!::read(pipe_ends[0], &end, 1);
@@ -191,8 +192,8 @@ void wake(std::atomic<std::uint32_t>& word, std::uint32_t value) {
   syscall(SYS_futex, &word, FUTEX_WAKE, 1, nullptr, nullptr, 0);
 }
 
-// The processes wake each other in turn by a futex, and sleep until they are woken.  Returns
-// microseconds for half a round trip.
+// Lets the two processes wake each other in turn by a futex, and sleep until they are woken.
+// Returns microseconds for half a round trip.
 double wake_latency(int rounds) {
   void* memory =
       mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);

@@ -1,4 +1,4 @@
-"""Measures two programs of one host, each on its own processor, beside UCX's shared memory and system calls."""
+"""Measures two programs of one host, each on its own processor.  The peers are UCX's shared memory and system calls."""
 import os
 import re
 import shutil
@@ -18,21 +18,21 @@ def pinned_to(processor, command):
 
 
 def both_ends(command, environment, port):
-    """Runs the command on the first processor as server, and on the second as client.  Returns the client's output."""
+    """Runs the command as server on the first processor, and as client on the second.  Returns the client's output."""
     with measure.Server(pinned_to(0, command), environment, port):
         return output_of(pinned_to(1, [*command, "127.0.0.1"]), env=environment)
 
 
 def perftest(bench, program, size, count, *options):
     """Returns the first three numbers of perftest's line: min, max, typical (latency); or peak, average, rate."""
-    command = bench.run(program, "-d", "verbena0", "-x", "0", "-F", "-s", str(size), "-n", str(count), "-p",
+    command = bench.run_command(program, "-d", "verbena0", "-x", "0", "-F", "-s", str(size), "-n", str(count), "-p",
                         str(PORT), "--report_gbits", *options)
     output = both_ends(command, bench.verbena_environment, PORT)
     return measure.perftest_numbers(output, size)
 
 
 def ucx(bench, test, size, count):
-    """Returns the median in microseconds, and messages in a second."""
+    """Returns the median latency in microseconds, and the messages per second."""
     output = both_ends(["ucx_perftest", "-p", str(UCX_PORT), "-t", test, "-s", str(size), "-n", str(count)],
                        {**bench.environment, **UCX}, UCX_PORT)
     found = re.search(r"^Final: +\d+ +([\d.]+) +[\d.]+ +[\d.]+ +[\d.]+ +[\d.]+ +(\d+)", output, re.M)
@@ -57,7 +57,7 @@ def host_peers(bench):
         for (name, _), values in zip(peers, theirs):
             yield Row(GROUP, what, unit, figures, name, values)
 
-    many, few = bench.times(50_000), bench.times(3_000)
+    many, few = bench.scaled(50_000), bench.scaled(3_000)
     for size in (64, 4096):
         peers = [("UCX tag_lat", lambda: ucx(bench, "tag_lat", size, many)[0])] if with_ucx else []
         yield from compare(f"SEND of {size} B, half round trip, polling", "us, typical",

@@ -24,8 +24,8 @@ constexpr const char* kUsage =
     "Prints their number and the pids of the two processes.  Moves BYTES again when it reads a\n"
     "line.\n";
 
-// First, this program moves kFewBytes kRounds times over each connection.  In this time Verbena
-// connects the two ends by a ring.
+// First, this program moves kFewBytes over each connection, kRounds times.  During this time
+// Verbena sets up a ring between the two ends.
 constexpr int kRounds = 12;
 constexpr std::size_t kFewBytes = 100;
 
@@ -85,8 +85,8 @@ sockaddr_in loopback() {
   return address;
 }
 
-// Serves until the client closes the pipe `rounds_pipe`.  Each byte in the pipe asks for one more
-// round.
+// Serves the connections until the client closes the pipe `rounds_pipe`.  Each byte in the pipe
+// requests one round.
 [[noreturn]] void serve(int listener, int rounds_pipe, int count, std::size_t bytes) {
   std::vector<int> connections;
   for (int i = 0; i < count; ++i) {

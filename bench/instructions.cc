@@ -1,7 +1,7 @@
 // Lets callgrind count the instructions of a SEND, and of polling a completion queue that is empty
 // or has one completion.  Two queue pairs of this process are connected over loopback.  This is an
-// ordinary libibverbs program; run it under `verbena run` and callgrind with
-// --toggle-collect='*counted*', so that only counted() is counted.
+// ordinary libibverbs program.  Run it under `verbena run` and callgrind with
+// --toggle-collect='*counted*', so that callgrind counts only the function counted().
 #include <infiniband/verbs.h>
 
 #include <array>
@@ -74,7 +74,7 @@ void connect(ibv_qp* qp, std::uint32_t peer, const ibv_gid& gid) {
 }
 [[gnu::noinline]] int counted(ibv_cq* cq, ibv_wc* done) { return ibv_poll_cq(cq, 1, done); }
 
-void wait_one(ibv_cq* cq) {
+void wait_for_completion(ibv_cq* cq) {
   ibv_wc done{};
   int count = 0;
   while (count == 0) count = ibv_poll_cq(cq, 1, &done);
@@ -127,12 +127,12 @@ int main(int argc, char** argv) {
     if (what == "full") check(ibv_req_notify_cq(a.cq, 0) == 0, "ibv_req_notify_cq");
     if (what == "send") {
       check(counted(a.qp, &send) == 0, "ibv_post_send");
-      wait_one(b.cq);
-      wait_one(a.cq);
+      wait_for_completion(b.cq);
+      wait_for_completion(a.cq);
     } else {
       ibv_send_wr* not_sent = nullptr;
       check(ibv_post_send(a.qp, &send, &not_sent) == 0, "ibv_post_send");
-      wait_one(b.cq);
+      wait_for_completion(b.cq);
       // Waits for the event of the completion.  A poll would remove the completion.
       ibv_cq* ready = nullptr;
       void* context = nullptr;

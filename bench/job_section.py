@@ -10,7 +10,7 @@ from measure import Failed, Row, output_of
 
 BEGIN, END = "<!-- job start: begin -->", "<!-- job start: end -->"
 PROCESSES = 4
-# Larger jobs without the cache would take many minutes, and would only repeat the same queries.
+# Limits jobs without the cache.  Larger ones would take many minutes, and would only repeat the same queries.
 UNCACHED_HOSTS_MAX = 1024
 FAULTS = (("none", {}), ("answers one request in three", {"deaf": 67}), ("says BUSY to one in three", {"busy": 33}),
           ("20 times as slow", {"request_ns": 1_000_000, "record_ns": 10_000}))
@@ -29,17 +29,17 @@ and each is counted once. "Sent" also counts subscriptions and repeats.
 ![Queries and seconds by hosts, on logarithmic scales.](job_start.svg)
 
 * With a query for each destination (`get`, the default) a host asks about each of the N - 1 others once.
-  All hosts together ask N x (N - 1) times, whatever is cached. The cache saves the repetitions: the queries do not grow
-  with processes, connections or later jobs.
+  So all hosts together send at least N x (N - 1) queries. The cache avoids further ones: the number of queries does not
+  grow with processes, connections or later jobs.
 * With one GetTable for each host (`table`) the queries grow as N. The records still grow as N x N.
-* Without the cache, as in Linux, each connection asks. A second job asks for all paths again.
+* Without the cache, as in Linux, each connection sends a query. A second job queries all paths again.
 """
 
 SA_TEXT = """\
 ## The SA client
 
-`rdma_resolve_addr()` asks for the path, so `rdma_resolve_route()` asks nobody. The peer "a query to OpenSM" is the same
-program with `VERBENA_SA=uncached`. On the RoCE fabric there is nobody to ask.
+`rdma_resolve_addr()` queries the path, so `rdma_resolve_route()` sends no query. The peer "a query to OpenSM" is the
+same program with `VERBENA_SA=uncached`. The RoCE fabric has no SA, so there are no queries.
 """
 
 
@@ -78,7 +78,7 @@ def fault_text(bench):
             rows.append((f"{mode}: {name}", numbers(job["queries"]), numbers(job["served"]), numbers(job["sent"]),
                          numbers(job["failed"]), numbers(job["seconds"], 2)))
     return (f"The manager has a fault; {hosts} hosts. \"Served\" counts the queries about paths that it answered.\n"
-            "A manager that answers one request in three has to be sent each one three times.\n\n" +
+            "If the manager answers one request in three, each request is sent three times on average.\n\n" +
             table_of(("mode: manager", "queries", "served", "sent", "routes that failed", "seconds"), rows))
 
 
@@ -127,7 +127,7 @@ def section(bench, table):
 
 
 def replace_section(page, text):
-    """Returns the page with this section.  An older section is replaced."""
+    """Returns the page with this section in place of an older one."""
     whole = f"{BEGIN}\n{text}{END}\n"
     if BEGIN in page:
         return re.sub(re.escape(BEGIN) + ".*?" + re.escape(END) + "\n", lambda _: whole, page, flags=re.S)

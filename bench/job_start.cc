@@ -1,4 +1,4 @@
-// Simulates how the processes of a job ask for paths when each of them connects to all other hosts.
+// Simulates the path queries of a job in which each process connects to all other hosts.
 // Prints one JSON object.  Time is virtual, so a seed gives the same figures on every machine,
 // except for the figures whose names begin with "real".
 #include <chrono>
@@ -36,8 +36,8 @@ constexpr unsigned kHostsMax = 4096;
   std::exit(2);
 }
 
-std::uint32_t number_in(std::string_view word, std::string_view value, std::uint32_t low,
-                        std::uint32_t high) {
+std::uint32_t parse_number(std::string_view word, std::string_view value, std::uint32_t low,
+                           std::uint32_t high) {
   char* end = nullptr;
   const std::string text(value);
   const unsigned long long number = std::strtoull(text.c_str(), &end, 10);
@@ -54,23 +54,24 @@ const char* name_of(Mode mode) {
   return "";
 }
 
-Mode mode_in(std::string_view word, std::string_view value) {
+Mode parse_mode(std::string_view word, std::string_view value) {
   for (const Mode mode : {Mode::kGet, Mode::kTable, Mode::kUncached}) {
     if (value == name_of(mode)) return mode;
   }
   exit_with_usage(word);
 }
 
-void set(Job::Plan& plan, std::string_view word) {
+// Carries out an argument such as "hosts=16".
+void apply_argument(Job::Plan& plan, std::string_view word) {
   constexpr std::uint32_t kMillion = 1'000'000;
   const std::size_t at = word.find('=');
   if (at == std::string_view::npos) exit_with_usage(word);
   const std::string_view name = word.substr(0, at);
   const std::string_view value = word.substr(at + 1);
   const auto number = [&](std::uint32_t low, std::uint32_t high) {
-    return number_in(word, value, low, high);
+    return parse_number(word, value, low, high);
   };
-  if (name == "mode") return void(plan.mode = mode_in(word, value));
+  if (name == "mode") return void(plan.mode = parse_mode(word, value));
   if (name == "hosts") return void(plan.manager.hosts = number(2, kHostsMax));
   if (name == "processes") return void(plan.processes = number(1, 64));
   if (name == "window") return void(plan.window = number(1, 1024));
@@ -86,8 +87,8 @@ void set(Job::Plan& plan, std::string_view word) {
   exit_with_usage(word);
 }
 
-// Returns the peak memory of this process.  After fork() and exec(), ru_maxrss of getrusage() would
-// be at least that of the parent.
+// Returns the peak memory of this process.  Does not use ru_maxrss of getrusage(), because after
+// fork() and exec() this is at least the peak memory of the parent process.
 double peak_mib() {
   constexpr std::string_view kField = "VmHWM:";
   std::ifstream status("/proc/self/status");
@@ -121,11 +122,11 @@ void print_result(const Job::Plan& plan, const Job& job, const Job::Result& resu
 
 int main(int argc, char** argv) {
   verbena::sa::Job::Plan plan{.manager = {.hosts = 16}};
-  for (int i = 1; i < argc; ++i) verbena::set(plan, argv[i]);
-  const auto begun = std::chrono::steady_clock::now();
+  for (int i = 1; i < argc; ++i) verbena::apply_argument(plan, argv[i]);
+  const auto start = std::chrono::steady_clock::now();
   verbena::sa::Job job(plan);
   const auto result = job.run();
-  const std::chrono::duration<double> real = std::chrono::steady_clock::now() - begun;
+  const std::chrono::duration<double> real = std::chrono::steady_clock::now() - start;
   verbena::print_result(plan, job, result, real.count());
   return result.failed == 0 ? 0 : 1;
 }

@@ -1,8 +1,8 @@
 """Runs programs, and computes medians and ratios.
 
 Nothing here checks a figure, because machines differ and always have other work.  A figure is the median of several
-rounds, with its range.  A ratio is the median of the ratios of all rounds.  Each of these compares two runs of the same
-round.
+rounds, with its range.  The ratio of a round compares two runs of this round.  A ratio in a table is the median of the
+ratios of all rounds.
 """
 import dataclasses
 import os
@@ -21,7 +21,7 @@ class Failed(Exception):
 
 @dataclasses.dataclass
 class Row:
-    """One line of a table: what was measured, and the figures of Verbena and of its peer in each round."""
+    """Holds one line of a table: what was measured, and the figures of Verbena and of its peer in each round."""
     group: str
     what: str
     unit: str
@@ -34,15 +34,15 @@ class Row:
         return statistics.median(pairs) if pairs else None
 
 
-def figure(values):
+def figures_text(values):
     """Returns text such as '12.3 (11.9-14.0)', without the range if its ends are the same."""
     if not values:
         return ""
-    middle, low, high = (short(f(values)) for f in (statistics.median, min, max))
+    middle, low, high = (figure_text(f(values)) for f in (statistics.median, min, max))
     return middle if low == high else f"{middle} ({low}-{high})"
 
 
-def short(value):
+def figure_text(value):
     if abs(value) >= 100:
         return f"{value:,.0f}"
     return f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
@@ -88,7 +88,8 @@ def pingpong_us(output):
     return float(fields.group(1))
 
 
-def until_true(what, condition, seconds=30):
+def wait_until(what, condition, seconds=30):
+    """Waits until condition() is true.  `what` names it in the error."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
@@ -96,7 +97,7 @@ def until_true(what, condition, seconds=30):
         time.sleep(0.01)
 
 
-def listens(port):
+def is_listening(port):
     """Returns True if a program in this network namespace listens on the TCP port."""
     wanted = f":{port:04X}"
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
@@ -118,7 +119,7 @@ class Server:
         self.port = port
 
     def __enter__(self):
-        until_true(f"a server on port {self.port}", lambda: listens(self.port) or self.process.poll() is not None)
+        wait_until(f"a server on port {self.port}", lambda: is_listening(self.port) or self.process.poll() is not None)
         return self
 
     def __exit__(self, kind, *_):
@@ -132,7 +133,7 @@ class Server:
 
 
 def memory_kib(pid):
-    """Returns the PSS (shared pages count in parts) and the RSS (shared pages count fully) of a process, in KiB."""
+    """Returns the PSS and the RSS of a process, in KiB.  The PSS counts a shared page only in part, the RSS fully."""
     fields = {}
     for line in pathlib.Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]:
         name, value = line.split(":")
@@ -166,12 +167,14 @@ class Holder:
             self.process.wait()
         self.process.stdout.close()
 
-    def words(self):
+    def read_words(self):
+        """Reads the next line of the program.  Returns its words."""
         line = self.process.stdout.readline().split()
         if not line or line[0] != "holding":
             raise Failed(f"{' '.join(self.command)}: ended early, said {line}")
         return line
 
-    def go_on(self):
+    def send_line(self):
+        """Lets the program continue."""
         self.process.stdin.write("\n")
         self.process.stdin.flush()

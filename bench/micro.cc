@@ -29,7 +29,7 @@ void count_bytes(benchmark::State& state) {
   state.SetBytesProcessed(state.iterations() * state.range(0));
 }
 
-// Copies memory, to compare the time with that of a checksum.
+// Measures a copy of memory, to compare the time with that of a checksum.
 void copy(benchmark::State& state) {
   const std::vector<std::byte> from(bytes_of(state), std::byte{0x5a});
   std::vector<std::byte> to(from.size());
@@ -67,7 +67,7 @@ void open(benchmark::State& state) {
   count_bytes(state);
 }
 
-// Makes a system call, to compare the time with that of posting and polling.
+// Measures a system call, to compare the time with that of posting and polling.
 void system_call(benchmark::State& state) {
   for (auto _ : state) benchmark::DoNotOptimize(syscall(SYS_getppid));
 }
@@ -86,8 +86,8 @@ void deliver(hca::testing::Host& from, hca::testing::Host& to, link::Burst& burs
   burst.clear();
 }
 
-// Measures one message: two posts, the work of both engines, the acknowledgement and two
-// completions, without the ICRC.
+// Measures one message without the ICRC: two posts, the work of both engines, the acknowledgement
+// and two completions.
 void message(benchmark::State& state) {
   Pair pair({.mtu = hca::Mtu::k4096});
   link::Burst burst;
@@ -105,7 +105,7 @@ void message(benchmark::State& state) {
   count_bytes(state);
 }
 
-// A port with a path cache that has the paths to `destinations` hosts.
+// Represents a port whose path cache has the paths to `destinations` hosts.
 struct KnownPaths {
   explicit KnownPaths(unsigned destinations) {
     const Time now{};
@@ -117,6 +117,7 @@ struct KnownPaths {
   static sa::PathQuery to(unsigned destination) {
     return {.destination = sa::job_gid(destination + 1), .source = sa::job_gid(0)};
   }
+  // Sends the query, and adds the path of a simulated reply to the cache.
   void learn(const sa::PathQuery& query) {
     const Time now{};
     (void)cache.find(query, 0, std::chrono::seconds(10), now);
@@ -150,7 +151,8 @@ struct KnownPaths {
   sa::PathCache cache{{}, queries, Random(2)};
 };
 
-// Finds all paths in turn, so that the processor's cache cannot keep only a few of them.
+// Finds the paths in turn.  A loop over one path would be too fast, because the path would remain
+// in the processor's cache.
 void path_hit(benchmark::State& state) {
   const auto destinations = static_cast<unsigned>(state.range(0));
   KnownPaths known(destinations);
@@ -164,7 +166,7 @@ void path_hit(benchmark::State& state) {
   }
 }
 
-// Measures the memory of known paths, once.
+// Measures the memory of the cached paths, in a single iteration.
 void path_memory(benchmark::State& state) {
   const auto destinations = static_cast<unsigned>(state.range(0));
   for (auto _ : state) {

@@ -1,4 +1,4 @@
-"""Measures two hosts in network namespaces.  The line of tests/wire connects them."""
+"""Measures two hosts in network namespaces, which the line of tests/wire connects."""
 import pathlib
 import re
 import subprocess
@@ -7,17 +7,18 @@ import sys
 import measure
 from measure import Failed, output_of
 
-# The TCP peer: it sends `size` bytes there and back, `rounds` times.  The client prints microseconds for each round.
+# This program is the TCP peer.  It sends `size` bytes there and back, `rounds` times.  The client prints microseconds
+# for each round.
 TCP_PINGPONG = """
 import socket, sys, time
 role, address, size, rounds = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
-data, room = bytes(size), memoryview(bytearray(size))
+data, buffer = bytes(size), memoryview(bytearray(size))
 def receive(end):
-    got = 0
-    while got < size:
-        more = end.recv_into(room[got:])
-        if more == 0: sys.exit("the other end is gone")
-        got += more
+    received = 0
+    while received < size:
+        count = end.recv_into(buffer[received:])
+        if count == 0: sys.exit("the other end has closed the connection")
+        received += count
 if role == "server":
     listener = socket.create_server((address, 18516))
     end, _ = listener.accept()
@@ -26,10 +27,10 @@ else:
 end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 for round in range(rounds + 1):
     if role == "server": receive(end)
-    if round == 1: begun = time.monotonic()
+    if round == 1: start = time.monotonic()
     end.sendall(data)
     if role != "server": receive(end)
-print((time.monotonic() - begun) / rounds * 1e6)
+print((time.monotonic() - start) / rounds * 1e6)
 """
 
 
@@ -41,9 +42,9 @@ class Hosts:
 
     def __enter__(self):
         try:
-            self.pids = [self._host(), self._host()]
+            self.pids = [self._start_host(), self._start_host()]
             a, b = (f"/proc/{pid}/ns/net" for pid in self.pids)
-            self._join(a, b)
+            self._connect(a, b)
             for n, host in enumerate("ab", 1):
                 for words in (f"link set eth0 mtu {self.mtu} txqueuelen 10000", "link set eth0 up",
                               f"address add 10.77.0.{n}/24 dev eth0"):
@@ -53,7 +54,7 @@ class Hosts:
             raise
         return self
 
-    def _join(self, a, b):
+    def _connect(self, a, b):
         self.line = subprocess.Popen(
             [str(self.prefix / "tests/wire/wire_line"), "--a", a, "--b", b],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -65,7 +66,7 @@ class Hosts:
             process.kill()
             process.communicate()
 
-    def _host(self):
+    def _start_host(self):
         process = subprocess.Popen(["unshare", "--net", "sh", "-c",
                                     "ip link set lo up; echo up; exec sleep infinity"],
                                    stdout=subprocess.PIPE, text=True)
@@ -81,19 +82,20 @@ class Hosts:
         return output
 
     def on(self, host, *command):
+        """Returns the command that runs `command` on the host."""
         return ["nsenter", f"--net=/proc/{self.pids['ab'.index(host)]}/ns/net", *command]
 
-    def faults(self, text):
+    def set_faults(self, text):
         for command in (f"seed 1", f"both {text}"):
             print(command, file=self.line.stdin, flush=True)
             self._read_answer("ok")
 
-    def frames(self):
-        """Returns the number of frames that faults may hit, in both directions."""
+    def count_frames(self):
+        """Returns the number of frames to which faults may apply, in both directions."""
         print("counts", file=self.line.stdin, flush=True)
         return sum(int(re.search(r"frames=(\d+)", self._read_answer("")).group(1)) for _ in "ab")
 
-    def listens(self, port):
+    def is_listening(self, port):
         return bool(output_of(self.on("b", "ss", "-tlnH", f"sport = :{port}")).strip())
 
     def exchange(self, port, server, client, environment):
@@ -101,26 +103,26 @@ class Hosts:
         server_process = subprocess.Popen(self.on("b", *server), env=environment,
                                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         try:
-            measure.until_true("a server", lambda: self.listens(port) or server_process.poll() is not None)
-            before = self.frames()
+            measure.wait_until("a server", lambda: self.is_listening(port) or server_process.poll() is not None)
+            before = self.count_frames()
             output = output_of(self.on("a", *client), env=environment)
             server_process.communicate(timeout=measure.TIMEOUT_SECONDS)
-            return output, self.frames() - before
+            return output, self.count_frames() - before
         finally:
             if server_process.poll() is None:
                 server_process.kill()
                 server_process.communicate()
 
 
-class KernelsHosts(Hosts):
-    """Makes hosts that are connected by the kernel's veth, for which faults() and frames() do not work."""
+class VethHosts(Hosts):
+    """Makes hosts that the kernel's veth connects.  set_faults() and count_frames() do not work for them."""
 
-    def _join(self, a, b):
+    def _connect(self, a, b):
         output_of(self.on("a", *f"ip link add eth0 type veth peer name eth0 netns {self.pids[1]}".split()))
 
 
 def gid_index(bench, hosts, host, address):
-    output = output_of(hosts.on(host, *bench.run("ibv_devinfo", "-v")), env=bench.verbena_environment)
+    output = output_of(hosts.on(host, *bench.run_command("ibv_devinfo", "-v")), env=bench.verbena_environment)
     found = re.search(rf"GID\[ *(\d+)\]:\s*::ffff:{re.escape(address)}\b", output)
     if not found:
         raise Failed(f"no GID for {address}: {output}")
@@ -130,8 +132,8 @@ def gid_index(bench, hosts, host, address):
 def rdma(bench, hosts, size, rounds, *options):
     """Returns microseconds and frames for each round of ibv_rc_pingpong."""
     command = ["ibv_rc_pingpong", "-s", str(size), "-n", str(rounds), *options]
-    server = bench.run(*command, "-g", gid_index(bench, hosts, "b", "10.77.0.2"))
-    client = bench.run(*command, "-g", gid_index(bench, hosts, "a", "10.77.0.1"), "10.77.0.2")
+    server = bench.run_command(*command, "-g", gid_index(bench, hosts, "b", "10.77.0.2"))
+    client = bench.run_command(*command, "-g", gid_index(bench, hosts, "a", "10.77.0.1"), "10.77.0.2")
     output, frames = hosts.exchange(18515, server, client, bench.verbena_environment)
     return measure.pingpong_us(output), frames / rounds
 

@@ -4,8 +4,8 @@ import math
 import statistics
 from xml.sax.saxutils import escape
 
-# For rates, a higher number is better; for times, a lower one.  Rows in other units are not shown, because they have
-# no speed.
+# Higher numbers are better for rates, and lower numbers for times.  Rows in other units are not shown, because they do
+# not measure a speed.
 RATES = {"Gbit/s", "MB/s", "per second", "million messages/s"}
 TIMES = {"us", "us, typical"}
 # Rows with these peers show how Verbena or TCP scales, and do not compare Verbena with something else.
@@ -35,7 +35,7 @@ STYLE = """\
 
 
 def speed(row):
-    """Returns Verbena's speed as a multiple of the peer's, or None if the row has none."""
+    """Returns Verbena's speed as a multiple of the peer's speed.  Returns None if the row does not compare speeds."""
     if row.unit not in RATES | TIMES or row.peer_name in SCALING:
         return None
     speeds = [a / b if row.unit in RATES else b / a for a, b in zip(row.ours, row.peer) if a and b]

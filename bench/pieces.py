@@ -17,7 +17,7 @@ PINGPONG_PORT = 18515
 
 
 class Bench:
-    """The directory of the programs, their environments, and the number of rounds and of repetitions."""
+    """Holds the directory of the programs, their environments, and the number of rounds and of repetitions."""
 
     def __init__(self, prefix, rounds, scale, preload=""):
         self.prefix = pathlib.Path(prefix)
@@ -34,13 +34,15 @@ class Bench:
     def program(self, name):
         return str(self.prefix / "bench" / name)
 
-    def run(self, *command, link="lane"):
+    def run_command(self, *command, link="lane"):
+        """Returns the command that runs `command` under `verbena run`."""
         return [str(self.prefix / "bin/verbena"), "run", "--link", link, "--", *command]
 
-    def times(self, number):
+    def scaled(self, number):
+        """Returns the number of messages or connections for this run's scale."""
         return max(1, int(number * self.scale))
 
-    def agent(self, hosts=None, host=None):
+    def agent_pid(self, hosts=None, host=None):
         command = [str(self.prefix / "bin/verbena"), "agent", "status", "--json"]
         status = output_of(hosts.on(host, *command) if hosts else command, env=self.verbena_environment)
         return json.loads(status)["agent"]["pid"]
@@ -58,7 +60,7 @@ class Bench:
         return figures
 
 
-def client_of(bench, command, port):
+def client_output(bench, command, port):
     """Runs a program as server (without an address) and as client.  Returns the client's output."""
     with measure.Server(command, bench.verbena_environment, port):
         return output_of([*command, "127.0.0.1"], env=bench.verbena_environment)
@@ -71,9 +73,9 @@ LINKS = {"lane": "through shared memory", "udp": "through loopback (run --link u
 
 def rc_pingpong(bench, link, size, count, *options):
     """Returns microseconds for each round, as printed by ibv_rc_pingpong's client."""
-    command = bench.run("ibv_rc_pingpong", "-g", "0", "-p", str(PINGPONG_PORT), "-s", str(size),
+    command = bench.run_command("ibv_rc_pingpong", "-g", "0", "-p", str(PINGPONG_PORT), "-s", str(size),
                         "-n", str(count), *options, link=link)
-    output = client_of(bench, command, PINGPONG_PORT)
+    output = client_output(bench, command, PINGPONG_PORT)
     return measure.pingpong_us(output)
 
 
@@ -97,7 +99,7 @@ def pingpong_by(bench, link):
             (1 << 20, 300, (), "poll", ("tcp",)),
             (1 << 20, 300, ("-m", "4096"), "poll", ("tcp",)),
             (1 << 20, 300, ("-m", "4096", "-e"), "block", ("tcp",))):
-        times = bench.times(count)
+        times = bench.scaled(count)
         ours, *theirs = bench.in_turn(
             lambda: rc_pingpong(bench, link, size, times, *options),
             *(lambda kind=kind: socket_pingpong(bench, kind, how, size, times) for kind in peers))
@@ -122,21 +124,21 @@ def two_hosts(bench):
                     for _ in range(bench.rounds)]
             return [[run[who][what] for run in runs] for what in (0, 1) for who in (0, 1)]
 
-        hosts.faults("tcp=1")
-        ours, theirs, *_ = in_turn(64, bench.times(1000))
+        hosts.set_faults("tcp=1")
+        ours, theirs, *_ = in_turn(64, bench.scaled(1000))
         yield Row(group, "64 B, half round trip", "us", [us / 2 for us in ours], "TCP, blocking",
                   [us / 2 for us in theirs])
         for loss in ("0", "0.1", "1", "10"):
-            hosts.faults(f"tcp=1 loss={loss}")
-            ours, theirs, *frames = in_turn(big, bench.times(20 if loss == "10" else 100))
+            hosts.set_faults(f"tcp=1 loss={loss}")
+            ours, theirs, *frames = in_turn(big, bench.scaled(20 if loss == "10" else 100))
             what = f"256 KiB to and fro, {loss} % lost each way"
             both = [[2 * big * 8 / us / 1000 for us in values] for values in (ours, theirs)]
             yield Row(group, what, "Gbit/s", both[0], "TCP, blocking", both[1])
             yield Row(group, what, "frames", frames[0], "TCP, blocking", frames[1])
         long = 8 << 20
         for delay in (2, 5):
-            hosts.faults(f"tcp=1 delay={delay}")
-            ours, theirs, *_ = in_turn(long, bench.times(20))
+            hosts.set_faults(f"tcp=1 delay={delay}")
+            ours, theirs, *_ = in_turn(long, bench.scaled(20))
             both = [[2 * long * 8 / us / 1000 for us in values] for values in (ours, theirs)]
             yield Row(group, f"8 MiB to and fro, {delay} ms each way", "Gbit/s", both[0], "TCP, blocking", both[1])
 
@@ -146,10 +148,10 @@ def two_hosts(bench):
 def write_bandwidth(bench, qps, count):
     """Returns Gbit/s of ib_write_bw over loopback."""
     port = 18600
-    command = bench.run("ib_write_bw", "-d", "verbena0", "-x", "0", "-m", "4096", "-s", str(1 << 16),
+    command = bench.run_command("ib_write_bw", "-d", "verbena0", "-x", "0", "-m", "4096", "-s", str(1 << 16),
                         "-q", str(qps), "-n", str(count), "-p", str(port), "--report_gbits",
                         link="udp")
-    output = client_of(bench, command, port)
+    output = client_output(bench, command, port)
     return measure.gbits(measure.perftest_numbers(output, 1 << 16)[2], 1 << 16)
 
 
@@ -169,14 +171,14 @@ def perftest_by(bench, link):
     port = 18601
 
     def numbers_of(program, size, count, mtu):
-        command = bench.run(program, "-d", "verbena0", "-x", "0", "-m", mtu, "-s", str(size), "-n",
+        command = bench.run_command(program, "-d", "verbena0", "-x", "0", "-m", mtu, "-s", str(size), "-n",
                             str(count), "-F", "-p", str(port), "--report_gbits",
                             link=link)
-        output = client_of(bench, command, port)
+        output = client_output(bench, command, port)
         return measure.perftest_numbers(output, size)
 
     for program in ("ib_send_lat", "ib_write_lat", "ib_read_lat"):
-        times = bench.times(3000)
+        times = bench.scaled(3000)
         ours, tcp, udp = bench.in_turn(
             lambda: numbers_of(program, 64, times, "1024")[2],
             lambda: socket_pingpong(bench, "tcp", "poll", 64, times) / 2,
@@ -188,7 +190,7 @@ def perftest_by(bench, link):
         yield Row(group, what, "us, typical", ours, "UDP, polling", udp)
     size = 1 << 16
     for program in ("ib_send_bw", "ib_write_bw", "ib_read_bw"):
-        times = bench.times(3000)
+        times = bench.scaled(3000)
         ours, tcp = bench.in_turn(
             lambda: measure.gbits(numbers_of(program, size, times, "4096")[2], size),
             lambda: 2 * size * 8 / 1000 / socket_pingpong(bench, "tcp", "poll", size, times))
@@ -196,10 +198,10 @@ def perftest_by(bench, link):
                   "TCP, to and fro", tcp)
     small = 64
     for program in ("ib_send_bw", "ib_write_bw"):
-        times = bench.times(100_000)
+        times = bench.scaled(100_000)
         ours, udp = bench.in_turn(
             lambda: numbers_of(program, small, times, "1024")[2],
-            lambda: 2 / socket_pingpong(bench, "udp", "poll", small, bench.times(5000)))
+            lambda: 2 / socket_pingpong(bench, "udp", "poll", small, bench.scaled(5000)))
         yield Row(group, f"{program}, 64 B", "million messages/s", ours,
                   "UDP, to and fro", udp)
 
@@ -208,8 +210,8 @@ def incast(bench):
     if not shutil.which("ib_write_bw"):
         print("incast is left out: perftest is not installed (scripts/deps test)")
         return
-    one, many = bench.in_turn(lambda: write_bandwidth(bench, 1, bench.times(4000)),
-                              lambda: write_bandwidth(bench, 16, bench.times(4000)))
+    one, many = bench.in_turn(lambda: write_bandwidth(bench, 1, bench.scaled(4000)),
+                              lambda: write_bandwidth(bench, 16, bench.scaled(4000)))
     yield Row("Many into one socket buffer of 212,992 bytes", "WRITE of 64 KiB, 16 queue pairs, MTU 4096",
               "Gbit/s", many, "one queue pair", one)
 
@@ -251,17 +253,17 @@ def connect(bench):
 
     def rows(where, on, *server):
         for what, count, together, processes in kinds:
-            words = ["connect", str(bench.times(count)), str(together), str(processes), *server]
+            words = ["connect", str(bench.scaled(count)), str(together), str(processes), *server]
             ours, tcp = bench.in_turn(
-                lambda: numbers(on(bench.run(bench.program("connections"), *words)), bench.verbena_environment),
+                lambda: numbers(on(bench.run_command(bench.program("connections"), *words)), bench.verbena_environment),
                 lambda: numbers(on([bench.program("sockets"), *words]), bench.environment))
             for unit, *both in zip(("per second", "wake-ups for each"), zip(*ours), zip(*tcp)):
                 yield Row(f"Connections, {where}", what, unit, both[0], "TCP", both[1])
 
     def latency(ends, how):
-        words = ["latency", how, str(bench.times(2000))]
+        words = ["latency", how, str(bench.scaled(2000))]
         ours, tcp = bench.in_turn(
-            lambda: numbers(bench.run(bench.program("connections"), *words), bench.verbena_environment),
+            lambda: numbers(bench.run_command(bench.program("connections"), *words), bench.verbena_environment),
             lambda: numbers([bench.program("sockets"), *words], bench.environment))
         for what, unit, *both in zip(("connect alone", "all of it", "wake-ups for all of it"),
                                      ("us", "us", "wake-ups"), zip(*ours), zip(*tcp)):
@@ -273,14 +275,15 @@ def connect(bench):
     yield from latency("wait", "block")
     yield from latency("poll", "poll")
     yield from rows("loopback", lambda command: command)
-    with network.KernelsHosts(bench.prefix, 1500) as hosts:
+    with network.VethHosts(bench.prefix, 1500) as hosts:
         yield from rows("two network namespaces", lambda command: hosts.on("a", *command),
                         f"/proc/{hosts.pids[1]}/ns/net", "10.77.0.2")
     yield from scaling(bench, kinds[2:], numbers)
 
 
 def scaling(bench, kinds, numbers):
-    """Compares all processors with one.  Each case has its own hosts, whose agents run on the programs' processors."""
+    """Compares the speed on all processors with that on one.  The two cases have hosts of their own, because the
+    agents must run on the processors of the programs."""
     usable = os.sched_getaffinity(0)
     if len(usable) == 1:
         print("connections on one processor and on all are left out: there is one")
@@ -290,9 +293,9 @@ def scaling(bench, kinds, numbers):
 
     def place_agents(hosts):  # taskset of a program does not affect its agent, so this moves the agents
         for host in "ab":
-            output_of(hosts.on(host, *bench.run(bench.program("connections"), "latency", "block", "1")),
+            output_of(hosts.on(host, *bench.run_command(bench.program("connections"), "latency", "block", "1")),
                       env=bench.verbena_environment)
-            output_of([only[0], "--all-tasks", "--pid", *only[1:], str(bench.agent(hosts, host))])
+            output_of([only[0], "--all-tasks", "--pid", *only[1:], str(bench.agent_pid(hosts, host))])
 
     def run(hosts, words, program, *prefix):
         return numbers(hosts.on("a", *prefix, *program, *words, f"/proc/{hosts.pids[1]}/ns/net", "10.77.0.2"),
@@ -302,10 +305,10 @@ def scaling(bench, kinds, numbers):
         place_agents(hosts)
         return run(hosts, words, program, *only)
 
-    with network.KernelsHosts(bench.prefix, 1500) as anywhere, network.KernelsHosts(bench.prefix, 1500) as on_one:
+    with network.VethHosts(bench.prefix, 1500) as anywhere, network.VethHosts(bench.prefix, 1500) as on_one:
         for what, count, together, processes in kinds:
-            words = ["connect", str(bench.times(count)), str(together), str(processes)]
-            ours, tcp = bench.run(bench.program("connections")), [bench.program("sockets")]
+            words = ["connect", str(bench.scaled(count)), str(together), str(processes)]
+            ours, tcp = bench.run_command(bench.program("connections")), [bench.program("sockets")]
             many, one, tcp_many, tcp_one = bench.in_turn(
                 lambda: run(anywhere, words, ours), lambda: run_on_one(on_one, words, ours),
                 lambda: run(anywhere, words, tcp), lambda: run(on_one, words, tcp, *only))
@@ -314,20 +317,20 @@ def scaling(bench, kinds, numbers):
 
 
 def cmtime(bench):
-    """Runs rdma-core's cmtime, which does each step for all connections before the next step."""
+    """Runs rdma-core's cmtime, which finishes each step for all connections before the next step."""
     if not shutil.which("cmtime"):
         print("cmtime is left out: it is not installed (scripts/deps test)")
         return
     verbena = str(bench.prefix / "bin/verbena")
-    count = bench.times(10_000)
+    count = bench.scaled(10_000)
     steps = {}
     for _ in range(bench.rounds):
-        server = subprocess.Popen(bench.run("cmtime", "-b", "127.0.0.1"), env=bench.verbena_environment,
+        server = subprocess.Popen(bench.run_command("cmtime", "-b", "127.0.0.1"), env=bench.verbena_environment,
                                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
-            measure.until_true("cmtime's server", lambda: server.poll() is not None or re.search(
+            measure.wait_until("cmtime's server", lambda: server.poll() is not None or re.search(
                 r"listening.*:7471\b", output_of([verbena, "ps"], env=bench.verbena_environment)))
-            output = output_of(bench.run("cmtime", "-s", "127.0.0.1", "-c", str(count)),
+            output = output_of(bench.run_command("cmtime", "-s", "127.0.0.1", "-c", str(count)),
                                env=bench.verbena_environment)
         finally:
             server.kill()
@@ -349,23 +352,23 @@ def spawn_time(bench, command, environment=None):
 
 
 def start(bench):
-    ours = bench.run(bench.program("first_device"))
+    ours = bench.run_command(bench.program("first_device"))
 
     def without_agent():
         bench.stop_agent()
         return spawn_time(bench, ours, bench.verbena_environment)
 
-    def debian():
+    def debian_time():
         return spawn_time(bench, [bench.program("first_device")])
 
-    def true():
+    def true_time():
         return spawn_time(bench, ["/bin/true"])
 
-    rounds, bench.rounds = bench.rounds, bench.times(20)
+    rounds, bench.rounds = bench.rounds, bench.scaled(20)
     try:
-        # The order matters: the second call uses the agent that the first call has started.
+        # The order is important, because the second call uses the agent that the first call has started.
         own_agent, running_agent, debian_times, true_times = bench.in_turn(
-            without_agent, lambda: spawn_time(bench, ours, bench.verbena_environment), debian, true)
+            without_agent, lambda: spawn_time(bench, ours, bench.verbena_environment), debian_time, true_time)
     finally:
         bench.rounds = rounds
     group = "Start of a program, its first ibv_get_device_list, and its end"
@@ -381,34 +384,34 @@ def memory(bench):
     programs, agents, plain = [], [], []
     for _ in range(bench.rounds):
         bench.stop_agent()
-        with measure.Holder(bench.run(bench.program("first_device"), "hold"),
+        with measure.Holder(bench.run_command(bench.program("first_device"), "hold"),
                             env=bench.verbena_environment) as holder:
-            holder.words()
+            holder.read_words()
             programs.append(memory_kib(holder.process.pid)[0])
-            agents.append(memory_kib(bench.agent())[0])
+            agents.append(memory_kib(bench.agent_pid())[0])
         with measure.Holder([bench.program("first_device"), "hold"],
                             env=bench.environment) as holder:
-            holder.words()
+            holder.read_words()
             plain.append(memory_kib(holder.process.pid)[0])
     yield Row(group, "program that has seen the device", "KiB PSS", programs,
               "Debian's libibverbs", plain)
     yield Row(group, "agent of one such program", "KiB PSS", agents)
-    steps = [str(bench.times(n)) for n in (1, 250, 500, 1000)]
+    steps = [str(bench.scaled(n)) for n in (1, 250, 500, 1000)]
     yield from growth(bench, group, "QP (RC, 16 + 16 requests)", "queue_pairs", steps)
     yield from growth(bench, group, "connection of librdmacm (with such a QP)", "connections", steps, "hold")
-    yield from crowd(bench, group, bench.times(100_000))
+    yield from crowd(bench, group, bench.scaled(100_000))
 
 
 def crowd(bench, group, count):
-    """Measures the whole memory of a program with many idle QPs, and that of its agent."""
+    """Measures the whole memory of a program with many idle QPs, and the whole memory of its agent."""
     programs, agents = [], []
     for _ in range(bench.rounds):
         bench.stop_agent()
-        with measure.Holder(bench.run(bench.program("queue_pairs"), str(count)),
+        with measure.Holder(bench.run_command(bench.program("queue_pairs"), str(count)),
                             env=bench.verbena_environment) as holder:
-            holder.words()
+            holder.read_words()
             programs.append(memory_kib(holder.process.pid)[1] / 1024)
-            agents.append(memory_kib(bench.agent())[1] / 1024)
+            agents.append(memory_kib(bench.agent_pid())[1] / 1024)
     what = f"{count:,} QPs (RC, 16 + 16 requests)"
     yield Row(group, f"{what}: program, all of it", "MiB RSS", programs)
     yield Row(group, f"{what}: agent, all of it", "MiB RSS", agents)
@@ -420,14 +423,14 @@ def growth(bench, group, what, program, steps, *how):
     for _ in range(bench.rounds):
         points = {}
         bench.stop_agent()
-        with measure.Holder(bench.run(bench.program(program), *how, *steps),
+        with measure.Holder(bench.run_command(bench.program(program), *how, *steps),
                             env=bench.verbena_environment) as holder:
             for _ in steps:
-                words = holder.words()
+                words = holder.read_words()
                 count, pids = int(words[1]), dict(zip(words[2::2], map(int, words[3::2])))
-                for role, pid in (*pids.items(), ("agent", bench.agent())):
+                for role, pid in (*pids.items(), ("agent", bench.agent_pid())):
                     points.setdefault(role, []).append((count, memory_kib(pid)[1]))
-                holder.go_on()
+                holder.send_line()
         for role, role_points in points.items():
             slopes.setdefault(role, []).append(measure.slope(role_points))
     for role, values in slopes.items():
@@ -469,12 +472,12 @@ def instructions(bench):
     if bench.sanitized:
         print("instructions are not counted under a sanitizer")
         return
-    times = bench.times(500)
+    times = bench.scaled(500)
 
     def count(what, size):
         """Returns the instructions of one call, with all functions that it calls."""
         done = subprocess.run(
-            bench.run("valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null",
+            bench.run_command("valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null",
                       "--toggle-collect=*counted*", bench.program("instructions"), what,
                       str(times), str(size)),
             env=bench.verbena_environment, capture_output=True, text=True, timeout=measure.TIMEOUT_SECONDS)

@@ -23,8 +23,8 @@ using verbena::bench::check;
 using verbena::bench::measure;
 using verbena::bench::Measurement;
 using verbena::bench::parse_number;
+using verbena::bench::parse_place;
 using verbena::bench::Place;
-using verbena::bench::place_of;
 using verbena::bench::print_medians;
 using verbena::bench::Server;
 using Clock = std::chrono::steady_clock;
@@ -73,7 +73,7 @@ void connect_to(int fd, const sockaddr_in& address) {
   check(connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0, "connect");
 }
 
-void no_delay(int fd) {
+void set_no_delay(int fd) {
   const int on = 1;
   check(setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on)) == 0, "TCP_NODELAY");
 }
@@ -92,7 +92,7 @@ void run_in_two_processes(const std::function<void()>& child, const std::functio
   if (status != 0) std::exit(1);
 }
 
-// One end of a ping-pong; the other end is in another process.
+// Represents one end of a ping-pong.  The other end is in another process.
 struct PingPongEnd {
   int fd;
   bool polls;  // true: recv() never sleeps, and is called in a loop
@@ -144,13 +144,13 @@ void pingpong_tcp(bool polls, const std::vector<char>& buffer, int rounds) {
       [&] {
         const int fd = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
         check(fd >= 0, "accept");
-        no_delay(fd);
+        set_no_delay(fd);
         pong({fd, polls, buffer}, rounds);
       },
       [&] {
         const int fd = make_socket(SOCK_STREAM);
         connect_to(fd, address);
-        no_delay(fd);
+        set_no_delay(fd);
         ping({fd, polls, buffer}, rounds);
       });
 }
@@ -213,12 +213,12 @@ void connect_many(const sockaddr_in& address, int count, int window) {
 
 void connect_and_close(int count, int window, int processes, const Place& place) {
   const Server server(place, [](const auto&... to) { accept_and_close(false, to...); });
-  const int each = std::max(1, count / processes);
-  const auto work = [&](int) { connect_many(server.address(), each, window); };
+  const int per_process = std::max(1, count / processes);
+  const auto work = [&](int) { connect_many(server.address(), per_process, window); };
   const auto other_processes = [&] { return std::vector{server.pid()}; };
   const auto prepare = [] { return 0; };
   const Measurement result = measure(processes, other_processes, prepare, work);
-  const double total = each * processes;
+  const double total = per_process * processes;
   std::printf("%.1f %.2f\n", total / result.seconds, static_cast<double>(result.sleeps) / total);
 }
 
@@ -228,12 +228,12 @@ void latency(bool polls, int count) {
   const auto prepare = [] { return 0; };
   // The client runs in its own process, which prints the medians.
   const Measurement result = measure(1, other_processes, prepare, [&](int) {
-    std::vector<Clock::duration> connecting, total;
+    std::vector<Clock::duration> connect_durations, total_durations;
     for (int i = 0; i < count; ++i) {
       const Clock::time_point start = Clock::now();
       const int fd = make_socket(SOCK_STREAM);
       connect_to(fd, server.address());
-      connecting.push_back(Clock::now() - start);
+      connect_durations.push_back(Clock::now() - start);
       char byte;
       ssize_t n = 0;
       do {
@@ -241,9 +241,9 @@ void latency(bool polls, int count) {
       } while (n < 0 && errno == EAGAIN);
       check(n == 0, "a connection that was not simply closed");
       close(fd);
-      total.push_back(Clock::now() - start);
+      total_durations.push_back(Clock::now() - start);
     }
-    print_medians(connecting, total);
+    print_medians(connect_durations, total_durations);
   });
   std::printf("%.2f\n", static_cast<double>(result.sleeps) / count);
 }
@@ -263,7 +263,7 @@ int main(int argc, char** argv) {
     }
   } else if (words.size() > 2 && words.size() < 7 && words.size() != 5 && words[0] == "connect") {
     const int processes = words.size() > 3 ? parse_number(argv[4], "PROCESSES") : 1;
-    const Place place = words.size() == 6 ? place_of(argv[5], argv[6]) : Place{};
+    const Place place = words.size() == 6 ? parse_place(argv[5], argv[6]) : Place{};
     connect_and_close(parse_number(argv[2], "COUNT"), parse_number(argv[3], "WINDOW"), processes,
                       place);
   } else if (words.size() == 3 && words[0] == "latency" &&

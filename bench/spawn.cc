@@ -1,5 +1,5 @@
-// Runs a program COUNT times, one after the other.  Prints for each run the microseconds from
-// fork() until the program has ended.
+// Runs a program COUNT times, one run after the other.  For each run, prints the microseconds from
+// fork() to the end of the program.
 #include <fcntl.h>
 #include <sys/wait.h>
 #include <unistd.h>

@@ -1,6 +1,6 @@
-// Makes calls of the RDMA CM that may ask the SA, one after the other, and measures them.  Prints
+// Measures calls of the RDMA CM that may query the SA, one call after the other.  Prints
 //   with "routes": the median microseconds of rdma_resolve_addr() and of rdma_resolve_route()
-//   with "groups": the number of groups that were joined and left per second
+//   with "groups": the number of groups per second that were joined and left
 #include <arpa/inet.h>
 #include <rdma/rdma_cma.h>
 
@@ -55,7 +55,7 @@ void wait_for_event(rdma_event_channel* channel, rdma_cm_event_type wanted) {
 void measure_routes(int count, sockaddr_in to) {
   rdma_event_channel* channel = make_channel();
   Durations addresses, routes;
-  // The first round (-1) does not count, because it also resolves the neighbour.
+  // The first round (-1) is not measured, because it also resolves the neighbour's address.
   for (int i = -1; i < count; ++i) {
     rdma_cm_id* id = make_id(channel, RDMA_PS_TCP);
     const auto start = Clock::now();
@@ -76,7 +76,7 @@ void measure_routes(int count, sockaddr_in to) {
   std::puts("");
 }
 
-// Joins and leaves another group in each round.  The SA must make and remove each of these groups.
+// Joins and leaves a new group in each round.  The SA must create and remove each of these groups.
 void measure_groups(int count, sockaddr_in own_address) {
   constexpr std::uint32_t kGroups = 0xefc00000;  // 239.192.0.0, for use within an organisation
   rdma_event_channel* channel = make_channel();

@@ -15,7 +15,7 @@ ROUTE_WINDOW = 16  # connections that a process makes at once, as in job_start
 
 
 class Fabric:
-    """A fabric: an InfiniBand subnet under OpenSM, or hosts on Ethernet.  It is up while the context is active."""
+    """Runs a fabric while the context is active: an InfiniBand subnet under OpenSM, or hosts on Ethernet."""
 
     def __init__(self, bench, hosts, mode="get", subnet=True, name="bench"):
         self.bench = bench
@@ -25,32 +25,35 @@ class Fabric:
         self.environment.pop("VERBENA_LINK", None)  # programs on a fabric need lanes
         self.mode = mode
         self.subnet = subnet
-        make = ["--fat-tree", str(hosts)] if subnet else ["--hosts", str(hosts)]
+        arguments = ["--fat-tree", str(hosts)] if subnet else ["--hosts", str(hosts)]
         self.file = tempfile.NamedTemporaryFile("w", suffix=".net" if subnet else ".toml")
-        self.file.write(self.command("fabric", "make", *make))
+        self.file.write(self.run_verbena("fabric", "make", *arguments))
         self.file.flush()
 
     def __enter__(self):
-        self.command("fabric", "up", self.file.name, "--name", self.name)
-        status = json.loads(self.command("fabric", "show", self.name, "--json"))["fabric"]
+        self.run_verbena("fabric", "up", self.file.name, "--name", self.name)
+        status = json.loads(self.run_verbena("fabric", "show", self.name, "--json"))["fabric"]
         self.nodes = [host["name"] for host in status["hosts"]]
         self.addresses = [host["rails"][0]["addresses"][0] for host in status["hosts"]]
         if self.subnet:
-            measure.until_true("OpenSM to answer all nodes", self.is_quiet, 120)
+            measure.wait_until("OpenSM to answer all nodes", self.is_idle, 120)
         return self
 
     def __exit__(self, *_):
-        self.command("fabric", "down", self.name)
+        self.run_verbena("fabric", "down", self.name)
         self.file.close()
 
-    def command(self, *words):
+    def run_verbena(self, *words):
+        """Runs the command verbena with these arguments.  Returns its output."""
         return output_of([self.verbena, *words], env=self.environment)
 
     def on(self, node, program, *words):
+        """Returns the command that runs the program on the node."""
         return [self.verbena, "run", "--fabric", self.name, "--node", node, "--", self.bench.program(program),
                 *map(str, words)]
 
-    def is_quiet(self):
+    def is_idle(self):
+        """Returns True if the SA clients of all nodes have loaded their tables, and wait for no reply."""
         now = self.counters()
         has_tables = self.mode != "table" or now["sa_path_tables"] + now["sa_path_table_failures"] >= len(self.nodes)
         return has_tables and now["sa_queries"] == sum(
@@ -58,12 +61,12 @@ class Fabric:
 
     def counters(self):
         """Returns the counters of the SA clients, summed over the nodes."""
-        def of(node):
-            output = self.command("sa", "stats", "--json", "--fabric", self.name, "--node", node)
+        def counters_of(node):
+            output = self.run_verbena("sa", "stats", "--json", "--fabric", self.name, "--node", node)
             return json.loads(output)["counters"]
         total = {}
         with concurrent.futures.ThreadPoolExecutor(4) as pool:
-            for stats in pool.map(of, self.nodes):
+            for stats in pool.map(counters_of, self.nodes):
                 for name, value in stats.items():
                     total[name] = total.get(name, 0) + value
         return total
@@ -71,18 +74,18 @@ class Fabric:
 
 def all_to_all(fabric, times, window=ROUTE_WINDOW):
     """Connects each host to all others.  Returns the seconds until the last route was resolved and until the last
-    connection was made, the tables that were loaded before, and how much each counter of the SA clients has grown."""
+    connection was made, the number of tables that were loaded before, and the increase of the SA clients' counters."""
     with contextlib.ExitStack() as stack:
         hosts = [stack.enter_context(measure.Holder(
             fabric.on(node, "all_to_all", times, window, rank, *fabric.addresses), env=fabric.environment))
             for rank, node in enumerate(fabric.nodes)]
         for host in hosts:
-            host.words()
+            host.read_words()
         before = fabric.counters() if fabric.subnet else {}
         start = time.monotonic()
         for host in hosts:
-            host.go_on()
-        ends = [[float(word) for word in host.words()[1:]] for host in hosts]
+            host.send_line()
+        ends = [[float(word) for word in host.read_words()[1:]] for host in hosts]
         after = fabric.counters() if fabric.subnet else {}
     return {"routes": max(end[0] for end in ends) - start, "connected": max(end[1] for end in ends) - start,
             "tables": before.get("sa_path_tables", 0),
@@ -90,7 +93,7 @@ def all_to_all(fabric, times, window=ROUTE_WINDOW):
 
 
 def jobs_under_opensm(bench, hosts, times):
-    """Starts a job twice in each mode.  Yields a dict for each."""
+    """Starts a job twice in each mode.  Yields a dict for each start."""
     for mode in MODES:
         with Fabric(bench, hosts, mode) as fabric:
             for run in (1, 2):
@@ -113,7 +116,7 @@ def simulated(bench, **plan):
 def sa(bench):
     """Measures one program with the path cache, without the cache, and on Ethernet."""
     group = "The SA client"
-    count = bench.times(1000)
+    count = bench.scaled(1000)
     with contextlib.ExitStack() as stack:
         def routes(fabric):
             output = output_of(fabric.on(fabric.nodes[0], "subnet", "routes", count, fabric.addresses[1]),
@@ -121,21 +124,21 @@ def sa(bench):
             return [float(word) for word in output.split()]
 
         def connections(fabric):
-            times = bench.times(1000)
+            times = bench.scaled(1000)
             return 2 * times / all_to_all(fabric, times)["connected"]
 
         def groups(fabric):
-            output = output_of(fabric.on(fabric.nodes[1], "subnet", "groups", bench.times(200), fabric.addresses[1]),
+            output = output_of(fabric.on(fabric.nodes[1], "subnet", "groups", bench.scaled(200), fabric.addresses[1]),
                                env=fabric.environment)
             return float(output)
 
-        def of_program(fabric):
+        def figures_of(fabric):
             return (*routes(fabric), connections(fabric))
 
         cached, uncached, roce = (stack.enter_context(Fabric(bench, 2, *how)) for how in (
             ("get", True, "bench-cached"), ("uncached", True, "bench-uncached"), ("get", False, "bench-roce")))
         names = ("cached", "uncached", "roce")
-        found = dict(zip(names, bench.in_turn(*(lambda fabric=fabric: of_program(fabric)
+        found = dict(zip(names, bench.in_turn(*(lambda fabric=fabric: figures_of(fabric)
                                                 for fabric in (cached, uncached, roce)))))
         joins = [groups(cached) for _ in range(bench.rounds)]
     address, route, rate = ({name: [one[i] for one in rounds] for name, rounds in found.items()} for i in range(3))

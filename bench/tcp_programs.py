@@ -16,6 +16,7 @@ POSTGRES = "/usr/lib/postgresql/15/bin"
 
 
 def command_of(bench, ours, *command):
+    """Returns the command.  If `ours` is true, it runs under `verbena run --sockets`."""
     if not ours:
         return list(command)
     return [str(bench.prefix / "bin/verbena"), "run", "--sockets", "--", *command]
@@ -27,12 +28,12 @@ def server(bench, ours, *command):
     process = subprocess.Popen(command_of(bench, ours, *command), env=bench.verbena_environment,
                                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        measure.until_true(command[0], lambda: measure.listens(PORT) or process.poll() is not None)
+        measure.wait_until(command[0], lambda: measure.is_listening(PORT) or process.poll() is not None)
         yield
     finally:
         process.terminate()
         process.wait(measure.TIMEOUT_SECONDS)
-        measure.until_true(f"port {PORT} to be free", lambda: not measure.listens(PORT))
+        measure.wait_until(f"port {PORT} to be free", lambda: not measure.is_listening(PORT))
 
 
 def last_number(output, pattern):
@@ -52,7 +53,7 @@ def sockperf_client(bench, ours, test, seconds, size, *options):
 
 
 def sockperf_latency(bench, ours, seconds, size, *options):
-    """Returns microseconds for half a round trip: the median."""
+    """Returns the median of half a round trip, in microseconds."""
     with sockperf_server(bench, ours, *options):
         output = sockperf_client(bench, ours, "ping-pong", seconds, size, *options)
     return last_number(output, r"percentile 50\.000 =\s*([\d.]+)")
@@ -102,7 +103,7 @@ def pgbench(bench, ours, seconds):
         at = ("-h", "127.0.0.1", "-p", str(PORT), "-U", "bench")
         with server(bench, ours, *user, f"{POSTGRES}/postgres", "-D", database, "-p", str(PORT), "-c",
                     "listen_addresses=127.0.0.1", "-c", "unix_socket_directories=", "-c", "fsync=off"):
-            measure.until_true("postgres", lambda: subprocess.run(
+            measure.wait_until("postgres", lambda: subprocess.run(
                 [f"{POSTGRES}/pg_isready", "-q", *at], check=False).returncode == 0)
             output_of([f"{POSTGRES}/pgbench", *at, "-i", "-q", "postgres"])
             output = output_of(command_of(bench, ours, f"{POSTGRES}/pgbench", *at, "-n", "-S", "-M", "prepared",
@@ -128,18 +129,18 @@ def nginx(bench, ours, seconds, size, *options):
 
 
 def idle_connections(bench):
-    """Measures the memory of idle connections that have moved bytes: of both programs, and of the socket service."""
-    count = bench.times(10_000)
+    """Measures the memory of both programs and of the socket service, for idle connections that have moved bytes."""
+    count = bench.scaled(10_000)
     ours, tables, theirs = [], [], []
     for _ in range(bench.rounds):
         for has_ring, figures in ((True, ours), (False, theirs)):
             command = command_of(bench, has_ring, bench.program("idle_sockets"), str(count), "100000")
             with measure.Holder(command, env=bench.verbena_environment | {"VERBENA_SOCKETS_RING_IDLE": "1"}) as holder:
-                words = holder.words()
+                words = holder.read_words()
                 pids = [int(words[3]), int(words[5])]
                 if has_ring:
-                    measure.until_true("the rings to be given back", lambda: is_given_back(bench), 60)
-                    pids.append(service_of(bench)["pid"])
+                    measure.wait_until("the release of the rings", lambda: are_rings_released(bench), 60)
+                    pids.append(socket_service(bench)["pid"])
                     tables.append(sum(map(measure.page_tables_kib, pids)) / 1024)
                 figures.append(sum(measure.memory_kib(pid)[0] for pid in pids) / 1024)
     what = f"{count:,} idle TCP connections that have moved 100 KB each way"
@@ -147,14 +148,14 @@ def idle_connections(bench):
     yield Row("Memory", f"{what}: their page tables", "MiB", tables)
 
 
-def service_of(bench):
+def socket_service(bench):
     output = output_of([str(bench.prefix / "bin/verbena"), "sockets", "stat", "--json"], env=bench.verbena_environment)
     return json.loads(output)["service"]
 
 
-def is_given_back(bench):
-    """Returns True if only the first page of each connection's memory is left, which holds no bytes of the programs."""
-    service = service_of(bench)
+def are_rings_released(bench):
+    """Returns True if each connection only has the first page of its memory, which contains no data of the programs."""
+    service = socket_service(bench)
     return service["resident_bytes"] == service["pairs"] * 4096
 
 
@@ -176,8 +177,8 @@ def tcp_programs(bench):
 
 def programs_to_measure(bench):
     """Returns for each row the programs that it needs, its name and unit, and the function that measures it."""
-    seconds = bench.times(3)
-    requests, pipelined = bench.times(200_000), bench.times(1_000_000)
+    seconds = bench.scaled(3)
+    requests, pipelined = bench.scaled(200_000), bench.scaled(1_000_000)
     redis_programs = ("redis-server", "redis-benchmark")
     rows = []
     for size in (14, 64):

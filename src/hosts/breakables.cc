@@ -16,11 +16,11 @@ using Answer = Breakable::Answer<T>;
 
 constexpr unsigned kDeviceBits = 8;
 
-std::string no_pkey(const std::string& name, Pkey pkey) {
+std::string missing_pkey_text(const std::string& name, Pkey pkey) {
   return fmt::format("node {} has no P_Key 0x{:04x}", name, pkey.value);
 }
 
-std::string full_table(const std::string& name) {
+std::string full_table_text(const std::string& name) {
   return fmt::format("the P_Key table of node {} is full", name);
 }
 
@@ -63,7 +63,7 @@ Answer<void> BreakableSubnet::set_pkey(Node node, Pkey pkey, bool present) {
     changed |= nodes_.set_pkey({.node = node, .port = port}, pkey, present);
   }
   if (changed) return {};
-  return std::unexpected(present ? full_table(hca.name) : no_pkey(hca.name, pkey));
+  return std::unexpected(present ? full_table_text(hca.name) : missing_pkey_text(hca.name, pkey));
 }
 
 bool BreakableSubnet::has_pkey(Node node, Pkey pkey) const {
@@ -134,10 +134,10 @@ Answer<void> BreakableHosts::set_pkey(Node node, Pkey pkey, bool present) {
   for (std::uint8_t device = 0; device < rails_of(node); ++device) {
     const ethernet::RailId rail{.host = node, .device = device};
     std::vector<Pkey> pkeys = network_.pkeys(rail);
-    const bool has_it = std::ranges::find(pkeys, pkey) != pkeys.end();
-    changed |= has_it && present;  // a P_Key that the table has counts as added
-    if (has_it == present) continue;
-    // Each P_Key keeps its index in the table, because programs name it by its index.
+    const bool was_present = std::ranges::find(pkeys, pkey) != pkeys.end();
+    changed |= was_present && present;  // adding a P_Key that the table already has succeeds
+    if (was_present == present) continue;
+    // The indexes of the other P_Keys must not change, because programs use these indexes.
     const auto entry = std::ranges::find(pkeys, present ? Pkey{} : pkey);
     if (entry != pkeys.end()) {
       *entry = present ? pkey : Pkey{};
@@ -150,7 +150,8 @@ Answer<void> BreakableHosts::set_pkey(Node node, Pkey pkey, bool present) {
     changed = true;
   }
   if (!changed) {
-    return std::unexpected(present ? full_table(node_name(node)) : no_pkey(node_name(node), pkey));
+    return std::unexpected(present ? full_table_text(node_name(node))
+                                   : missing_pkey_text(node_name(node), pkey));
   }
   changed_(node);
   return {};

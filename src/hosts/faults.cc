@@ -54,11 +54,12 @@ std::string Faults::set_link(Breakable::Link link, const Fault& fault) {
   const std::string text = "link " + fabric_.link_text(link) + " ";
   switch (fault.kind) {
     case Kind::kLinkDown:
-    case Kind::kLinkUp: return text + plug(link, fault.kind == Kind::kLinkUp);
+    case Kind::kLinkUp: return text + set_cable(link, fault.kind == Kind::kLinkUp);
     case Kind::kLinkFlapping:
-      return text + flap(link, {.down = fault.down,
-                                .up = fault.up,
-                                .seed = fault.has_seed ? std::optional(fault.seed) : std::nullopt});
+      return text + start_flapping(
+                        link, {.down = fault.down,
+                               .up = fault.up,
+                               .seed = fault.has_seed ? std::optional(fault.seed) : std::nullopt});
     case Kind::kLinkLossy: {
       const faults::Loss loss{.per_million = fault.lost_per_million, .seed = fault.seed};
       links_[link].loss = loss;
@@ -77,16 +78,16 @@ std::string Faults::set_link(Breakable::Link link, const Fault& fault) {
   }
 }
 
-std::string Faults::plug(Breakable::Link link, bool up) {
+std::string Faults::set_cable(Breakable::Link link, bool plugged) {
   LinkState& state = links_[link];
   state.flaps.reset();
-  state.cable_pulled = !up;
+  state.cable_pulled = !plugged;
   set_timer();
-  fabric_.set_link(link, up);
-  return up ? fabric_.up_text(link) : "is down";
+  fabric_.set_link(link, plugged);
+  return plugged ? fabric_.up_text(link) : "is down";
 }
 
-std::string Faults::flap(Breakable::Link link, const faults::Periods& periods) {
+std::string Faults::start_flapping(Breakable::Link link, const faults::Periods& periods) {
   LinkState& state = links_[link];
   state.flaps.emplace(periods, os::now());
   state.cable_pulled = false;
@@ -142,7 +143,7 @@ Faults::SetResult Faults::set_pkey(Breakable::Node node, Pkey pkey, bool present
   return "node " + fabric_.node_name(node) + " " + pkey_text(pkey, present);
 }
 
-// ---- what is broken -----------------------------------------------------------------------------
+// ---- active faults ------------------------------------------------------------------------------
 
 std::vector<ipc::FaultStatus> Faults::status() const {
   std::vector<ipc::FaultStatus> all;
@@ -154,7 +155,8 @@ std::vector<ipc::FaultStatus> Faults::status() const {
     if (state.off) add(what, "is off");
     if (state.paused) add(what, "is paused");
     for (const auto& [pkey, present] : state.pkeys) {
-      // The subnet manager may have written the table since then.
+      // Reports the fault only while the table confirms it: the subnet manager may have written the
+      // table after the fault.
       if (fabric_.has_pkey(node, pkey) == present) add(what, pkey_text(pkey, present));
     }
   }

@@ -19,7 +19,7 @@
 
 namespace verbena::hosts {
 
-// Lets Faults break the links and nodes of a fabric.  The fabric gives them numbers.
+// Breaks and repairs the links and nodes of a fabric, which are identified by numbers.
 class Breakable {
  public:
   using Link = std::uint64_t;
@@ -56,23 +56,24 @@ class Breakable {
   // Returns the state of a node that is off, as text: "is off".
   virtual std::string off_text() const = 0;
   virtual void set_paused(Node node, bool paused) = 0;
-  // Adds a P_Key to the tables of the node's ports, or removes it.  Fails if that changes no port:
-  // a table is full, or no port has the P_Key.
+  // Adds a P_Key to the tables of the node's ports, or removes it.  Fails if this changes no port,
+  // because the tables are full or do not have the P_Key.
   virtual Answer<void> set_pkey(Node node, Pkey pkey, bool present) = 0;
   // Returns true if at least one port of the node has exactly this P_Key.
   virtual bool has_pkey(Node node, Pkey pkey) const = 0;
 };
 
-// Carries out the faults of `verbena fabric fault` and of the files of fabrics, and remembers what
-// is broken.  It makes links flap by its own timer.  Only one thread may use it.
+// Carries out the faults of `verbena fabric fault` and of the files of fabrics, and records all
+// faults that are active.  A timer of this object lets links flap.  Only one thread may use it.
 class Faults {
  public:
   // REQUIRES: the fabric outlives this object.
   Faults(asio::io_context& loop, Breakable& fabric);
 
-  // Returns the new state as a line for the user, or what is wrong with the request.
+  // Returns the new state as a line for the user.  The error is a line with the reason for a
+  // refusal.
   std::expected<std::string, std::string> set(const faults::Fault& fault);
-  // Returns everything that is broken now.
+  // Returns all faults that are active now.
   std::vector<ipc::FaultStatus> status() const;
 
  private:
@@ -91,8 +92,8 @@ class Faults {
   };
 
   std::string set_link(Breakable::Link link, const faults::Fault& fault);
-  std::string plug(Breakable::Link link, bool up);
-  std::string flap(Breakable::Link link, const faults::Periods& periods);
+  std::string set_cable(Breakable::Link link, bool plugged);
+  std::string start_flapping(Breakable::Link link, const faults::Periods& periods);
   SetResult set_node(Breakable::Node node, const faults::Fault& fault);
   SetResult set_power(Breakable::Node node, faults::Kind kind);
   SetResult set_pkey(Breakable::Node node, Pkey pkey, bool present);

@@ -60,7 +60,7 @@ class FakeFabric final : public Breakable {
 class FaultsTest : public testing::Test {
  protected:
   // Sets the fault, and returns the line for the user.
-  std::string change(const std::string& text, std::optional<std::uint64_t> seed = {}) {
+  std::string set_fault(const std::string& text, std::optional<std::uint64_t> seed = {}) {
     const auto fault = faults::parse_fault(faults::words_of(text), seed);
     EXPECT_TRUE(fault.has_value()) << fault.error();
     const auto state = faults_.set(*fault);
@@ -80,63 +80,63 @@ class FaultsTest : public testing::Test {
   Faults faults_{loop_, fabric_};
 };
 
-TEST_F(FaultsTest, FaultsAreShownUntilTheyAreMended) {
-  EXPECT_EQ(change("link a b down"), "link a - b is down");
-  EXPECT_EQ(change("link a b lossy 2", 7), "link a - b loses 2 % of its packets (seed 7)");
-  EXPECT_EQ(change("link a b slow 5ms"), "link a - b delays packets by 5ms");
-  EXPECT_EQ(change("link a b mtu 1500"), "link a - b has an MTU of 1500 bytes");
+TEST_F(FaultsTest, FaultsAreListedUntilTheyAreRepaired) {
+  EXPECT_EQ(set_fault("link a b down"), "link a - b is down");
+  EXPECT_EQ(set_fault("link a b lossy 2", 7), "link a - b loses 2 % of its packets (seed 7)");
+  EXPECT_EQ(set_fault("link a b slow 5ms"), "link a - b delays packets by 5ms");
+  EXPECT_EQ(set_fault("link a b mtu 1500"), "link a - b has an MTU of 1500 bytes");
   EXPECT_EQ(calls(), (Texts{"link 7 0", "loss 7 20000", "delay 7 5000000", "mtu 7 1500"}));
   EXPECT_EQ(status(),
             (Texts{"link a - b is down", "link a - b loses 2 % of its packets (seed 7)",
                    "link a - b delays packets by 5ms", "link a - b has an MTU of 1500 bytes"}));
-  EXPECT_EQ(change("link a b up"), "link a - b is up");
-  EXPECT_EQ(change("link a b lossy 0"), "link a - b loses nothing");
-  EXPECT_EQ(change("link a b slow 0"), "link a - b is not slow");
-  EXPECT_EQ(change("link a b mtu default"), "link a - b has its own MTU");
+  EXPECT_EQ(set_fault("link a b up"), "link a - b is up");
+  EXPECT_EQ(set_fault("link a b lossy 0"), "link a - b loses nothing");
+  EXPECT_EQ(set_fault("link a b slow 0"), "link a - b is not slow");
+  EXPECT_EQ(set_fault("link a b mtu default"), "link a - b has its own MTU");
   EXPECT_EQ(calls(), (Texts{"link 7 1", "loss 7 0", "delay 7 0", "mtu 7 0"}));
   EXPECT_EQ(status(), Texts{});
 }
 
 TEST_F(FaultsTest, ANodeIsOffPausedOrOn) {
-  EXPECT_EQ(change("node n paused"), "node n is paused");
+  EXPECT_EQ(set_fault("node n paused"), "node n is paused");
   EXPECT_EQ(status(), Texts{"node n is paused"});
   EXPECT_EQ(calls(), Texts{"paused 3 1"});
-  EXPECT_EQ(change("node n off"), "node n is off");
+  EXPECT_EQ(set_fault("node n off"), "node n is off");
   EXPECT_EQ(status(), Texts{"node n is off"});
   EXPECT_EQ(calls(), (Texts{"paused 3 0", "power 3 0"}));
-  EXPECT_EQ(change("node n paused"), "refused: node n is off, so it cannot be paused");
-  EXPECT_EQ(change("node n on"), "node n is on");
+  EXPECT_EQ(set_fault("node n paused"), "refused: node n is off, so it cannot be paused");
+  EXPECT_EQ(set_fault("node n on"), "node n is on");
   EXPECT_EQ(status(), Texts{});
 }
 
-TEST_F(FaultsTest, PkeyFaultsAreShownAsLongAsTheTableHasThem) {
-  EXPECT_EQ(change("node n pkey 0x8001 removed"), "node n has lost P_Key 0x8001");
-  EXPECT_EQ(change("node n pkey 0x8002 added"), "node n has got P_Key 0x8002");
-  EXPECT_EQ(change("node n pkey 0x8003 removed"), "refused: no such P_Key");
+TEST_F(FaultsTest, PkeyFaultsAreListedWhileTheTableHasThem) {
+  EXPECT_EQ(set_fault("node n pkey 0x8001 removed"), "node n has lost P_Key 0x8001");
+  EXPECT_EQ(set_fault("node n pkey 0x8002 added"), "node n has got P_Key 0x8002");
+  EXPECT_EQ(set_fault("node n pkey 0x8003 removed"), "refused: no such P_Key");
   EXPECT_EQ(status(), (Texts{"node n has lost P_Key 0x8001", "node n has got P_Key 0x8002"}));
   fabric_.pkeys = {Pkey{0x8001}};  // the subnet manager has written the table again
   EXPECT_EQ(status(), Texts{});
 }
 
 TEST_F(FaultsTest, AFlappingLinkGoesDownAndComesUpByItself) {
-  EXPECT_EQ(change("link a b flapping 5ms 1ms"), "link a - b flaps: 5ms down, 1ms up");
+  EXPECT_EQ(set_fault("link a b flapping 5ms 1ms"), "link a - b flaps: 5ms down, 1ms up");
   EXPECT_EQ(status(), Texts{"link a - b flaps: 5ms down, 1ms up"});
   EXPECT_EQ(fabric_.calls, Texts{"link 7 0"});
   while (fabric_.calls.size() < 3) loop_.run_one();
   EXPECT_EQ(calls(), (Texts{"link 7 0", "link 7 1", "link 7 0"}));
-  EXPECT_EQ(change("link a b up"), "link a - b is up");
+  EXPECT_EQ(set_fault("link a b up"), "link a - b is up");
   EXPECT_EQ(status(), Texts{});
   EXPECT_EQ(calls(), Texts{"link 7 1"});
   loop_.restart();
   loop_.run_for(std::chrono::milliseconds(20));
-  EXPECT_EQ(calls(), Texts{}) << "the link flaps no longer";
-  EXPECT_EQ(change("link a b flapping 50ms 2s", 9),
+  EXPECT_EQ(calls(), Texts{}) << "the link does not flap any more";
+  EXPECT_EQ(set_fault("link a b flapping 50ms 2s", 9),
             "link a - b flaps: 50ms down, 2s up, at random (seed 9)");
 }
 
 TEST_F(FaultsTest, RefusedFaultsChangeNothing) {
-  EXPECT_EQ(change("link c b down"), "refused: there is no c");
-  EXPECT_EQ(change("node m off"), "refused: there is no m");
+  EXPECT_EQ(set_fault("link c b down"), "refused: there is no c");
+  EXPECT_EQ(set_fault("node m off"), "refused: there is no m");
   EXPECT_EQ(calls(), Texts{});
   EXPECT_EQ(status(), Texts{});
 }

@@ -9,13 +9,14 @@
 namespace verbena::hosts {
 namespace {
 
-// Returns a GUID that is the same whenever the fabric is up, and differs for each host and device.
+// Returns a GUID that is the same each time the fabric is started, and differs for each host and
+// device.
 Guid guid_of(const plan::Fabric& fabric, HostIndex host, std::uint8_t device) {
   std::uint64_t guid = 0xcbf29ce484222325;  // the offset basis of the hash FNV-1a
   for (const char c : fabric.name + "/" + fabric.hosts[host].name) {
     guid = (guid ^ static_cast<unsigned char>(c)) * 0x100000001b3;
   }
-  // Marks the GUID as locally administered, and leaves its last byte for the device.
+  // Marks the GUID as locally administered.  The last byte is the number of the device.
   return {((guid & 0xfcffffffffffff00) | 0x0200000000000000) + device};
 }
 
@@ -40,7 +41,7 @@ void HostNetwork::open(User& user) {
   user.port_changed(std::nullopt);
 }
 
-void HostNetwork::links_changed() {
+void HostNetwork::report_links() {
   if (user_ == nullptr) return;
   const ethernet::Network& network = switch_.network();
   user_->addresses_changed(network.addresses(host_));  // the addresses carry the MTUs

@@ -43,9 +43,9 @@ class HostNetwork final : public agent::Network, private Switch::Station {
   std::size_t leases() const override { return switch_.uplinks().leases(host_); }
   void add_counters(std::vector<ipc::NamedCount>& out) const override;
 
-  // Tells the programs of the host the state, MTU and P_Keys of the host's ports, after
+  // Reports the state, MTU and P_Keys of the host's ports to its programs.  Call this when
   // ethernet::LinkFaults may have changed them.
-  void links_changed();
+  void report_links();
 
  private:
   void arrived(const link::Arrival& arrival) override;

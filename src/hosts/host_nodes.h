@@ -26,8 +26,8 @@ class HostNodes final : public Nodes {
                                                                        const agent::Log& log);
 
   ethernet::Network& network() { return switch_->network(); }
-  // Tells the programs of a host that its links may have gone down or come up.
-  void links_changed(HostIndex host) { networks_[host]->links_changed(); }
+  // Reports the links of a host to its programs.  Call this when a link may have changed.
+  void report_links(HostIndex host) { networks_[host]->report_links(); }
 
   Forwarder& forwarder() override { return *switch_; }
   std::size_t size() const override { return agents_.size(); }

@@ -13,7 +13,7 @@ std::size_t LatePackets::size() const {
 Time LatePackets::next_deadline(const ethernet::LinkFaults& faults) const {
   Time next = kNever;
   for (const auto& [key, waiting] : queues_) {
-    if (waiting.needs_room || faults.is_paused(key.rail.host)) continue;
+    if (waiting.receiver_is_full || faults.is_paused(key.rail.host)) continue;
     next = std::min(next, waiting.queue.next_due());
   }
   return next;

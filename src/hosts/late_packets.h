@@ -28,7 +28,7 @@ struct LatePacket {
   link::Address address{};
   std::vector<std::byte> transport{};
   // The range of the receiver's QP numbers, if this is a copy of a multicast packet.
-  std::optional<std::uint16_t> member{};
+  std::optional<std::uint16_t> member_range{};
 };
 
 // Holds the packets of an Ethernet fabric that are late.  Each link has a queue for each direction.
@@ -38,34 +38,34 @@ class LatePackets {
   using Queue = faults::DelayLine<LatePacket>;
 
   struct QueueKey {
-    bool arrives = false;  // true: towards the host of the rail; false: from that host
-    bool stays = false;    // the host sends the packet to itself
+    bool to_host = false;        // true: to the host of the rail; false: from that host
+    bool stays_in_host = false;  // the host sends the packet to itself
     ethernet::RailId rail{};
     friend constexpr auto operator<=>(const QueueKey&, const QueueKey&) = default;
   };
 
-  // Returns true if packets wait in this queue.  A further packet must then wait behind them.
-  bool has(const QueueKey& key) const { return queues_.contains(key); }
+  // Returns true if packets wait in this queue.  A new packet must then wait behind them.
+  bool has_packets(const QueueKey& key) const { return queues_.contains(key); }
   bool empty() const { return queues_.empty(); }
   // Returns the number of packets.
   std::size_t size() const;
 
   // Adds a packet to a queue.  Returns false if the queue is full.
-  bool hold(const QueueKey& key, LatePacket packet, Time due) {
+  bool add(const QueueKey& key, LatePacket packet, Time due) {
     return queues_[key].queue.push(std::move(packet), due);
   }
 
-  // Calls pass(key, packet) for the packets that are due, in the order of their queue.  pass()
-  // returns false if the packet must wait for room at its receiver, and may itself call hold().
-  // Packets of paused hosts stay.  Returns true if a packet has left.
+  // Calls pass(key, packet) for the packets that are due, in the order of their queue, and removes
+  // them.  pass() returns false if the packet must wait until its receiver has space, and may call
+  // add().  Packets of paused hosts remain in their queues.  Returns true if a packet was removed.
   bool release(Time now, const ethernet::LinkFaults& faults, auto pass) {
     bool passed = false;
     for (auto it = queues_.begin(); it != queues_.end();) {
       auto& [key, waiting] = *it;
-      waiting.needs_room = false;
+      waiting.receiver_is_full = false;
       while (!faults.is_paused(key.rail.host) && waiting.queue.due(now) != nullptr) {
         if (!pass(key, *waiting.queue.due(now))) {
-          waiting.needs_room = true;
+          waiting.receiver_is_full = true;
           break;
         }
         (void)waiting.queue.pop();
@@ -75,14 +75,14 @@ class LatePackets {
     }
     return passed;
   }
-  // Returns the time at which release() has something to do, unless a full receiver gets room
-  // earlier.
+  // Returns the time at which the next packet is due.  Ignores queues whose receiver is full or
+  // whose host is paused.
   Time next_deadline(const ethernet::LinkFaults& faults) const;
 
  private:
   struct Waiting {
     Queue queue{};
-    bool needs_room = false;  // the receiver of the first packet is full
+    bool receiver_is_full = false;  // the receiver of the first packet has no space
   };
   std::map<QueueKey, Waiting> queues_{};
 };

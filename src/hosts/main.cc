@@ -32,7 +32,7 @@ namespace verbena::hosts {
 namespace {
 
 constexpr Duration kClaimTimeout = std::chrono::seconds(5);
-constexpr std::size_t kLogLinesKept = 1000;  // `verbena fabric log` prints them
+constexpr std::size_t kStoredLogLines = 1000;  // `verbena fabric log` prints them
 
 struct Arguments {
   int ready_fd = -1;
@@ -47,8 +47,8 @@ struct Arguments {
   std::string sa = "get";
 };
 
-// REQUIRES: the option --sa has accepted the word.
-sa::PathCache::Mode mode_named(const std::string& word) {
+// Returns the mode for a value of the option --sa, which CLI11 has already checked.
+sa::PathCache::Mode path_mode(const std::string& word) {
   if (word == "table") return sa::PathCache::Mode::kTable;
   return word == "uncached" ? sa::PathCache::Mode::kUncached : sa::PathCache::Mode::kGet;
 }
@@ -77,7 +77,7 @@ bool spin_for_packet(Forwarder& packets, os::AdaptiveSpin& spin) {
 
 // Runs the loop.  While there are packets to forward, it polls the descriptors only after every
 // kForwardsPerPoll calls of forward().
-void run_until_it_ends(asio::io_context& loop, Forwarder& packets) {
+void run_until_stopped(asio::io_context& loop, Forwarder& packets) {
   constexpr int kForwardsPerPoll = 16;
   os::AdaptiveSpin spin(std::chrono::microseconds(50));
   int forwards = 0;
@@ -124,7 +124,7 @@ int run(const Arguments& arguments) {
     if (!opened) return failed(arguments, "--log " + arguments.log + ": cannot be written");
     log = std::move(*opened);
   }
-  log.store_lines(kLogLinesKept);
+  log.store_lines(kStoredLogLines);
   auto listener = agent::claim_name(os::fabric_socket_name(arguments.name), ::geteuid(),
                                     os::now() + kClaimTimeout);
   if (!listener) return failed(arguments, listener.error());
@@ -138,14 +138,14 @@ int run(const Arguments& arguments) {
                            .managers = arguments.managers,
                            .opensm = arguments.opensm,
                            .scratch = arguments.scratch,
-                           .sa = {.paths = {.mode = mode_named(arguments.sa)}}};
+                           .sa = {.paths = {.mode = path_mode(arguments.sa)}}};
   const auto service = is_netlist ? Service::create(loop, std::move(**listener),
                                                     std::move(*topology), std::move(options), log)
                                   : Service::create(loop, std::move(**listener), std::move(*fabric),
                                                     std::move(options), log);
   if (!service) return failed(arguments, service.error());
   if (arguments.ready_fd >= 0) os::report_ready(arguments.ready_fd);
-  run_until_it_ends(loop, (*service)->forwarder());
+  run_until_stopped(loop, (*service)->forwarder());
   return 0;
 }
 
@@ -169,19 +169,20 @@ int main(int argc, char** argv) {  // NOLINT(bugprone-exception-escape)
   app.add_option("--opensm", arguments.opensm, "Executable of OpenSM");
   app.add_option("--scratch", arguments.scratch,
                  "Directory in which to create a directory for OpenSM's files");
-  const auto or_variable = [](CLI::Option* option, const char* name) {
+  const auto allow_variable = [](CLI::Option* option, const char* name) {
     if (::getauxval(AT_SECURE) == 0) option->envname(name);  // CLI11 calls plain getenv()
   };
-  or_variable(app.add_option("--log", arguments.log, "File to append a log to"),
-              "VERBENA_FABRIC_LOG");
-  or_variable(app.add_option("--sa", arguments.sa,
-                             "How nodes of a subnet learn paths: one query for each destination "
-                             "(get), one for all destinations (table), or one for each "
-                             "connection (uncached)")
-                  ->check(CLI::IsMember({"get", "table", "uncached"})),
-              "VERBENA_SA");
-  or_variable(app.add_flag("--trace", arguments.trace, "Log each change of a connection's state"),
-              "VERBENA_TRACE");
+  allow_variable(app.add_option("--log", arguments.log, "File to append a log to"),
+                 "VERBENA_FABRIC_LOG");
+  allow_variable(app.add_option("--sa", arguments.sa,
+                                "How nodes of a subnet learn paths: one query for each destination "
+                                "(get), one for all destinations (table), or one for each "
+                                "connection (uncached)")
+                     ->check(CLI::IsMember({"get", "table", "uncached"})),
+                 "VERBENA_SA");
+  allow_variable(
+      app.add_flag("--trace", arguments.trace, "Log each change of a connection's state"),
+      "VERBENA_TRACE");
   CLI11_PARSE(app, argc, argv);
 
   std::signal(SIGPIPE, SIG_IGN);

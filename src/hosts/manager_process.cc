@@ -21,7 +21,7 @@ namespace verbena::hosts {
 namespace {
 
 std::vector<std::string> arguments(const ManagerProcess::Options& options) {
-  // -d 2 makes OpenSM flush its log after each message, so that a reader of the log sees it.
+  // -d 2 makes OpenSM flush its log after each message, so that readers see the message at once.
   return {"opensm",
           "-g",
           fmt::format("{:#018x}", options.port_guid.value),
@@ -38,8 +38,8 @@ std::vector<std::string> environment(const ManagerProcess::Options& options) {
   std::error_code error;
   const auto libraries = std::filesystem::read_symlink("/proc/self/exe", error).parent_path();
   const char* path = ::secure_getenv("LD_LIBRARY_PATH");
-  const std::string after = path == nullptr || *path == '\0' ? "" : std::string(":") + path;
-  std::vector<std::string> all{"LD_LIBRARY_PATH=" + libraries.string() + after,
+  const std::string old_path = path == nullptr || *path == '\0' ? "" : std::string(":") + path;
+  std::vector<std::string> all{"LD_LIBRARY_PATH=" + libraries.string() + old_path,
                                "VERBENA_FABRIC=" + options.fabric, "VERBENA_NODE=" + options.node,
                                "OSM_TMP_DIR=" + options.directory,
                                "OSM_CACHE_DIR=" + options.directory};
@@ -69,13 +69,13 @@ std::vector<char*> pointers(std::vector<std::string>& texts) {
   for (const int signal : {SIGPIPE, SIGXFSZ}) ::signal(signal, SIG_DFL);
   ::dup2(output, STDOUT_FILENO);
   ::dup2(output, STDERR_FILENO);
-  ::fcntl(held_fd, F_SETFD, 0);  // OpenSM inherits it, so the directory lives as long as OpenSM
+  ::fcntl(held_fd, F_SETFD, 0);  // while OpenSM has this descriptor, its directory is not removed
   ::execve(program, argv, envp);
   ::dprintf(STDERR_FILENO, "cannot run %s: %s\n", program, std::strerror(errno));
   ::_exit(127);
 }
 
-std::string end_text(int status) {
+std::string exit_status_text(int status) {
   if (WIFEXITED(status)) return fmt::format("exit code {}", WEXITSTATUS(status));
   return fmt::format("signal {}", WTERMSIG(status));
 }
@@ -123,8 +123,8 @@ ManagerProcess::~ManagerProcess() {
 void ManagerProcess::on_end() {
   int status = 0;
   if (::waitpid(pid_, &status, WNOHANG) != pid_) return;
-  end_ = end_text(status);
-  watch_.read(false);  // the pidfd stays readable
+  end_text_ = exit_status_text(status);
+  watch_.read(false);  // because the pidfd remains readable
   on_end_();
 }
 

@@ -15,8 +15,8 @@
 namespace verbena::hosts {
 
 // Runs OpenSM on a node of a simulated subnet, as a child of this process with the environment that
-// `verbena run --node` would give it.  The kernel kills it when this process ends in any way.  A
-// directory holds its log, its output and its other files.
+// `verbena run --node` would give it.  The kernel kills OpenSM when this process ends for any
+// reason.  A directory contains OpenSM's log, its output and its other files.
 //
 // Only the loop's thread uses it.  The process must have no other thread, because the kernel kills
 // the child when the thread that started it ends.
@@ -33,7 +33,7 @@ class ManagerProcess {
     std::string node{};
     Guid port_guid{};
     std::string directory{};  // for OpenSM's files; must exist
-    int held_fd = -1;         // os::ScratchDirectory::held_fd(), for the child
+    int held_fd = -1;         // os::ScratchDirectory::held_fd(), which the child inherits
   };
 
   // Starts OpenSM.  `on_opensm_end` is called when OpenSM has ended by itself.  The error is a line
@@ -48,9 +48,9 @@ class ManagerProcess {
   const std::string& node() const { return options_.node; }
   const std::string& directory() const { return options_.directory; }
   pid_t pid() const { return pid_; }
-  bool has_ended() const { return !end_.empty(); }
+  bool has_ended() const { return !end_text_.empty(); }
   // Returns how OpenSM ended: "exit code 1".  The text is empty while OpenSM runs.
-  const std::string& end() const { return end_; }
+  const std::string& end_text() const { return end_text_; }
 
  private:
   ManagerProcess(Options options, std::move_only_function<void()> on_opensm_end)
@@ -63,7 +63,7 @@ class ManagerProcess {
   pid_t pid_ = 0;
   os::Fd pidfd_{};
   agent::Watch watch_{};
-  std::string end_{};
+  std::string end_text_{};
 };
 
 }  // namespace verbena::hosts

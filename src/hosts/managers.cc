@@ -99,7 +99,7 @@ std::string Managers::start(asio::io_context& loop) {
 void Managers::on_end(std::size_t manager) {
   const ManagerProcess& process = *processes_[manager];
   log_.line(fmt::format("OpenSM (pid {}) on '{}' has ended: {}", process.pid(), process.node(),
-                        process.end()));
+                        process.end_text()));
   if (all_ended()) answer_all(why_not_up(end_texts()));
 }
 
@@ -107,7 +107,8 @@ void Managers::on_end(std::size_t manager) {
 std::string Managers::end_texts() const {
   std::vector<std::string> texts;
   for (const auto& process : processes_) {
-    texts.push_back(fmt::format("OpenSM on '{}' has ended: {}", process->node(), process->end()));
+    texts.push_back(
+        fmt::format("OpenSM on '{}' has ended: {}", process->node(), process->end_text()));
   }
   return fmt::format("{}", fmt::join(texts, "; "));
 }
@@ -160,7 +161,7 @@ std::string Managers::why_not_up(const std::string& beginning) const {
 // ports, also of its own port.
 std::string Managers::state_of(std::size_t manager) const {
   const ManagerProcess& process = *processes_[manager];
-  if (process.has_ended()) return "ended: " + process.end();
+  if (process.has_ended()) return "ended: " + process.end_text();
   const subnet::PortStatus port = subnet_.status(ports_[manager]);
   if ((port.capability_mask & wire::port_capability::kIsSm) == 0) return "starting";
   if (port.sm_lid.value == 0) return "discovering";

@@ -19,8 +19,8 @@
 namespace verbena::hosts {
 
 // Runs the subnet managers of an InfiniBand fabric, one for each node that the user has named, and
-// tells when they have brought the subnet up.  Their files are in a directory that is removed when
-// this process ends.
+// reports when the subnet is up.  The managers' files are in a directory that is removed when this
+// process ends.
 //
 // Only the loop's thread uses it, and this process has no other thread.
 class Managers {
@@ -47,7 +47,7 @@ class Managers {
   // Call this when ports of the subnet may have changed.
   void ports_changed();
   // Calls `done` with an empty text when the subnet is up.  Calls it with a line for the user at
-  // the deadline, when no manager is left, or at once if kWaitersMax callers wait already.
+  // the deadline, when no manager runs any more, or at once if kWaitersMax callers wait already.
   using Done = std::move_only_function<void(std::string problem)>;
   void await_subnet(Time deadline, Done done);
   std::vector<ipc::ManagerStatus> status() const;

@@ -39,7 +39,7 @@ class Nodes {
   virtual std::size_t size() const = 0;
   virtual const std::string& name(std::size_t host) const = 0;
   virtual ipc::HostStatus status(std::size_t host) const = 0;
-  // Returns the network interfaces that programs on the host find, besides loopback.
+  // Returns the network interfaces that programs on the host find, without loopback.
   virtual std::vector<interfaces::Interface> interfaces(std::size_t host) const = 0;
   virtual void add_counters(std::vector<ipc::NamedCount>& counters) const = 0;
   // Ends the agents, as agent::Agent::stop() does.

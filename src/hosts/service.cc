@@ -20,7 +20,7 @@ Service::Service(asio::io_context& loop, os::UnixListener listener, Options opti
       started_(os::now()),
       listener_(std::move(listener)),
       signals_(loop, SIGTERM, SIGINT, SIGHUP),
-      tool_timer_(loop, [this] { end_slow_tools(); }) {
+      tool_timer_(loop, [this] { close_slow_tools(); }) {
   signals_.async_wait([this](const asio::error_code& failed, int) {
     if (!failed) stop("stopped by a signal");
   });
@@ -39,7 +39,7 @@ std::expected<std::unique_ptr<Service>, std::string> Service::create(asio::io_co
   if (!nodes) return std::unexpected(std::move(nodes.error()));
   HostNodes& hosts = **nodes;
   service->breakable_ = std::make_unique<BreakableHosts>(
-      hosts.network(), [&hosts](HostIndex host) { hosts.links_changed(host); });
+      hosts.network(), [&hosts](HostIndex host) { hosts.report_links(host); });
   service->faults_ = std::make_unique<Faults>(loop, *service->breakable_);
   service->nodes_ = std::move(*nodes);
   service->begin_faults();
@@ -88,7 +88,7 @@ void Service::on_listener() {
   for (;;) {
     auto channel = listener_.accept();
     if (!channel) return;
-    // Anybody may connect to an abstract name.  Close connections of other users at once.
+    // Any user may connect to an abstract name.  Connections of other users are closed at once.
     if (!channel->check_peer_uid(::geteuid()) || tools_.size() >= kToolsMax) continue;
     const std::uint64_t id = next_tool_++;
     auto tool = std::make_unique<Tool>(loop_, std::move(*channel), id, *this);
@@ -98,8 +98,8 @@ void Service::on_listener() {
   }
 }
 
-// Closes connections of tools that stay too long, because kToolsMax limits the connections.
-void Service::end_slow_tools() {
+// Closes connections of tools that are open for too long, because kToolsMax limits their number.
+void Service::close_slow_tools() {
   Time next = kNever;
   for (const auto& [id, tool] : tools_) {
     if (tool->close_at <= os::now()) {
@@ -118,7 +118,7 @@ void Service::ended(agent::Connection& connection, const std::string&) {
 void Service::received(agent::Connection& from, const ipc::Envelope& envelope,
                        std::span<const std::byte>, std::vector<os::Fd>) {
   Tool& tool = *tools_.at(from.id());
-  if (!tool.welcomed) return hello(tool, envelope);
+  if (!tool.handshake_done) return handle_hello(tool, envelope);
   switch (envelope.type) {
     case ipc::Type::kShowFabric: return show_fabric(tool, envelope);
     case ipc::Type::kAwaitSubnet: return await_subnet(tool, envelope);
@@ -134,15 +134,16 @@ void Service::received(agent::Connection& from, const ipc::Envelope& envelope,
   }
 }
 
-void Service::hello(Tool& tool, const ipc::Envelope& envelope) {
+void Service::handle_hello(Tool& tool, const ipc::Envelope& envelope) {
   // Only the first field of a Hello from another build can be decoded.
   std::string build;
   ipc::Reader(envelope.body)(build);
   ipc::Welcome reply{.agent_pid = static_cast<std::uint32_t>(::getpid()), .build = options_.build};
-  tool.welcomed = envelope.type == ipc::Type::kHello && build == options_.build;
-  if (!tool.welcomed) reply.refusal = "the fabric is of another build; see 'verbena fabric down'";
+  tool.handshake_done = envelope.type == ipc::Type::kHello && build == options_.build;
+  if (!tool.handshake_done)
+    reply.refusal = "the fabric is of another build; see 'verbena fabric down'";
   tool.connection.reply(envelope.request, reply);
-  if (!tool.welcomed) tool.connection.finish();
+  if (!tool.handshake_done) tool.connection.finish();
 }
 
 void Service::show_fabric(Tool& tool, const ipc::Envelope& envelope) {

@@ -45,8 +45,8 @@ class Service final : public agent::Connection::Owner {
     sa::Client::Config sa{};
   };
 
-  // Starts the agents of all hosts, which listen on the hosts' names.  The error is a line for the
-  // user.
+  // Starts the agents of all hosts, which listen on the hosts' socket names.  The error is a line
+  // for the user.
   static std::expected<std::unique_ptr<Service>, std::string> create(asio::io_context& loop,
                                                                      os::UnixListener listener,
                                                                      plan::Fabric fabric,
@@ -68,7 +68,7 @@ class Service final : public agent::Connection::Owner {
     Tool(asio::io_context& loop, os::UnixChannel channel, std::uint64_t id, Service& service)
         : connection(loop, std::move(channel), id, service, service.limit_counters_) {}
     agent::Connection connection;
-    bool welcomed = false;
+    bool handshake_done = false;
     Time close_at{};  // the time at which the connection is closed
   };
 
@@ -86,16 +86,16 @@ class Service final : public agent::Connection::Owner {
                 std::span<const std::byte> message, std::vector<os::Fd> fds) override;
   void received_all(agent::Connection&, std::size_t) override {}
   void ended(agent::Connection& connection, const std::string& why) override;
-  void hello(Tool& tool, const ipc::Envelope& envelope);
+  void handle_hello(Tool& tool, const ipc::Envelope& envelope);
   void show_fabric(Tool& tool, const ipc::Envelope& envelope);
   void show_interfaces(Tool& tool, const ipc::Envelope& envelope);
   void await_subnet(Tool& tool, const ipc::Envelope& envelope);
   void show_log(Tool& tool, const ipc::Envelope& envelope);
   void set_fault(Tool& tool, const ipc::Envelope& envelope);
   // Starts the schedule of faults.  If this process runs subnet managers, it first waits until the
-  // subnet is up, or cannot come up.
+  // subnet is up, or has failed to come up.
   void begin_faults();
-  void end_slow_tools();
+  void close_slow_tools();
   void stop(const char* why);
 
   asio::io_context& loop_;

@@ -29,8 +29,8 @@ std::uint8_t speed_code(subnet::LinkSpeed speed) {
   return 1;
 }
 
-// Returns the code of PortInfo.VLCap for a number of data lanes (vol1 14.2.5.6).
-std::uint8_t lanes_code(unsigned lanes) {
+// Returns the code of PortInfo.VLCap for a number of data VLs (vol1 14.2.5.6).
+std::uint8_t virtual_lanes_code(unsigned lanes) {
   constexpr std::array<unsigned, 5> kLanes{1, 2, 4, 8, 15};
   const auto found = std::ranges::lower_bound(kLanes, std::min(lanes, kLanes.back()));
   return static_cast<std::uint8_t>(1 + (found - kLanes.begin()));
@@ -64,7 +64,7 @@ node::PortState port_state_of(const subnet::PortStatus& port) {
                                  .max_mtu = std::to_underlying(port.mtu_max),
                                  .width = std::to_underlying(port.width_active),
                                  .speed = speed_code(port.speed_active),
-                                 .virtual_lanes = lanes_code(port.max_virtual_lanes),
+                                 .virtual_lanes = virtual_lanes_code(port.max_virtual_lanes),
                                  .subnet_timeout = port.subnet_timeout,
                                  .capability_mask = port.capability_mask}};
   for (std::size_t i = 0; i < port.guids.size(); ++i) state.gids.push_back(port.gid(i));
@@ -143,7 +143,7 @@ void SubnetNetwork::remark(node::ClientId client, const std::string& text) {
   user_->remark(client, text);
 }
 
-// Finds no route: on InfiniBand, the node itself asks the SA for path records instead.
+// Always fails, because on InfiniBand the node itself queries the SA for path records.
 agent::Network::Answer SubnetNetwork::route(const node::Node::RouteWanted&) {
   return fail(Errc::kNotSupported, "an HCA of a subnet has no IP routes", EOPNOTSUPP);
 }

@@ -12,16 +12,16 @@
 
 namespace verbena::hosts {
 
-// Provides the network of the agent of one HCA of a subnet.  The state of its ports is what the
-// subnet manager has configured, and its packets go through the subnet.
+// Provides the network of the agent of one HCA of a subnet.  The subnet manager configures the
+// state of the ports, and packets go through the subnet.
 //
 // Its ports have the IP addresses of ipoib_addresses(), so that the RDMA CM can find them.
 class SubnetNetwork final : public agent::Network, private SubnetSwitch::Station {
  public:
-  // Names the device of each HCA for programs, also for those that use libibumad.
+  // The device of each HCA has this name, also for programs that use libibumad.
   static constexpr const char* kDevice = "verbena0";
 
-  // Names the IPoIB interface of a port, as Linux does.
+  // Returns the name that Linux would give to the IPoIB interface of the port.
   static std::string interface_name(std::uint8_t port) { return "ib" + std::to_string(port - 1); }
 
   // REQUIRES: the switch outlives this object, and `hca` is the index of an HCA in the topology.
@@ -67,7 +67,7 @@ class SubnetNetwork final : public agent::Network, private SubnetSwitch::Station
   std::uint64_t qp1_packets_ = 0;
 };
 
-// Returns the state of a port, in the form in which the node and the programs of an HCA get it.
+// Converts the state of a port into the form that the node and the programs of an HCA get.
 node::PortState port_state_of(const subnet::PortStatus& port);
 
 }  // namespace verbena::hosts

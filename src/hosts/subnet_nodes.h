@@ -22,8 +22,8 @@ namespace verbena::hosts {
 // Only the loop's thread uses it.
 class SubnetNodes final : public Nodes {
  public:
-  // Starts an agent and a MAD service for each HCA, which listen on its names.  The error is a line
-  // for the user.
+  // Starts an agent and a MAD service for each HCA, which listen on the HCA's socket names.  The
+  // error is a line for the user.
   static std::expected<std::unique_ptr<SubnetNodes>, std::string> create(asio::io_context& loop,
                                                                          subnet::Topology topology,
                                                                          const Options& options,

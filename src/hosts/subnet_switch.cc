@@ -32,7 +32,7 @@ bool has_gid(const subnet::PortStatus& port, const Gid& gid) {
   return false;
 }
 
-// Tells who gets a MAD: the agent of the HCA, the programs that use libibumad, or both.
+// Lists the receivers of a MAD: the agent of the HCA, the programs that use libibumad, or both.
 struct MadReceivers {
   bool agent = false;
   bool programs = true;
@@ -117,7 +117,7 @@ std::optional<SubnetSwitch::Drop> SubnetSwitch::send_from(HostIndex hca,
 
 bool SubnetSwitch::pass(const agent::ProgramId& from, const link::Arrival& arrival, Time now,
                         bool may_wait) {
-  if (may_wait && is_held_up(from)) return false;
+  if (may_wait && is_blocked(from)) return false;
   if (may_wait) sender_ = from;
   const auto why = send_from(from.first, arrival, now);
   pump(now);
@@ -126,11 +126,11 @@ bool SubnetSwitch::pass(const agent::ProgramId& from, const link::Arrival& arriv
   return true;
 }
 
-bool SubnetSwitch::is_held_up(const agent::ProgramId& sender) {
-  const auto entry = held_up_.find(sender);
-  if (entry == held_up_.end()) return false;
+bool SubnetSwitch::is_blocked(const agent::ProgramId& sender) {
+  const auto entry = blocked_senders_.find(sender);
+  if (entry == blocked_senders_.end()) return false;
   if (waiting_.contains(entry->second)) return true;
-  held_up_.erase(entry);
+  blocked_senders_.erase(entry);
   return false;
 }
 
@@ -138,7 +138,7 @@ void SubnetSwitch::drop(const agent::ProgramId& from, const link::Arrival& arriv
   const auto index = static_cast<std::size_t>(why);
   ++counters_.dropped[index];
   if (std::exchange(reported_drops_[from][index], true))
-    return;  // tell a program each reason only once
+    return;  // because each reason is reported to a program only once
   const auto station = stations_.find(from.first);
   if (station == stations_.end()) return;
   station->second->remark(from.second, "packets are dropped: " + reason(why, from.first, arrival));
@@ -162,7 +162,7 @@ std::string SubnetSwitch::reason(Drop why, HostIndex hca, const link::Arrival& p
 // ---- from the subnet to HCAs --------------------------------------------------------------------
 
 void SubnetSwitch::pump(Time now) {
-  if (std::exchange(pumping_, true)) return;
+  if (std::exchange(is_pumping_, true)) return;
   for (bool has_more = true; has_more;) {
     has_more = false;
     while (auto delivery = subnet_.next_delivery()) {
@@ -178,7 +178,7 @@ void SubnetSwitch::pump(Time now) {
     }
   }
   timer_.at(subnet_.next_deadline());
-  pumping_ = false;
+  is_pumping_ = false;
 }
 
 void SubnetSwitch::deliver(subnet::Delivery delivery, Time now) {
@@ -220,15 +220,15 @@ void SubnetSwitch::deliver_to_group(const subnet::Delivery& delivery, Time now) 
 void SubnetSwitch::deliver_to_range(std::uint16_t range, subnet::Delivery delivery, Time now) {
   if (range == node::Node::kOwnRange) return deliver_to_agent(std::move(delivery));
   const auto receiver = uplinks_->program_of(delivery.port.node, range);
-  if (!receiver) return void(++counters_.to_nobody);
-  // The packet waits for room even if no sender is held up, because the sender may have ended
-  // meanwhile.
+  if (!receiver) return void(++counters_.unknown_qp);
+  // The packet waits for space even if no sender is blocked, because the sender may have ended
+  // since it sent the packet.
   const bool must_queue = waiting_.contains(*receiver);
   if (!must_queue && try_deliver(*receiver, delivery, now)) return;
   auto& queue = waiting_[*receiver];
   if (queue.size() == kWaitingMax) return void(++counters_.waiting_full);
   queue.push_back(std::move(delivery));
-  if (sender_) held_up_[*sender_] = *receiver;
+  if (sender_) blocked_senders_[*sender_] = *receiver;
 }
 
 Result<void> SubnetSwitch::set_members(HostIndex hca, std::uint16_t range, const Gid& group,
@@ -239,8 +239,8 @@ Result<void> SubnetSwitch::set_members(HostIndex hca, std::uint16_t range, const
               ENOMEM);
 }
 
-// Returns the packet without its link headers, or nothing if the destination GID is not the port's.
-// The result points into the delivery.
+// Returns the packet without its link headers.  Returns nothing if the port does not have the
+// destination GID.  The result points into the delivery.
 std::optional<link::Arrival> SubnetSwitch::open_delivery(const subnet::Delivery& delivery) {
   auto arrival = link::open_infiniband(delivery.packet);
   if (!arrival) return {};
@@ -283,12 +283,12 @@ bool SubnetSwitch::forward(Time now) {
 void SubnetSwitch::detach(const agent::ProgramId& program) {
   uplinks_->detach(program);
   waiting_.erase(program);
-  held_up_.erase(program);
+  blocked_senders_.erase(program);
   reported_drops_.erase(program);
 }
 
 // Reports changed ports to the agents, and passes them the packets that have arrived so far.
-// Packets that these cause wait for the next call.
+// Packets that the agents send in reply wait for the next call.
 void SubnetSwitch::notify_stations() {
   const auto changed = std::exchange(changed_ports_, {});
   for (const auto& [port, reregister] : changed) {
@@ -321,7 +321,7 @@ void SubnetSwitch::add_counters(std::vector<ipc::NamedCount>& out) const {
   add("to_nodes", counters_.to_agents);
   for (std::size_t i = 0; i < kDrops; ++i) add(kDropNames[i], counters_.dropped[i]);
   add("dropped_wrong_destination_gid", counters_.wrong_gid);
-  add("dropped_unknown_qp", counters_.to_nobody);
+  add("dropped_unknown_qp", counters_.unknown_qp);
   add("to_groups", counters_.to_groups);
   add("limit_groups", counters_.groups_limit);
   add("dropped_nodes_full", counters_.agents_full);

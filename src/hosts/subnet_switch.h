@@ -33,14 +33,15 @@ namespace verbena::hosts {
 //                                        |  '-----------> Station: packets for the agent of an HCA
 //                                        '--------------> MadReceiver: MADs for programs
 //
-// MADs of the CM and responses to the agent's SA client go to the agent only.  Reports of the SA go
-// to the agent and to programs.  All other MADs go to programs only.
+// MADs of the CM and responses to the agent's SA client go only to the agent.  Reports of the SA go
+// to the agent and to programs.  All other MADs go only to programs.
 //
 // A packet gets the LID of its port as SLID, as on an HCA (vol1 9.6.1).  It is dropped if the port
 // does not have its P_Key or its source GID, or if it is for QP0.
 //
-// A full uplink holds up the programs that send to it, as in agent::Uplinks.  One packet of each
-// such program has crossed the subnet by then; this class keeps it until the uplink has room.
+// A full uplink blocks the programs that send to it, as in agent::Uplinks.  One packet of each
+// blocked program has already crossed the subnet.  This class stores that packet until the uplink
+// has space.
 //
 // A caller that uses subnet() must call pump() afterwards.  Only the loop's thread uses this class.
 class SubnetSwitch final : public Forwarder, private agent::Uplinks::Reader {
@@ -93,7 +94,7 @@ class SubnetSwitch final : public Forwarder, private agent::Uplinks::Reader {
   // is Node::kOwnRange.  Fails with kNoResources at the limit SubnetGroups::kMembersMax.
   Result<void> set_members(HostIndex hca, std::uint16_t range, const Gid& group,
                            std::span<const std::uint32_t> ports);
-  // Forgets a program, as agent::Uplinks::detach() does.
+  // Removes a program, as agent::Uplinks::detach() does.
   void detach(const agent::ProgramId& program);
 
   bool forward(Time now) override;
@@ -107,7 +108,7 @@ class SubnetSwitch final : public Forwarder, private agent::Uplinks::Reader {
   static constexpr std::size_t kDrops = static_cast<std::size_t>(Drop::kCount);
   struct Counters {
     std::uint64_t to_agents = 0;
-    std::uint64_t to_nobody = 0;     // no program has the QP number
+    std::uint64_t unknown_qp = 0;    // no program has the QP number
     std::uint64_t to_groups = 0;     // copies of multicast packets
     std::uint64_t groups_limit = 0;  // set_members() failed
     std::uint64_t agents_full = 0;
@@ -120,7 +121,8 @@ class SubnetSwitch final : public Forwarder, private agent::Uplinks::Reader {
 
   bool pass(const agent::ProgramId& from, const link::Arrival& arrival, Time now,
             bool may_wait) override;
-  bool is_held_up(const agent::ProgramId& sender);
+  // Returns true if the sender must wait until the uplink of another program has space.
+  bool is_blocked(const agent::ProgramId& sender);
   std::optional<Drop> send_from(HostIndex hca, const link::Arrival& packet, Time now);
   void drop(const agent::ProgramId& from, const link::Arrival& arrival, Drop why);
   std::string reason(Drop why, HostIndex hca, const link::Arrival& packet) const;
@@ -130,7 +132,7 @@ class SubnetSwitch final : public Forwarder, private agent::Uplinks::Reader {
   void deliver_to_agent(subnet::Delivery delivery);
   void deliver_to_group(const subnet::Delivery& delivery, Time now);
   void deliver_to_range(std::uint16_t range, subnet::Delivery delivery, Time now);
-  // Returns false if the packet has to wait for room.
+  // Returns false if the packet must wait until the uplink has space.
   bool try_deliver(const agent::ProgramId& to, const subnet::Delivery& delivery, Time now);
   bool deliver_waiting(Time now);
   std::optional<link::Arrival> open_delivery(const subnet::Delivery& delivery);
@@ -145,14 +147,14 @@ class SubnetSwitch final : public Forwarder, private agent::Uplinks::Reader {
   std::map<HostIndex, Station*> stations_{};
   std::unique_ptr<agent::Uplinks> uplinks_{};
   SubnetGroups groups_{};
-  bool pumping_ = false;
+  bool is_pumping_ = false;
 
-  // The program that sent the packet which is in the subnet now, if the program can be held up.
+  // The program that sent the packet which is in the subnet now, if the program can be blocked.
   std::optional<agent::ProgramId> sender_{};
   std::map<agent::ProgramId, std::deque<subnet::Delivery>> waiting_{};  // by receiver
-  // Maps each program that is held up to the receiver whose uplink is full.
-  std::map<agent::ProgramId, agent::ProgramId> held_up_{};
-  // Marks the reasons for dropped packets that each program has been told.
+  // Maps each blocked program to the receiver whose uplink is full.
+  std::map<agent::ProgramId, agent::ProgramId> blocked_senders_{};
+  // Records which reasons for dropped packets were reported to each program.
   std::map<agent::ProgramId, std::array<bool, kDrops>> reported_drops_{};
 
   // Holds the ports to report to agents, and the client_reregister of each.

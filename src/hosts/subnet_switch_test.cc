@@ -23,7 +23,7 @@ constexpr HostIndex kHcaA = 0, kHcaB = 1;
 constexpr Time kNow{std::chrono::seconds(1)};
 constexpr Pkey kPkey = wire::kDefaultPkey;
 
-// Connects HCA a by two switches with HCA b, whose second port has no cable.
+// Connects HCA a to HCA b through two switches.  The second port of b has no cable.
 subnet::Topology two_hcas() {
   subnet::Topology topology;
   const auto a = topology.add_hca("a"), b = topology.add_hca("b", 2);
@@ -68,7 +68,7 @@ class SubnetSwitchTest : public testing::Test {
   }
 
   // Runs the manager until it has configured the subnet.
-  void manage() {
+  void configure_subnet() {
     manager_.advance(now_);
     while (!manager_.is_up() || manager_.sweeps() == 0) {
       auto mad = manager_.next_send();
@@ -90,13 +90,13 @@ class SubnetSwitchTest : public testing::Test {
                                          random_);
   }
   Lid lid(HostIndex host) const { return switch_->status({host, 1}).lid; }
-  link::Address to_b() const {
+  link::Address address_of_b() const {
     return {.link_layer = LinkLayer::kInfiniband,
             .source_lid = lid(kHcaA),
             .destination_lid = lid(kHcaB)};
   }
-  link::Address to_b_by_gid() const {
-    link::Address address = to_b();
+  link::Address address_of_b_with_gids() const {
+    link::Address address = address_of_b();
     address.has_grh = true;
     address.source = switch_->status({kHcaA, 1}).gid(0);
     address.destination = switch_->status({kHcaB, 1}).gid(0);
@@ -122,15 +122,15 @@ class SubnetSwitchTest : public testing::Test {
   std::unique_ptr<SubnetSwitch> switch_ = SubnetSwitch::create(loop_, two_hcas()).value();
   subnet::Manager manager_{{}};
   std::array<Agent, 2> agents_{};
-  // Holds the HCAs at which MADs arrived that are not for the manager.
+  // Lists the HCAs that received MADs.  MADs for the manager are not listed.
   std::vector<std::uint32_t> mad_hcas_{};
   std::vector<link::Address> arrived_{};
 };
 
 TEST_F(SubnetSwitchTest, PacketCrossesTheSubnetByItsLid) {
-  manage();
+  configure_subnet();
   const auto a = program(kHcaA, 1), b = program(kHcaB, 1);
-  ASSERT_TRUE(arrives(*a, *b, to_b()));
+  ASSERT_TRUE(arrives(*a, *b, address_of_b()));
   EXPECT_EQ(arrived_[0].source_lid, lid(kHcaA));
   EXPECT_EQ(arrived_[0].destination_lid, lid(kHcaB));
   EXPECT_EQ(arrived_[0].port, (PortId{0, 1}));
@@ -139,34 +139,34 @@ TEST_F(SubnetSwitchTest, PacketCrossesTheSubnetByItsLid) {
 }
 
 TEST_F(SubnetSwitchTest, PacketWithAGrhKeepsItsGids) {
-  manage();
+  configure_subnet();
   const auto a = program(kHcaA, 1), b = program(kHcaB, 1);
-  ASSERT_TRUE(arrives(*a, *b, to_b_by_gid()));
+  ASSERT_TRUE(arrives(*a, *b, address_of_b_with_gids()));
   EXPECT_TRUE(arrived_[0].has_grh);
-  EXPECT_EQ(arrived_[0].source, to_b_by_gid().source);
-  EXPECT_EQ(arrived_[0].destination, to_b_by_gid().destination);
+  EXPECT_EQ(arrived_[0].source, address_of_b_with_gids().source);
+  EXPECT_EQ(arrived_[0].destination, address_of_b_with_gids().destination);
 }
 
 TEST_F(SubnetSwitchTest, PacketToTheSendersOwnLidIsLoopedBack) {
-  manage();
+  configure_subnet();
   const auto a = program(kHcaA, 1), other = program(kHcaA, 2);
-  link::Address to_a = to_b();
+  link::Address to_a = address_of_b();
   to_a.destination_lid = lid(kHcaA);
   EXPECT_TRUE(arrives(*a, *other, to_a));
 }
 
-TEST_F(SubnetSwitchTest, NothingMovesBeforeAManagerHasConfiguredThePorts) {
+TEST_F(SubnetSwitchTest, PacketsAreDroppedUntilAManagerHasConfiguredThePorts) {
   const auto a = program(kHcaA, 1), b = program(kHcaB, 1);
-  EXPECT_FALSE(arrives(*a, *b, to_b()));
-  EXPECT_FALSE(arrives(*a, *b, to_b()));
+  EXPECT_FALSE(arrives(*a, *b, address_of_b()));
+  EXPECT_FALSE(arrives(*a, *b, address_of_b()));
   EXPECT_EQ(counter("dropped_inactive"), 2u);
-  ASSERT_EQ(agents_[kHcaA].remarks.size(), 1u) << "a program is told each reason once";
+  ASSERT_EQ(agents_[kHcaA].remarks.size(), 1u) << "each reason is reported to a program once";
   EXPECT_NE(agents_[kHcaA].remarks[0].find("port 1 of a is not active"), std::string::npos);
 }
 
-TEST_F(SubnetSwitchTest, AgentsAreToldTheStateOfTheirPorts) {
+TEST_F(SubnetSwitchTest, AgentsGetTheStateOfTheirPorts) {
   EXPECT_EQ(switch_->status({kHcaA, 1}).state, subnet::PortState::kInit);
-  manage();
+  configure_subnet();
   EXPECT_FALSE(agents_[kHcaA].changed.empty());
   ASSERT_FALSE(agents_[kHcaB].changed.empty());
   EXPECT_EQ(agents_[kHcaB].changed[0], 1);
@@ -174,25 +174,26 @@ TEST_F(SubnetSwitchTest, AgentsAreToldTheStateOfTheirPorts) {
 }
 
 TEST_F(SubnetSwitchTest, ForgedSourceLidIsReplacedByThePortsLid) {
-  manage();
+  configure_subnet();
   const auto a = program(kHcaA, 1), b = program(kHcaB, 1);
-  link::Address forged = to_b();
+  link::Address forged = address_of_b();
   forged.source_lid = {0x1234};
   ASSERT_TRUE(arrives(*a, *b, forged));
   EXPECT_EQ(arrived_[0].source_lid, lid(kHcaA));
 }
 
 TEST_F(SubnetSwitchTest, RefusesPkeysGidsAndPortsThatTheHcaDoesNotHave) {
-  manage();
+  configure_subnet();
   const auto a = program(kHcaA, 1), b = program(kHcaB, 1);
-  EXPECT_FALSE(arrives(*a, *b, to_b(), Pkey{0x8005}));
-  EXPECT_FALSE(arrives(*a, *b, to_b(), Pkey{0})) << "the empty entries of the table are no P_Keys";
+  EXPECT_FALSE(arrives(*a, *b, address_of_b(), Pkey{0x8005}));
+  EXPECT_FALSE(arrives(*a, *b, address_of_b(), Pkey{0}))
+      << "the empty entries of the table are no P_Keys";
   EXPECT_EQ(counter("dropped_foreign_pkey"), 2u);
-  link::Address forged = to_b_by_gid();
+  link::Address forged = address_of_b_with_gids();
   forged.source = forged.destination;
   EXPECT_FALSE(arrives(*a, *b, forged));
   EXPECT_EQ(counter("dropped_foreign_source"), 1u);
-  link::Address other = to_b();
+  link::Address other = address_of_b();
   other.port.number = 2;
   EXPECT_FALSE(arrives(*a, *b, other)) << "a has one port";
   other.port = {.device = 1, .number = 1};
@@ -202,28 +203,28 @@ TEST_F(SubnetSwitchTest, RefusesPkeysGidsAndPortsThatTheHcaDoesNotHave) {
 }
 
 TEST_F(SubnetSwitchTest, PacketForAnotherGidOfThePortIsDropped) {
-  manage();
+  configure_subnet();
   const auto a = program(kHcaA, 1), b = program(kHcaB, 1);
-  link::Address address = to_b_by_gid();
+  link::Address address = address_of_b_with_gids();
   address.destination.bytes[15] ^= std::byte{1};
   EXPECT_FALSE(arrives(*a, *b, address));
   EXPECT_EQ(counter("dropped_wrong_destination_gid"), 1u);
 }
 
 TEST_F(SubnetSwitchTest, ProgramsCannotSendToQp0) {
-  manage();
+  configure_subnet();
   const auto a = program(kHcaA, 1);
   mad_hcas_.clear();
-  ASSERT_TRUE(a->send(to_b(), ud_packet(wire::kSmiQpn, kPkey, wire::kMadBytes)));
+  ASSERT_TRUE(a->send(address_of_b(), ud_packet(wire::kSmiQpn, kPkey, wire::kMadBytes)));
   EXPECT_TRUE(switch_->forward(now_));
   EXPECT_EQ(counter("dropped_malformed"), 1u);
   EXPECT_TRUE(mad_hcas_.empty());
 }
 
-TEST_F(SubnetSwitchTest, PacketForTheQueuePairOfAnotherHcaReachesNobody) {
-  manage();
+TEST_F(SubnetSwitchTest, PacketForTheQueuePairOfAnotherHcaIsDropped) {
+  configure_subnet();
   const auto a = program(kHcaA, 1), b = program(kHcaB, 1);
-  link::Address to_a = to_b();
+  link::Address to_a = address_of_b();
   to_a.destination_lid = lid(kHcaA);
   EXPECT_FALSE(arrives(*a, *b, to_a));
   EXPECT_EQ(counter("dropped_unknown_qp"), 1u);
@@ -245,40 +246,41 @@ void send_mad(SubnetSwitch& packets, const link::Address& to, wire::MgmtClass mg
 }
 
 TEST_F(SubnetSwitchTest, CmMadsGoToTheAgentAndVendorMadsToPrograms) {
-  manage();
+  configure_subnet();
   mad_hcas_.clear();
-  send_mad(*switch_, to_b(), wire::MgmtClass::kCommunication);
+  send_mad(*switch_, address_of_b(), wire::MgmtClass::kCommunication);
   loop_.poll();
   ASSERT_EQ(agents_[kHcaB].mads.size(), 1u);
   EXPECT_EQ(agents_[kHcaB].mads[0].source_lid, lid(kHcaA));
   EXPECT_TRUE(mad_hcas_.empty());
-  send_mad(*switch_, to_b(), wire::MgmtClass{0x32});
+  send_mad(*switch_, address_of_b(), wire::MgmtClass{0x32});
   loop_.poll();
   EXPECT_EQ(agents_[kHcaB].mads.size(), 1u);
   EXPECT_EQ(mad_hcas_, std::vector<std::uint32_t>{kHcaB});
 }
 
-TEST_F(SubnetSwitchTest, FullUplinkHoldsItsSenderUpForALimitedTime) {
-  manage();
+TEST_F(SubnetSwitchTest, FullUplinkBlocksItsSenderForALimitedTime) {
+  configure_subnet();
   const auto a = program(kHcaA, 1), b = program(kHcaB, 1), c = program(kHcaB, 2),
              d = program(kHcaA, 2);
   const auto large = ud_packet(b->qpn(), kPkey, 4096);
   std::size_t sent = 0;
   do {
-    while (a->send(to_b(), large)) ++sent;
+    while (a->send(address_of_b(), large)) ++sent;
   } while (switch_->forward(now_));
   EXPECT_EQ(counter("dropped_receiver_full"), 0u);
-  EXPECT_TRUE(arrives(*d, *c, to_b())) << "programs that send to other receivers are not held up";
-  EXPECT_TRUE(switch_->park()) << "a sender that is held up does not keep the loop awake";
+  EXPECT_TRUE(arrives(*d, *c, address_of_b()))
+      << "programs that send to other receivers are not blocked";
+  EXPECT_TRUE(switch_->park()) << "a blocked sender does not keep the loop awake";
   switch_->unpark();
-  // All packets arrive, in the end, because the receiver reads in time.
+  // All packets arrive, because the receiver reads them in time.
   std::size_t received = b->receive().size();
   EXPECT_TRUE(b->wakes_switch());
   while (switch_->forward(now_)) received += b->receive().size();
   EXPECT_EQ(received, sent);
 
   do {
-    while (a->send(to_b(), large)) {
+    while (a->send(address_of_b(), large)) {
     }
   } while (switch_->forward(now_));
   while (switch_->forward(now_ + agent::Uplinks::kFullLaneTimeout)) {
@@ -288,16 +290,16 @@ TEST_F(SubnetSwitchTest, FullUplinkHoldsItsSenderUpForALimitedTime) {
 
 // A program may end as soon as its packets are in the uplink, because requests of UC and UD are
 // complete then.
-TEST_F(SubnetSwitchTest, PacketsOfAProgramThatLeavesWaitForRoom) {
-  manage();
+TEST_F(SubnetSwitchTest, PacketsOfAnEndedProgramWaitUntilTheirReceiverHasSpace) {
+  configure_subnet();
   const auto a = program(kHcaA, 1), b = program(kHcaB, 1);
   const auto large = ud_packet(b->qpn(), kPkey, 4096);
   std::size_t sent = 0;
-  while (a->send(to_b(), large)) ++sent;
+  while (a->send(address_of_b(), large)) ++sent;
   while (switch_->forward(now_)) {
   }
   // After this loop both uplinks are full, and no packet is between them.
-  while (a->send(to_b(), large)) ++sent;
+  while (a->send(address_of_b(), large)) ++sent;
   switch_->detach({kHcaA, 1});
   std::size_t received = b->receive().size();
   EXPECT_LT(received, sent);
@@ -306,17 +308,17 @@ TEST_F(SubnetSwitchTest, PacketsOfAProgramThatLeavesWaitForRoom) {
   EXPECT_EQ(counter("dropped_receiver_full"), 0u);
 }
 
-TEST_F(SubnetSwitchTest, ProgramThatLeavesHoldsNobodyUp) {
-  manage();
+TEST_F(SubnetSwitchTest, AnEndedReceiverDoesNotBlockItsSenders) {
+  configure_subnet();
   const auto a = program(kHcaA, 1), b = program(kHcaB, 1), c = program(kHcaB, 2);
   do {
-    while (a->send(to_b(), ud_packet(b->qpn(), kPkey, 4096))) {
+    while (a->send(address_of_b(), ud_packet(b->qpn(), kPkey, 4096))) {
     }
   } while (switch_->forward(now_));
   switch_->detach({kHcaB, 1});
   while (switch_->forward(now_)) {
   }
-  EXPECT_TRUE(arrives(*a, *c, to_b()));
+  EXPECT_TRUE(arrives(*a, *c, address_of_b()));
 }
 
 TEST(PortStateOf, GivesTheReasonWhyThePortIsNotActive) {

@@ -47,14 +47,14 @@ void Switch::send(HostIndex host, const link::Burst& burst, Time now) {
   }
 }
 
-void Switch::to_node(RailId rail, const link::Arrival& arrival) {
+void Switch::queue_for_node(RailId rail, const link::Arrival& arrival) {
   if (node_packets_.size() == kNodePacketsMax) {
     ++counters_.nodes_full;
     return;
   }
   ++counters_.to_nodes;
   NodePacket packet{.host = rail.host, .address = arrival.address};
-  packet.address.interface = 0;  // the number of the sender's interface means nothing here
+  packet.address.interface = 0;  // the sender's interface has no meaning on the receiving host
   packet.address.port = {.device = rail.device, .number = 1};
   packet.transport.resize(arrival.transport.size());
   agent::copy_packet(arrival, packet.transport);
@@ -83,9 +83,9 @@ void Switch::detach(const agent::ProgramId& program) {
 bool Switch::forward(Time now) {
   const auto pass_on = [&](const LatePackets::QueueKey& key, const LatePacket& packet) {
     const link::Arrival arrival{packet.address, packet.transport};
-    if (!key.arrives) return transmit(packet.from, arrival, now, true);
-    if (!packet.member) return deliver(key.rail, arrival, now, true);
-    to_member(key.rail, *packet.member, arrival, now);
+    if (!key.to_host) return transmit(packet.from, arrival, now, true);
+    if (!packet.member_range) return deliver(key.rail, arrival, now, true);
+    deliver_to_member(key.rail, *packet.member_range, arrival, now);
     return true;
   };
   const bool released = !late_.empty() && late_.release(now, network_.faults(), pass_on);
@@ -99,7 +99,8 @@ bool Switch::pass(const agent::ProgramId& from, const link::Arrival& arrival, Ti
   return send_from_host({.host = from.first, .program = from.second}, arrival, now, may_wait);
 }
 
-// Takes a packet that a host sends.  Holds it if the host's link is slow or the host is paused.
+// Handles a packet that a host sends.  The packet becomes a late packet if the host's link is slow
+// or the host is paused.
 bool Switch::send_from_host(const Sender& from, const link::Arrival& arrival, Time now,
                             bool may_wait) {
   if (!network_.faults().makes_late() && late_.empty()) {
@@ -107,21 +108,21 @@ bool Switch::send_from_host(const Sender& from, const link::Arrival& arrival, Ti
   }
   const link::Address& address = arrival.address;
   const auto use = network_.link_use(from.host, address.source, address.destination);
-  const auto key = use ? LatePackets::QueueKey{.stays = use->stays, .rail = use->rail}
-                       : LatePackets::QueueKey{.stays = true, .rail = {.host = from.host}};
+  const auto key = use ? LatePackets::QueueKey{.stays_in_host = use->stays, .rail = use->rail}
+                       : LatePackets::QueueKey{.stays_in_host = true, .rail = {.host = from.host}};
   if (!must_wait(key)) return transmit(from, arrival, now, may_wait);
-  hold(key, {.from = from, .address = address, .transport = copy_transport(arrival)}, now);
+  add_late(key, {.from = from, .address = address, .transport = copy_transport(arrival)}, now);
   return true;
 }
 
-// Sends a packet on its way through the network.
+// Forwards a packet after it has left its host.
 bool Switch::transmit(const Sender& from, const link::Arrival& arrival, Time now, bool may_wait) {
   if (!wire::decode<wire::Bth>(arrival.headers)) {
-    ++counters_.to_nobody;
+    ++counters_.unknown_qp;
     return true;
   }
   if (wire::is_multicast(arrival.address.destination)) {
-    to_members(from, arrival, now);
+    deliver_to_members(from, arrival, now);
     return true;
   }
   const auto to = network_.forward(from.host, arrival.address.source, arrival.address.destination,
@@ -135,9 +136,10 @@ bool Switch::transmit(const Sender& from, const link::Arrival& arrival, Time now
 
 bool Switch::arrive(RailId rail, const Sender& from, const link::Arrival& arrival, Time now,
                     bool may_wait) {
-  const LatePackets::QueueKey key{.arrives = true, .rail = rail};
+  const LatePackets::QueueKey key{.to_host = true, .rail = rail};
   if (rail.host == from.host || !must_wait(key)) return deliver(rail, arrival, now, may_wait);
-  hold(key, {.from = from, .address = arrival.address, .transport = copy_transport(arrival)}, now);
+  add_late(key, {.from = from, .address = arrival.address, .transport = copy_transport(arrival)},
+           now);
   return true;
 }
 
@@ -145,38 +147,40 @@ bool Switch::deliver(RailId rail, const link::Arrival& arrival, Time now, bool m
   const auto bth = wire::decode<wire::Bth>(arrival.headers);
   VB_CHECK(bth.has_value());  // transmit() drops packets without a BTH
   if (bth->destination_qpn == kQp1) {
-    to_node(rail, arrival);
+    queue_for_node(rail, arrival);
     return true;
   }
   const auto receiver = uplinks_->program_of(rail.host, agent::range_of(bth->destination_qpn));
   if (!receiver) {
-    ++counters_.to_nobody;
+    ++counters_.unknown_qp;
     return true;
   }
   return uplinks_->deliver(*uplinks_->find(*receiver), arrival.address, arrival, now, may_wait);
 }
 
-void Switch::to_members(const Sender& from, const link::Arrival& arrival, Time now) {
+void Switch::deliver_to_members(const Sender& from, const link::Arrival& arrival, Time now) {
   for (const auto& member : network_.receivers(from.host, arrival.address.source,
                                                arrival.address.destination, ip_bytes(arrival))) {
-    const LatePackets::QueueKey key{.arrives = true, .rail = member.rail};
+    const LatePackets::QueueKey key{.to_host = true, .rail = member.rail};
     if (member.rail.host == from.host || !must_wait(key)) {
-      to_member(member.rail, member.range, arrival, now);
+      deliver_to_member(member.rail, member.range, arrival, now);
     } else {
-      hold(key,
-           {.from = from,
-            .address = arrival.address,
-            .transport = copy_transport(arrival),
-            .member = member.range},
-           now);
+      add_late(key,
+               {.from = from,
+                .address = arrival.address,
+                .transport = copy_transport(arrival),
+                .member_range = member.range},
+               now);
     }
   }
 }
 
-void Switch::to_member(RailId rail, std::uint16_t range, const link::Arrival& arrival, Time now) {
+void Switch::deliver_to_member(RailId rail, std::uint16_t range, const link::Arrival& arrival,
+                               Time now) {
   const auto receiver = uplinks_->program_of(rail.host, range);
   if (!receiver) return;
-  // The group's address does not tell at which port the packet arrived, so the interface does.
+  // The address of a group does not identify the port at which the packet arrived, so the number of
+  // the interface must identify it.
   link::Address address = arrival.address;
   address.interface = ethernet::Network::interface_of(rail.device);
   ++counters_.copies;
@@ -187,13 +191,13 @@ void Switch::to_member(RailId rail, std::uint16_t range, const link::Arrival& ar
 
 bool Switch::must_wait(const LatePackets::QueueKey& key) const {
   const ethernet::LinkFaults& faults = network_.faults();
-  return faults.is_paused(key.rail.host) || late_.has(key) ||
-         (!key.stays && faults.delay(key.rail) != Duration{});
+  return faults.is_paused(key.rail.host) || late_.has_packets(key) ||
+         (!key.stays_in_host && faults.delay(key.rail) != Duration{});
 }
 
-void Switch::hold(const LatePackets::QueueKey& key, LatePacket packet, Time now) {
-  const Duration delay = key.stays ? Duration{} : network_.faults().delay(key.rail);
-  if (!late_.hold(key, std::move(packet), now + delay)) ++counters_.late_full;
+void Switch::add_late(const LatePackets::QueueKey& key, LatePacket packet, Time now) {
+  const Duration delay = key.stays_in_host ? Duration{} : network_.faults().delay(key.rail);
+  if (!late_.add(key, std::move(packet), now + delay)) ++counters_.late_full;
 }
 
 void Switch::drop(const Sender& from, const link::Arrival& arrival, ethernet::Network::Drop why) {
@@ -225,7 +229,7 @@ void Switch::add_counters(std::vector<ipc::NamedCount>& out) const {
   add("multicast_members", network_.members());
   add("multicast_copies", counters_.copies);
   for (std::size_t i = 0; i < kDropNames.size(); ++i) add(kDropNames[i], counters_.dropped[i]);
-  add("dropped_unknown_qp", counters_.to_nobody);
+  add("dropped_unknown_qp", counters_.unknown_qp);
   add("dropped_nodes_full", counters_.nodes_full);
   add("late", late_.size());
   add("dropped_late_full", counters_.late_full);

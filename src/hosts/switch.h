@@ -39,8 +39,8 @@ using ethernet::RailId;
 //                          |  '------------> Station (node of a host)
 //   Station --send()-------'
 //
-// Packets of slow links and of paused hosts wait in LatePackets, when they leave their host and
-// when they arrive at another host.
+// Packets of slow links and of paused hosts wait in LatePackets: before they leave their host, and
+// again before they reach a program of another host.
 //
 // Only the loop's thread uses it.
 class Switch final : public Forwarder, private agent::Uplinks::Reader {
@@ -69,13 +69,13 @@ class Switch final : public Forwarder, private agent::Uplinks::Reader {
   // REQUIRES: the station lives until disconnect().
   void connect(HostIndex host, Station& station) { stations_[host] = &station; }
   void disconnect(HostIndex host) { stations_.erase(host); }
-  // Sends packets of a node.  They arrive at other nodes after this call.
+  // Sends packets of a node.  Other nodes get them after this call has returned.
   void send(HostIndex host, const link::Burst& burst, Time now);
 
   // ---- programs
   agent::Uplinks& uplinks() { return *uplinks_; }
   const agent::Uplinks& uplinks() const { return *uplinks_; }
-  // Forgets a program, as agent::Uplinks::detach() does.
+  // Removes a program, as agent::Uplinks::detach() does.
   void detach(const agent::ProgramId& program);
 
   bool forward(Time now) override;
@@ -92,8 +92,8 @@ class Switch final : public Forwarder, private agent::Uplinks::Reader {
   };
   struct Counters {
     std::uint64_t to_nodes = 0;
-    std::uint64_t copies = 0;     // for members of multicast groups
-    std::uint64_t to_nobody = 0;  // no program has the QP number
+    std::uint64_t copies = 0;      // for members of multicast groups
+    std::uint64_t unknown_qp = 0;  // no program has the QP number
     std::uint64_t nodes_full = 0;
     std::uint64_t late_full = 0;  // over faults::DelayLine::kPacketsMax
     std::array<std::uint64_t, ethernet::Network::kDrops> dropped{};
@@ -103,18 +103,18 @@ class Switch final : public Forwarder, private agent::Uplinks::Reader {
 
   bool pass(const agent::ProgramId& from, const link::Arrival& arrival, Time now,
             bool may_wait) override;
-  // send_from_host(), transmit(), arrive() and deliver() return false if the packet must wait for
-  // room at its receiver.  A packet that may not wait is dropped instead.
+  // send_from_host(), transmit(), arrive() and deliver() return false if the packet must wait until
+  // its receiver has space.  A packet that may not wait is dropped instead.
   bool send_from_host(const Sender& from, const link::Arrival& arrival, Time now, bool may_wait);
   bool transmit(const Sender& from, const link::Arrival& arrival, Time now, bool may_wait);
   bool arrive(RailId rail, const Sender& from, const link::Arrival& arrival, Time now,
               bool may_wait);
   bool deliver(RailId rail, const link::Arrival& arrival, Time now, bool may_wait);
-  void to_members(const Sender& from, const link::Arrival& arrival, Time now);
-  void to_member(RailId rail, std::uint16_t range, const link::Arrival& arrival, Time now);
+  void deliver_to_members(const Sender& from, const link::Arrival& arrival, Time now);
+  void deliver_to_member(RailId rail, std::uint16_t range, const link::Arrival& arrival, Time now);
   bool must_wait(const LatePackets::QueueKey& key) const;
-  void hold(const LatePackets::QueueKey& key, LatePacket packet, Time now);
-  void to_node(RailId rail, const link::Arrival& arrival);
+  void add_late(const LatePackets::QueueKey& key, LatePacket packet, Time now);
+  void queue_for_node(RailId rail, const link::Arrival& arrival);
   void deliver_to_nodes();
   void drop(const Sender& from, const link::Arrival& arrival, ethernet::Network::Drop why);
 
@@ -124,7 +124,7 @@ class Switch final : public Forwarder, private agent::Uplinks::Reader {
   agent::DeferredCall delivery_;
   std::map<HostIndex, Station*> stations_{};
   std::unique_ptr<agent::Uplinks> uplinks_{};
-  // Holds the sources and destinations for which each program was told that packets are dropped.
+  // Records the sources and destinations whose dropped packets were reported to each program.
   std::map<agent::ProgramId, std::set<std::pair<Gid, Gid>>> remarks_{};
   std::deque<NodePacket> node_packets_{};
   Counters counters_{};

@@ -100,7 +100,7 @@ TEST_F(SwitchTest, CarriesPacketsForQp1ToTheNodeOfTheHost) {
   ASSERT_EQ(to_nodes_.size(), 1u);
   EXPECT_EQ(to_nodes_[0].destination, ip("10.0.0.2"));
   EXPECT_EQ(to_nodes_[0].port, (PortId{0, 1}));
-  EXPECT_EQ(to_nodes_[0].interface, 0u) << "the sender's interface means nothing to the receiver";
+  EXPECT_EQ(to_nodes_[0].interface, 0u) << "the sender's interface has no meaning for the receiver";
 }
 
 TEST_F(SwitchTest, CarriesPacketsOfNodes) {
@@ -113,7 +113,7 @@ TEST_F(SwitchTest, CarriesPacketsOfNodes) {
   ASSERT_EQ(to_nodes_.size(), 1u);
 }
 
-TEST_F(SwitchTest, TellsOnceWhyPacketsAreDropped) {
+TEST_F(SwitchTest, ReportsTheReasonForDroppedPacketsOnce) {
   const auto a = program(kA, 1), b = program(kB, 1);
   for (int i = 0; i < 3; ++i) ASSERT_TRUE(send(*a, "10.0.0.1", "10.0.1.2", b->qpn()));
   EXPECT_TRUE(switch_->forward(kStart));
@@ -152,24 +152,24 @@ void fill(Switch& packets, TestProgram& a, TestProgram& b) {
   }
 }
 
-TEST_F(SwitchTest, FullLaneHoldsItsSenderUpForALimitedTime) {
+TEST_F(SwitchTest, FullLaneBlocksItsSenderForALimitedTime) {
   const auto a = program(kA, 1), b = program(kB, 1), c = program(kB, 2);
   fill(*switch_, *a, *b);
   EXPECT_EQ(counter("dropped_receiver_full"), 0u);
   EXPECT_FALSE(switch_->forward(kStart + agent::Uplinks::kFullLaneTimeout / 2));
   EXPECT_TRUE(switch_->forward(kStart + agent::Uplinks::kFullLaneTimeout));
   EXPECT_GT(counter("dropped_receiver_full"), 0u);
-  // Now a can send to c, because b does not hold a up any more.
+  // Now a can send to c, because b does not block a any more.
   ASSERT_TRUE(send(*a, "10.0.0.1", "10.0.0.2", c->qpn()));
   while (switch_->forward(kStart + agent::Uplinks::kFullLaneTimeout)) {
   }
   EXPECT_EQ(c->receive().size(), 1u);
 }
 
-TEST_F(SwitchTest, SenderGoesOnWhenTheFullLaneHasRoom) {
+TEST_F(SwitchTest, SenderContinuesWhenTheFullLaneHasSpace) {
   const auto a = program(kA, 1), b = program(kB, 1);
   fill(*switch_, *a, *b);
-  EXPECT_TRUE(switch_->park());  // a packet that is held up does not keep the switch awake
+  EXPECT_TRUE(switch_->park()) << "a blocked packet does not keep the switch awake";
   switch_->unpark();
   const std::size_t before = b->receive().size();
   EXPECT_TRUE(b->wakes_switch());
@@ -238,11 +238,10 @@ TEST_F(SwitchTest, PacketsForAPausedHostAreLimited) {
   EXPECT_EQ(counter("dropped_late_full"), 2u);
 }
 
-// A full receiver holds up late packets as well.
-TEST_F(SwitchTest, LatePacketsWaitForRoomAtTheirReceiver) {
+TEST_F(SwitchTest, LatePacketsWaitUntilTheirReceiverHasSpace) {
   const auto a = program(kA, 1), b = program(kB, 1);
   switch_->network().faults().set_paused(kB, true);
-  constexpr std::size_t kPackets = 500;  // of 4096 bytes, more than a lane holds
+  constexpr std::size_t kPackets = 500;  // of 4096 bytes, more than fit into a lane
   for (std::size_t i = 0; i < kPackets; ++i) {
     while (!send(*a, "10.0.0.1", "10.0.0.2", b->qpn(), 4096)) (void)switch_->forward(kStart);
   }
@@ -253,7 +252,7 @@ TEST_F(SwitchTest, LatePacketsWaitForRoomAtTheirReceiver) {
   for (int rounds = 0; arrived < kPackets && rounds < 1000; ++rounds) {
     (void)switch_->forward(kStart);
     if (counter("late") != 0) {
-      EXPECT_TRUE(switch_->park()) << "packets that wait for room do not keep the loop awake";
+      EXPECT_TRUE(switch_->park()) << "packets that wait for space do not keep the loop awake";
       switch_->unpark();
     }
     arrived += b->receive().size();
@@ -267,10 +266,10 @@ TEST_F(SwitchTest, PacketsOfASlowLinkAreLateInBothDirections) {
   switch_->network().faults().set_delay(kBRail, kDelay);
   ASSERT_TRUE(send(*a, "10.0.0.1", "10.0.0.2", b->qpn()));
   ASSERT_TRUE(send(*b, "10.0.0.2", "10.0.0.1", a->qpn()));
-  ASSERT_TRUE(send(*b, "10.0.1.2", "10.0.0.2", b->qpn()));  // stays in the host
+  ASSERT_TRUE(send(*b, "10.0.1.2", "10.0.0.2", b->qpn()));  // does not leave host b
   EXPECT_TRUE(switch_->forward(kStart));
   EXPECT_TRUE(a->receive().empty());
-  EXPECT_EQ(b->receive().size(), 1u) << "only the packet that uses no link";
+  EXPECT_EQ(b->receive().size(), 1u) << "only the packet that uses no link arrives at once";
   EXPECT_FALSE(switch_->forward(kStart + kDelay / 2));
   EXPECT_TRUE(switch_->forward(kStart + kDelay));
   EXPECT_EQ(a->receive().size(), 1u);
@@ -303,19 +302,19 @@ TEST_F(SwitchTest, MulticastCopiesForASlowLinkAreLate) {
   EXPECT_EQ(arrived[0].interface, first[0]);
 }
 
-TEST_F(SwitchTest, LatePacketsOfAProgramThatHasEndedAreCounted) {
+TEST_F(SwitchTest, DroppedLatePacketsOfAnEndedProgramAreOnlyCounted) {
   auto a = program(kA, 1);
   switch_->network().faults().set_paused(kA, true);
-  ASSERT_TRUE(send(*a, "10.0.0.1", "10.0.1.2", Qpn{77}));  // no route leads there
+  ASSERT_TRUE(send(*a, "10.0.0.1", "10.0.1.2", Qpn{77}));  // there is no route to this address
   EXPECT_TRUE(switch_->forward(kStart));
   switch_->detach({kA, 1});
   switch_->network().faults().set_paused(kA, false);
   EXPECT_TRUE(switch_->forward(kStart));
   EXPECT_EQ(counter("dropped_no_route"), 1u);
-  EXPECT_TRUE(remarks_.empty()) << "the program that would be told has ended";
+  EXPECT_TRUE(remarks_.empty()) << "the program that would get the remark has ended";
 }
 
-TEST_F(SwitchTest, BrokenUplinkEndsAndHarmsNobodyElse) {
+TEST_F(SwitchTest, BrokenUplinkIsClosedAndOtherUplinksWork) {
   const auto a = program(kA, 1), b = program(kB, 1);
   std::ranges::fill(a->memory(), std::byte{0xff});
   (void)switch_->forward(kStart);
@@ -326,14 +325,14 @@ TEST_F(SwitchTest, BrokenUplinkEndsAndHarmsNobodyElse) {
   EXPECT_EQ(b->receive().size(), 1u);
 }
 
-TEST_F(SwitchTest, ForwardsTheLastPacketsOfProgramThatLeaves) {
+TEST_F(SwitchTest, DetachForwardsTheLastPacketsOfTheProgram) {
   const auto a = program(kA, 1), b = program(kB, 1);
   ASSERT_TRUE(send(*a, "10.0.0.1", "10.0.0.2", b->qpn()));
   switch_->detach({kA, 1});
   EXPECT_EQ(b->receive().size(), 1u);
 }
 
-TEST_F(SwitchTest, ProgramThatHasLeftGetsNoPackets) {
+TEST_F(SwitchTest, DetachedProgramGetsNoPackets) {
   const auto a = program(kA, 1), b = program(kB, 1);
   switch_->detach({kB, 1});
   ASSERT_TRUE(send(*a, "10.0.0.1", "10.0.0.2", b->qpn()));

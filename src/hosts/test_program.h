@@ -22,7 +22,7 @@ class TestProgram {
   std::uint16_t range() const { return range_; }
   Qpn qpn() const { return {static_cast<std::uint32_t>(range_) << 12 | 5}; }
   std::span<std::byte> memory() { return memory_.bytes(); }
-  // Returns true if the switch waits for the room that the last receive() has made.
+  // Returns true if the switch waits for the space that the last receive() has freed.
   bool wakes_switch() const { return wakes_switch_; }
 
   // Sends a packet.  Returns false if the uplink is full.

@@ -20,7 +20,7 @@ class CmGroups : public Cm {
     sockaddr_in to = group_;
     ASSERT_EQ(rdma_create_id(channel_, &id_, nullptr, RDMA_PS_UDP), 0);
     ASSERT_EQ(rdma_resolve_addr(id_, nullptr, as_sockaddr(to), 100), 0);
-    rdma_ack_cm_event(next());
+    rdma_ack_cm_event(next_event());
   }
   void TearDown() override {
     fake::state().join_answer = RDMA_CM_EVENT_MULTICAST_JOIN;
@@ -28,7 +28,7 @@ class CmGroups : public Cm {
     EXPECT_EQ(rdma_destroy_id(id_), 0);
     Cm::TearDown();
   }
-  rdma_cm_event* next() {
+  rdma_cm_event* next_event() {
     rdma_cm_event* event = nullptr;
     EXPECT_EQ(rdma_get_cm_event(channel_, &event), 0);
     return event;
@@ -44,17 +44,17 @@ class CmGroups : public Cm {
     attr.addr = as_sockaddr(group_);
     return rdma_join_multicast_ex(id_, &attr, context);
   }
-  static constexpr std::uint32_t kBoth =
+  static constexpr std::uint32_t kAddressAndFlags =
       RDMA_CM_JOIN_MC_ATTR_ADDRESS | RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS;
 
   rdma_cm_id* id_ = nullptr;
   sockaddr_in group_ = address("239.77.1.5", 0);
 };
 
-TEST_F(CmGroups, AJoinReportsAddressAndContext) {
+TEST_F(CmGroups, TheEventOfAJoinHasTheAddressAndContext) {
   int mark = 0;
   ASSERT_EQ(rdma_join_multicast(id_, as_sockaddr(group_), &mark), 0);
-  rdma_cm_event* event = next();
+  rdma_cm_event* event = next_event();
   EXPECT_EQ(event->event, RDMA_CM_EVENT_MULTICAST_JOIN);
   EXPECT_EQ(event->id, id_);
   EXPECT_EQ(event->status, 0);
@@ -88,7 +88,7 @@ TEST_F(CmGroups, AGroupOnInfinibandHasAnMlidAndParameters) {
                                 .src_path_bits = 0,
                                 .dlid = 0xc003};
   ASSERT_EQ(rdma_join_multicast(id_, as_sockaddr(group_), nullptr), 0);
-  rdma_cm_event* event = next();
+  rdma_cm_event* event = next_event();
   ASSERT_EQ(event->event, RDMA_CM_EVENT_MULTICAST_JOIN);
   EXPECT_EQ(event->param.ud.qp_num, 0xffffffu);
   const ibv_ah_attr& to = event->param.ud.ah_attr;
@@ -119,7 +119,7 @@ TEST_F(CmGroups, AnMgidAndAWildcardAddressArePassedOnUnchanged) {
   const auto expect_unchanged = [&](auto& group) {
     auto* const address = reinterpret_cast<sockaddr*>(&group);
     ASSERT_EQ(rdma_join_multicast(id_, address, nullptr), 0);
-    rdma_ack_cm_event(next());
+    rdma_ack_cm_event(next_event());
     EXPECT_EQ(std::memcmp(&newest_fake_id().joined_address, &group, sizeof group), 0);
     EXPECT_EQ(rdma_leave_multicast(id_, address), 0);
     EXPECT_TRUE(newest_fake_id().groups.empty());
@@ -129,16 +129,16 @@ TEST_F(CmGroups, AnMgidAndAWildcardAddressArePassedOnUnchanged) {
   expect_unchanged(wildcard6);
 }
 
-// When the error is reported, the agent has left the group already.  So the program cannot leave
-// it, and may join it again.
+// When the error is reported, the agent has already left the group.  So the program cannot leave
+// the group any more, but may join it again.
 TEST_F(CmGroups, ALostMembershipIsReportedAsAnErrorAndIsForgotten) {
   int mark = 0;
   ASSERT_EQ(rdma_join_multicast(id_, as_sockaddr(group_), &mark), 0);
-  rdma_ack_cm_event(next());
+  rdma_ack_cm_event(next_event());
   vb_cm_event lost = make_event(RDMA_CM_EVENT_MULTICAST_ERROR, -ENETRESET);
   lost.group_cookie = newest_fake_id().groups.begin()->first;
   report_event(newest_fake_id(), lost);
-  rdma_cm_event* event = next();
+  rdma_cm_event* event = next_event();
   EXPECT_EQ(event->event, RDMA_CM_EVENT_MULTICAST_ERROR);
   EXPECT_EQ(event->status, -ENETRESET);
   EXPECT_EQ(event->param.ud.private_data, &mark);
@@ -146,37 +146,37 @@ TEST_F(CmGroups, ALostMembershipIsReportedAsAnErrorAndIsForgotten) {
   EXPECT_EQ(rdma_leave_multicast(id_, as_sockaddr(group_)), -1);
   EXPECT_EQ(errno, EADDRNOTAVAIL);
   EXPECT_EQ(rdma_join_multicast(id_, as_sockaddr(group_), &mark), 0);
-  rdma_ack_cm_event(next());
+  rdma_ack_cm_event(next_event());
 }
 
 TEST_F(CmGroups, TheExtendedJoinMayBeSendOnly) {
-  ASSERT_EQ(join(RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER, kBoth), 0);
+  ASSERT_EQ(join(RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER, kAddressAndFlags), 0);
   EXPECT_TRUE(newest_fake_id().groups.begin()->second);
-  rdma_ack_cm_event(next());
-  ASSERT_EQ(join(RDMA_MC_JOIN_FLAG_FULLMEMBER, kBoth), 0);
-  rdma_ack_cm_event(next());
+  rdma_ack_cm_event(next_event());
+  ASSERT_EQ(join(RDMA_MC_JOIN_FLAG_FULLMEMBER, kAddressAndFlags), 0);
+  rdma_ack_cm_event(next_event());
   EXPECT_EQ(newest_fake_id().groups.size(), 2u);
   const auto fails_with = [&](int flags, std::uint32_t mask, int error) {
     return join(flags, mask) == -1 && errno == error;
   };
-  EXPECT_TRUE(fails_with(0, kBoth | RDMA_CM_JOIN_MC_ATTR_RESERVED, EOPNOTSUPP));
+  EXPECT_TRUE(fails_with(0, kAddressAndFlags | RDMA_CM_JOIN_MC_ATTR_RESERVED, EOPNOTSUPP));
   EXPECT_TRUE(fails_with(0, RDMA_CM_JOIN_MC_ATTR_ADDRESS, EINVAL));
-  EXPECT_TRUE(fails_with(RDMA_MC_JOIN_FLAG_RESERVED, kBoth, EINVAL));
+  EXPECT_TRUE(fails_with(RDMA_MC_JOIN_FLAG_RESERVED, kAddressAndFlags, EINVAL));
   EXPECT_EQ(rdma_join_multicast_ex(id_, nullptr, nullptr), -1);
   EXPECT_EQ(rdma_join_multicast(id_, nullptr, nullptr), -1);
   EXPECT_EQ(newest_fake_id().groups.size(), 2u);
 }
 
-TEST_F(CmGroups, ARefusedOrFailedJoinIsForgotten) {
-  fake::state().fail["vb_cm_join"] = ENODEV;
+TEST_F(CmGroups, ARefusedOrFailedJoinLeavesNoMembership) {
+  fake::state().injected_errors["vb_cm_join"] = ENODEV;
   EXPECT_EQ(rdma_join_multicast(id_, as_sockaddr(group_), nullptr), -1);
   EXPECT_EQ(errno, ENODEV);
   EXPECT_EQ(rdma_leave_multicast(id_, as_sockaddr(group_)), -1);
-  fake::state().fail.clear();
+  fake::state().injected_errors.clear();
   fake::state().join_answer = RDMA_CM_EVENT_MULTICAST_ERROR;
   int mark = 0;
   ASSERT_EQ(rdma_join_multicast(id_, as_sockaddr(group_), &mark), 0);
-  rdma_cm_event* event = next();
+  rdma_cm_event* event = next_event();
   EXPECT_EQ(event->event, RDMA_CM_EVENT_MULTICAST_ERROR);
   EXPECT_EQ(event->status, -ENOMEM);
   EXPECT_EQ(event->param.ud.private_data, &mark);
@@ -185,7 +185,7 @@ TEST_F(CmGroups, ARefusedOrFailedJoinIsForgotten) {
 }
 
 // When a program leaves a group, libverbena drops the group's events that are still in its queue.
-// The drop-in library drops an event that it has taken from the queue already.
+// The drop-in library drops such an event if it has already read the event from the queue.
 TEST_F(CmGroups, AnEventOfALeftGroupIsDropped) {
   ASSERT_EQ(rdma_join_multicast(id_, as_sockaddr(group_), nullptr), 0);
   ASSERT_EQ(rdma_leave_multicast(id_, as_sockaddr(group_)), 0);

@@ -2,9 +2,9 @@
 
 #include <cstdint>
 
-// Repeats numbers of the InfiniBand CM that both the engine and the C++ API define.  One source
-// cannot include the headers of both, because both define verbena::Gid.  So one source compares the
-// engine's numbers with these, and another one the API's.
+// Repeats numbers of the InfiniBand CM that the engine and the C++ API both define.  One source
+// cannot include the headers of both, because both define verbena::Gid.  So engine_numbers.cc
+// compares the engine's numbers with these, and api_numbers.cc those of the API.
 namespace verbena::numbers {
 
 template <class A, class B>

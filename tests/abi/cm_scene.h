@@ -25,7 +25,7 @@ inline sockaddr* as_sockaddr(sockaddr_in& addr) { return reinterpret_cast<sockad
 
 inline fake::Id& newest_fake_id() { return fake::state().ids.at(fake::state().newest_id); }
 
-// Reports an event of the id in the id's channel.
+// Adds an event of the id to the id's channel.
 inline void report_event(const fake::Id& id, vb_cm_event event) {
   event.cookie = id.cookie;
   fake::Event queued{};
@@ -67,7 +67,7 @@ class Cm : public ::testing::Test {
   }
   void TearDown() override {
     rdma_destroy_event_channel(channel_);
-    fake::state().fail.clear();
+    fake::state().injected_errors.clear();
     fake::state().connect_answer = make_event(RDMA_CM_EVENT_ESTABLISHED);
     EXPECT_TRUE(fake::state().ids.empty());
     EXPECT_TRUE(fake::state().qps.empty());

@@ -84,7 +84,7 @@ TEST_F(CmServices, AnEventReportsThatServicesWereFound) {
   EXPECT_EQ(found->ai_port_space, RDMA_PS_TCP);
   EXPECT_EQ(found->ai_qp_type, IBV_QPT_RC);
   expect_services(found, 2);
-  ASSERT_EQ(rdma_query_addrinfo(id, &found), 0) << "again";
+  ASSERT_EQ(rdma_query_addrinfo(id, &found), 0) << "a second query";
   expect_services(found, 2);
   EXPECT_EQ(rdma_destroy_id(id), 0);
 }
@@ -117,21 +117,21 @@ TEST_F(CmServices, ANumberIsAServiceIdAndOtherTextAName) {
   EXPECT_EQ(rdma_destroy_id(id), 0);
 }
 
-TEST_F(CmServices, ASynchronousIdWaitsForTheAnswer) {
+TEST_F(CmServices, SynchronousIdsWaitForTheServices) {
   rdma_cm_id* id = create_id(true);
   rdma_addrinfo* found = nullptr;
   EXPECT_EQ(rdma_resolve_addrinfo(id, nullptr, "store", &hints_), -1);
   EXPECT_EQ(errno, EADDRNOTAVAIL);
   EXPECT_EQ(rdma_query_addrinfo(id, &found), -1);
   EXPECT_EQ(errno, ENOENT);
-  add_services(17);  // more than the first query to libverbena has room for
+  add_services(17);  // more than the buffer of the first query to libverbena can store
   ASSERT_EQ(rdma_resolve_addrinfo(id, nullptr, "store", &hints_), 0);
   ASSERT_EQ(rdma_query_addrinfo(id, &found), 0);
   expect_services(found, 17);
   EXPECT_EQ(rdma_destroy_id(id), 0);
 }
 
-TEST_F(CmServices, FirstInfinibandPortIsAskedIfThereIsNoId) {
+TEST_F(CmServices, WithoutAnIdTheFirstInfinibandPortIsQueried) {
   rdma_addrinfo* found = nullptr;
   add_services(3);
   EXPECT_EQ(rdma_getaddrinfo(nullptr, "store", &hints_, &found), -1);

@@ -93,7 +93,7 @@ TEST_F(Cm, PrivateDataIsLimited) {
   EXPECT_EQ(rdma_destroy_id(id), 0);
 }
 
-// Ids of the C API may be without a port space, but those of librdmacm may not.
+// The C API has ids without a port space, but librdmacm must refuse them.
 TEST_F(Cm, AnIdMustHaveAPortSpace) {
   rdma_cm_id* id = nullptr;
   EXPECT_EQ(rdma_create_id(channel_, &id, nullptr, static_cast<rdma_port_space>(0)), -1);
@@ -124,7 +124,7 @@ TEST_F(Cm, TheThreadThatHasAnIdsEventsMayDestroyTheId) {
   ASSERT_EQ(rdma_create_id(channel_, &id, &mark, RDMA_PS_TCP), 0);
   report_event(newest_fake_id(), make_event(RDMA_CM_EVENT_ADDR_ERROR, -ENODEV));
   report_event(newest_fake_id(), make_event(RDMA_CM_EVENT_CONNECT_ERROR, -ENOMEM));
-  // Nobody takes this event, so it is dropped.
+  // This event is not read before the id is destroyed, so it is dropped.
   report_event(newest_fake_id(), make_event(RDMA_CM_EVENT_DISCONNECTED));
   rdma_cm_event* first = nullptr;
   rdma_cm_event* second = nullptr;
@@ -148,12 +148,12 @@ TEST_F(Cm, DestroyingAnIdWaitsForAnotherThreadsHandler) {
   rdma_cm_id* id = nullptr;
   ASSERT_EQ(rdma_create_id(channel_, &id, nullptr, RDMA_PS_TCP), 0);
   report_event(newest_fake_id(), make_event(RDMA_CM_EVENT_DISCONNECTED));
-  std::atomic<bool> event_taken = false;
+  std::atomic<bool> event_read = false;
   std::atomic<bool> acknowledged = false;
   std::thread handler([&] {
     rdma_cm_event* event = nullptr;
     EXPECT_EQ(rdma_get_cm_event(channel_, &event), 0);
-    event_taken = true;
+    event_read = true;
     for (bool is_destroyed = false; !is_destroyed;) {
       const std::scoped_lock lock(fake::state().mutex);
       is_destroyed = fake::state().ids.empty();
@@ -162,7 +162,7 @@ TEST_F(Cm, DestroyingAnIdWaitsForAnotherThreadsHandler) {
     acknowledged = true;
     EXPECT_EQ(rdma_ack_cm_event(event), 0);
   });
-  while (!event_taken) std::this_thread::yield();
+  while (!event_read) std::this_thread::yield();
   EXPECT_EQ(rdma_destroy_id(id), 0);
   EXPECT_TRUE(acknowledged);
   handler.join();
@@ -187,9 +187,9 @@ TEST_F(Cm, IdsOfARequestCanBeReadUntilItIsAcknowledged) {
 TEST_F(Cm, IdsMayBeDestroyedWhileThreadsTakeTheirEvents) {
   std::atomic<bool> stop = false;
   fcntl(channel_->fd, F_SETFL, O_NONBLOCK);
-  std::vector<std::thread> takers;
+  std::vector<std::thread> readers;
   for (int i = 0; i < 2; ++i) {
-    takers.emplace_back([&] {
+    readers.emplace_back([&] {
       while (!stop) {
         rdma_cm_event* event = nullptr;
         if (rdma_get_cm_event(channel_, &event) != 0) continue;
@@ -208,10 +208,10 @@ TEST_F(Cm, IdsMayBeDestroyedWhileThreadsTakeTheirEvents) {
     ASSERT_EQ(rdma_destroy_id(id), 0);
   }
   stop = true;
-  for (std::thread& taker : takers) taker.join();
+  for (std::thread& reader : readers) reader.join();
 }
 
-TEST_F(Cm, ARequestCreatesAnIdAndCountsForItsListener) {
+TEST_F(Cm, ARequestCreatesAnIdAndItsEventBelongsToTheListener) {
   rdma_cm_id* listener = nullptr;
   int mark = 0;
   ASSERT_EQ(rdma_create_id(channel_, &listener, &mark, RDMA_PS_TCP), 0);
@@ -228,7 +228,7 @@ TEST_F(Cm, ARequestCreatesAnIdAndCountsForItsListener) {
   EXPECT_EQ(rdma_get_dst_port(id), htons(4000));
   EXPECT_EQ(event->param.conn.private_data_len, 56);
   EXPECT_EQ(static_cast<const char*>(event->param.conn.private_data)[0], 'x');
-  EXPECT_EQ(rdma_destroy_id(id), 0);  // this does not wait: the event belongs to the listener
+  EXPECT_EQ(rdma_destroy_id(id), 0);  // does not wait, because the event belongs to the listener
   EXPECT_EQ(rdma_ack_cm_event(event), 0);
   EXPECT_EQ(rdma_destroy_id(listener), 0);
 }
@@ -252,16 +252,16 @@ TEST_F(Cm, ARequestForADestroyedListenerIsRejected) {
 }
 
 // rping -s -P stores the id of each request in the same variable, from which another thread reads
-// it.  So the next request must not be reported before the last id is used.
-TEST_F(Cm, AWaitingThreadGetsTheNextRequestOnlyAfterTheIdOfTheLastOneIsUsed) {
+// the id.  So a request must not be reported before the id of the previous request is used.
+TEST_F(Cm, ABlockedThreadGetsTheNextRequestOnlyAfterThePreviousIdIsUsed) {
   rdma_cm_id* listener = nullptr;
   ASSERT_EQ(rdma_create_id(channel_, &listener, nullptr, RDMA_PS_TCP), 0);
   for (int i = 0; i < 8; ++i) request_connection();
   std::mutex mutex;
   std::condition_variable changed;
   rdma_cm_id* handed_over_id = nullptr;
-  bool all_taken = false;
-  std::thread taker([&] {
+  bool all_read = false;
+  std::thread reader([&] {
     for (int i = 0; i < 8; ++i) {
       rdma_cm_event* event = nullptr;
       EXPECT_EQ(rdma_get_cm_event(channel_, &event), 0);
@@ -274,14 +274,14 @@ TEST_F(Cm, AWaitingThreadGetsTheNextRequestOnlyAfterTheIdOfTheLastOneIsUsed) {
       rdma_ack_cm_event(event);
     }
     const std::lock_guard lock(mutex);
-    all_taken = true;
+    all_read = true;
     changed.notify_one();
   });
   for (int i = 0; i < 8; ++i) {
     rdma_cm_id* id = nullptr;
     {
       std::unique_lock lock(mutex);
-      changed.wait(lock, [&] { return handed_over_id != nullptr || all_taken; });
+      changed.wait(lock, [&] { return handed_over_id != nullptr || all_read; });
       id = handed_over_id;
     }
     if (id == nullptr) break;  // a request was lost
@@ -301,14 +301,14 @@ TEST_F(Cm, AWaitingThreadGetsTheNextRequestOnlyAfterTheIdOfTheLastOneIsUsed) {
     if (id->qp != nullptr) rdma_destroy_qp(id);
     EXPECT_EQ(rdma_destroy_id(id), 0);
   }
-  taker.join();
+  reader.join();
   rdma_destroy_id(listener);
 }
 
-TEST_F(Cm, RequestsWhoseIdsAreNotUsedDelayAThreadOnlyOnceAndNeverIfNonBlocking) {
+TEST_F(Cm, RequestsWithUnusedIdsDelayABlockingThreadOnlyOnceAndANonBlockingThreadNever) {
   rdma_cm_id* listener = nullptr;
   ASSERT_EQ(rdma_create_id(channel_, &listener, nullptr, RDMA_PS_TCP), 0);
-  const auto take_twenty_requests = [&] {
+  const auto read_twenty_requests = [&] {
     const auto start = std::chrono::steady_clock::now();
     std::vector<rdma_cm_id*> ids;
     for (int i = 0; i < 20; ++i) request_connection();
@@ -323,9 +323,9 @@ TEST_F(Cm, RequestsWhoseIdsAreNotUsedDelayAThreadOnlyOnceAndNeverIfNonBlocking) 
   };
   const int flags = fcntl(channel_->fd, F_GETFL);
   fcntl(channel_->fd, F_SETFL, flags | O_NONBLOCK);
-  EXPECT_LT(take_twenty_requests(), std::chrono::seconds(1));
+  EXPECT_LT(read_twenty_requests(), std::chrono::seconds(1));
   fcntl(channel_->fd, F_SETFL, flags);
-  EXPECT_LT(take_twenty_requests(), std::chrono::seconds(10));
+  EXPECT_LT(read_twenty_requests(), std::chrono::seconds(10));
   rdma_destroy_id(listener);
 }
 
@@ -379,7 +379,7 @@ TEST_F(Cm, AQpMovesToAnotherIdByAssignment) {
   ASSERT_EQ(rdma_disconnect(first), 0);
   EXPECT_EQ(second->qp->state, IBV_QPS_RTS);
   rdma_destroy_qp(second);
-  rdma_destroy_qp(first);  // destroys the first id's CQs, which stay with that id
+  rdma_destroy_qp(first);  // destroys the first id's CQs, which did not move with the QP
   EXPECT_EQ(rdma_destroy_id(second), 0);
   EXPECT_EQ(rdma_destroy_id(first), 0);
 }
@@ -401,11 +401,11 @@ TEST_F(Cm, TheQpOfAnIdMayBeDestroyedWithVerbs) {
 TEST_F(Cm, FailedQpCreationIsUndone) {
   rdma_cm_id* id = create_resolved_id();
   ibv_qp_init_attr attr = small_qp_attr(IBV_QPT_RC);
-  fake::state().fail["vb_cm_id_set_qp"] = EINVAL;
+  fake::state().injected_errors["vb_cm_id_set_qp"] = EINVAL;
   EXPECT_EQ(rdma_create_qp(id, nullptr, &attr), -1);
   EXPECT_EQ(errno, EINVAL);
-  fake::state().fail.clear();
-  fake::state().fail["vb_qp_create"] = ENOMEM;
+  fake::state().injected_errors.clear();
+  fake::state().injected_errors["vb_qp_create"] = ENOMEM;
   attr = small_qp_attr(IBV_QPT_RC);
   EXPECT_EQ(rdma_create_qp(id, nullptr, &attr), -1);
   EXPECT_EQ(errno, ENOMEM);

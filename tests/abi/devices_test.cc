@@ -42,7 +42,7 @@ TEST_F(Devices, AreListedWithTheirNames) {
   EXPECT_EQ(list_[2], nullptr);
   EXPECT_NE(ibv_get_device_guid(list_[kFirst]), ibv_get_device_guid(list_[kSecond]));
   ibv_device** again = ibv_get_device_list(nullptr);
-  EXPECT_EQ(again[kSecond], list_[kSecond]) << "a device stays the same";
+  EXPECT_EQ(again[kSecond], list_[kSecond]) << "each list has the same device objects";
   ibv_free_device_list(again);
 }
 
@@ -86,7 +86,7 @@ TEST_F(Devices, HaveAGidTableAndAPkeyTableForEachPort) {
   EXPECT_EQ(entries[1].gid_type, IBV_GID_TYPE_IB);
 }
 
-TEST_F(Devices, MakeQueuePairsAndAddressHandlesOfTheirOwn) {
+TEST_F(Devices, CreateQueuePairsOnTheDeviceOfTheirContext) {
   for (const int i : {kFirst, kSecond}) {
     ibv_pd* pd = ibv_alloc_pd(contexts_[i]);
     ibv_cq* cq = ibv_create_cq(contexts_[i], 4, nullptr, nullptr, 0);
@@ -107,7 +107,7 @@ TEST_F(Devices, MakeQueuePairsAndAddressHandlesOfTheirOwn) {
   }
 }
 
-TEST_F(Devices, TakeAddressesByLidOnlyOnInfiniband) {
+TEST_F(Devices, AcceptAddressesByLidOnlyOnInfiniband) {
   ibv_ah_attr attr{};
   attr.dlid = 0x123;
   attr.sl = 4;
@@ -156,7 +156,7 @@ TEST_F(Devices, ReportTheLidsOfDatagrams) {
   ibv_destroy_cq(cq);
 }
 
-TEST_F(Devices, KeepThePathOfAQueuePair) {
+TEST_F(Devices, ReturnThePathThatWasSetForAQueuePair) {
   ibv_pd* pd = ibv_alloc_pd(contexts_[kSecond]);
   ibv_cq* cq = ibv_create_cq(contexts_[kSecond], 4, nullptr, nullptr, 0);
   ibv_qp_init_attr init{};
@@ -198,7 +198,7 @@ TEST_F(Devices, ReportEventsWithTheNumberOfThePort) {
   ibv_ack_async_event(&received);
 }
 
-// Returns the address of port `port` of device `device`.
+// Returns the IP address of the port, as the fake C API expects it.
 sockaddr_in address_of(unsigned device, unsigned port) {
   sockaddr_in out{};
   out.sin_family = AF_INET;
@@ -206,7 +206,7 @@ sockaddr_in address_of(unsigned device, unsigned port) {
   return out;
 }
 
-TEST_F(Devices, IdsNameTheDeviceAndThePortOfTheirAddress) {
+TEST_F(Devices, BindingAnIdSetsTheDeviceAndPortOfItsAddress) {
   rdma_event_channel* channel = rdma_create_event_channel();
   struct PortOfDevice {
     unsigned device, port;

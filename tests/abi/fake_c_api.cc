@@ -57,8 +57,8 @@ void Queue::remove_readable(std::size_t count) {
 
 int injected_error(const char* function) {
   std::scoped_lock lock(state().mutex);
-  const auto it = state().fail.find(function);
-  return it != state().fail.end() ? it->second : 0;
+  const auto it = state().injected_errors.find(function);
+  return it != state().injected_errors.end() ? it->second : 0;
 }
 
 int make_handle(vb_handle* handle) {
@@ -98,7 +98,7 @@ bool has_port(std::uint32_t device, std::uint32_t port) {
 
 extern "C" {
 
-VB_API const char* vb_last_error() { return "the test lets this call fail"; }
+VB_API const char* vb_last_error() { return "the test makes this call fail"; }
 VB_API const char* vb_build_id() {
   const std::string& id = fake::state().build_id;
   return id.empty() ? VB_BUILD_ID : id.c_str();

@@ -11,10 +11,9 @@
 
 #include "verbena/c_api.h"
 
-// Defines a fake libverbena.so.0, which only records calls.  With it, tests can check the drop-in
-// libraries without the real libverbena.  The tests' LD_LIBRARY_PATH has the fake before the real
-// library.  Tests read its records, and set its answers, by the functions and objects of this
-// header.
+// Defines a fake libverbena.so.0, which only records calls.  So tests can check the drop-in
+// libraries without the real libverbena.  The tests' LD_LIBRARY_PATH has the fake library before
+// the real one.  Tests use this header to read the recorded calls and to set the fake's answers.
 namespace fake {
 
 struct Event {
@@ -23,8 +22,8 @@ struct Event {
   std::uint64_t cookie = 0;  // the CQ's cookie, in an event of a completion channel
 };
 
-// Holds a queue of events.  Its descriptor is readable while the queue has events, as that of the
-// real library.
+// Holds a queue of events.  Its descriptor is readable while the queue has events, as in the real
+// library.
 class Queue {
  public:
   Queue();
@@ -34,7 +33,8 @@ class Queue {
 
   int fd() const { return fd_; }
   void push(const Event& event);
-  // Takes an event from the queue.  Returns 0 or errno.  Waits unless O_NONBLOCK is set.
+  // Removes the first event from the queue.  Returns 0 or errno.  If the queue is empty, waits
+  // unless O_NONBLOCK is set.
   int next_event(Event& event);
   // Removes the events for which `matches(event)` is true.
   void remove_events(auto&& matches) {
@@ -100,11 +100,11 @@ inline constexpr vb_ah_attr kEthernetGroup{.dgid = {},
 struct State {
   std::recursive_mutex mutex;
   vb_handle last_handle = 0x100000000;
-  // A function whose name is here fails with this errno, until the test removes the entry.
-  std::map<std::string, int> fail;
-  std::string build_id;             // the answer of vb_build_id(); empty: the real one
-  std::uint32_t send_room = 4;      // the number of requests that each queue holds
-  std::uint32_t reject_reason = 0;  // of the last vb_cm_reject()
+  // Maps the name of a function to the errno with which the function must fail.
+  std::map<std::string, int> injected_errors;
+  std::string build_id;              // the result of vb_build_id(); empty: that of this build
+  std::uint32_t queue_capacity = 4;  // the maximum number of requests in each queue
+  std::uint32_t reject_reason = 0;   // of the last vb_cm_reject()
   std::map<vb_handle, Queue*> channels;
   std::map<vb_handle, Cq> cqs;
   std::map<vb_handle, Qp> qps;
@@ -113,7 +113,7 @@ struct State {
   std::set<vb_handle> other_objects;  // all PDs, MRs, MWs and AHs
   std::uint32_t mr_access = 0;        // of the last registration
   struct Rereg {
-    std::uint32_t what;
+    std::uint32_t flags;
     vb_handle pd;
     void* address;
     std::uint64_t length;
@@ -125,11 +125,10 @@ struct State {
   bool has_two_devices = false;
   std::map<vb_handle, std::uint32_t> context_devices{};
   std::map<vb_handle, std::unique_ptr<Queue>> contexts;  // the asynchronous events of each context
-  // This event answers vb_cm_connect().
-  vb_cm_event connect_answer{};
-  std::uint32_t join_answer = 12;  // the event that answers vb_cm_join(): MULTICAST_JOIN
-  // The answer to every join has this address.  The last 4 bytes of its dgid are replaced by those
-  // of an IPv4 group.
+  vb_cm_event connect_answer{};                          // the event that vb_cm_connect() reports
+  std::uint32_t join_answer = 12;  // the event that vb_cm_join() reports: MULTICAST_JOIN
+  // The event of each join has this address.  For an IPv4 group, the last 4 bytes of the dgid are
+  // replaced by the group's address.
   vb_ah_attr join_address = kEthernetGroup;
   vb_handle newest_id = 0;
   std::vector<vb_service> services{};  // the services that every query finds

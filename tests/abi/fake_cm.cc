@@ -21,8 +21,8 @@ void report_event(const Id& id, vb_cm_event event) {
   channel_of(id.channel)->push({.cm = event});
 }
 
-// Sets the id's port by an address: 10.0.D.N is for port N of device D, if the host has that port.
-// Any other address is for the first port.
+// Sets the id's port by an address: 10.0.D.N selects port N of device D, if the host has that port.
+// Any other address selects the first port of the first device.
 void set_port(Id& id, const sockaddr_in& address) {
   const std::uint32_t ip = ntohl(address.sin_addr.s_addr);
   const std::uint32_t device = ip >> 8 & 0xff, port = ip & 0xff;

@@ -8,7 +8,7 @@
 // connection manager (fake_cm.cc).
 namespace fake {
 
-// Returns the errno with which the function must fail (State::fail), or 0.
+// Returns the errno with which the function must fail (State::injected_errors), or 0.
 int injected_error(const char* function);
 
 // Stores a handle that no object has had.  Returns 0.
@@ -33,8 +33,8 @@ bool has_port(std::uint32_t device, std::uint32_t port);
 
 }  // namespace fake
 
-// Lets the calling function return the error that State::fail has for it.  If there is none, locks
-// the state until the calling function returns.
+// Lets the calling function return the error that State::injected_errors has for the function.  If
+// there is no such error, locks the state until the calling function returns.
 #define RETURN_ERROR_OR_LOCK()                            \
   if (int error = injected_error(__func__)) return error; \
   const std::scoped_lock lock(state().mutex)

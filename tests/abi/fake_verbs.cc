@@ -11,6 +11,7 @@ using namespace fake;
 
 namespace {
 
+// Creates a PD, MR, MW or AH.
 int make_other(vb_handle* handle) {
   std::scoped_lock lock(state().mutex);
   make_handle(handle);
@@ -140,10 +141,10 @@ VB_API int vb_mr_create_null(vb_handle, vb_handle* mr, uint32_t* lkey) {
   *lkey = 19;
   return make_other(mr);
 }
-VB_API int vb_mr_reregister(vb_handle, uint32_t what, vb_handle pd, void* address, uint64_t length,
+VB_API int vb_mr_reregister(vb_handle, uint32_t flags, vb_handle pd, void* address, uint64_t length,
                             uint32_t access) {
   RETURN_ERROR_OR_LOCK();
-  state().rereg = {.what = what, .pd = pd, .address = address, .length = length};
+  state().rereg = {.flags = flags, .pd = pd, .address = address, .length = length};
   state().mr_access = access;
   return 0;
 }
@@ -259,7 +260,7 @@ VB_API int vb_srq_destroy(vb_handle srq) {
 VB_API int vb_post_srq_recv(vb_handle srq, const vb_recv_wr* wr) {
   RETURN_ERROR_OR_LOCK();
   FIND_OR_RETURN(found, srqs, srq);
-  if (found->receives.size() >= state().send_room) return ENOMEM;
+  if (found->receives.size() >= state().queue_capacity) return ENOMEM;
   found->receives.push_back(*wr);
   return 0;
 }
@@ -306,13 +307,13 @@ VB_API int vb_qp_destroy(vb_handle qp) {
 VB_API int vb_qp_send_room(vb_handle qp, uint32_t* room) {
   RETURN_ERROR_OR_LOCK();
   FIND_OR_RETURN(found, qps, qp);
-  *room = state().send_room - static_cast<uint32_t>(found->sent.size());
+  *room = state().queue_capacity - static_cast<uint32_t>(found->sent.size());
   return 0;
 }
 VB_API int vb_post_send(vb_handle qp, const vb_send_wr* wr, int more) {
   RETURN_ERROR_OR_LOCK();
   FIND_OR_RETURN(found, qps, qp);
-  if (found->sent.size() >= state().send_room) return ENOMEM;
+  if (found->sent.size() >= state().queue_capacity) return ENOMEM;
   found->sent.push_back(*wr);
   const bool inlined = (wr->send_flags & IBV_SEND_INLINE) != 0 && wr->num_sge != 0;
   found->inlined.emplace_back(inlined ? reinterpret_cast<const char*>(wr->sg_list[0].addr) : "",
@@ -323,7 +324,7 @@ VB_API int vb_post_send(vb_handle qp, const vb_send_wr* wr, int more) {
 VB_API int vb_post_recv(vb_handle qp, const vb_recv_wr* wr) {
   RETURN_ERROR_OR_LOCK();
   FIND_OR_RETURN(found, qps, qp);
-  if (found->receives.size() >= state().send_room) return ENOMEM;
+  if (found->receives.size() >= state().queue_capacity) return ENOMEM;
   found->receives.push_back(*wr);
   return 0;
 }

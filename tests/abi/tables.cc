@@ -1,6 +1,6 @@
 // Prints all names and numbers that the libraries translate.  tables.txt has the output of this
-// program with Debian's libraries (rdma-core 44.0-2) and the events of rdma-core 60.  With ours it
-// must print the same.
+// program with Debian's libraries (rdma-core 44.0-2) and the events of rdma-core 60.  With
+// Verbena's libraries the output must be the same.
 #include <infiniband/verbs.h>
 #include <rdma/rdma_cma.h>
 

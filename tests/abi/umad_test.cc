@@ -133,7 +133,7 @@ TEST_F(UmadTest, ProgramSeesTheDeviceAndPortOfTheNode) {
   umad_free_ca_device_list(list);
 }
 
-TEST_F(UmadTest, DescriptorIsReadableExactlyWhileAMadWaits) {
+TEST_F(UmadTest, DescriptorIsReadableOnlyWhileAMadIsQueued) {
   const int agent = umad_register(fd, 0x81, 1, 0, nullptr);
   ASSERT_GE(agent, 0);
   pollfd poll_fd{.fd = umad_get_fd(fd), .events = POLLIN, .revents = 0};
@@ -153,7 +153,7 @@ TEST_F(UmadTest, DescriptorIsReadableExactlyWhileAMadWaits) {
   EXPECT_EQ(umad_recv(fd, answer.umad(), &length, 1), -ETIMEDOUT);
 }
 
-TEST_F(UmadTest, WrongCallsFailAsOnLinux) {
+TEST_F(UmadTest, InvalidCallsFailAsOnLinux) {
   EXPECT_EQ(umad_register(fd, 0x81, 9, 0, nullptr), -EPERM);
   EXPECT_EQ(umad_register_oui(fd, 0x04, 0, nullptr, nullptr), -EINVAL);
   EXPECT_EQ(umad_unregister(fd, 31), -1);
@@ -197,11 +197,11 @@ TEST_F(UmadTest, AnOpenIssmFileSetsIsSmInTheCapabilityMaskOfThePort) {
   EXPECT_TRUE(changes_to(false));
 }
 
-// A program may close the descriptor of umad_get_fd().  Then the kernel may give the same number to
-// a port that is opened later, which must work as well.
+// A program may close the descriptor of umad_get_fd().  Then a port that is opened later may get a
+// descriptor with the same number.  That port must work, too.
 TEST_F(UmadTest, PortsCanBeOpenedAfterADescriptorWasClosed) {
-  // A plain system call, because ThreadSanitizer would report that this thread closes a descriptor
-  // that it has not seen being made.
+  // Makes a plain system call, because ThreadSanitizer has not seen how the descriptor was created,
+  // and would report close().
   ASSERT_EQ(os::system_call(SYS_close, fd), 0);
   std::vector<int> ports;
   for (int i = 0; i < 8; ++i) ports.push_back(umad_open_port("verbena0", 1));
@@ -261,14 +261,15 @@ TEST(UmadFabricTest, ReceivingOnAPortWaitsForItsTimeoutAfterTheFabricHasEnded) {
 int main(int argc, char** argv) {
   testing::InitGoogleTest(&argc, argv);
   auto fabric = std::make_unique<verbena::Fabric>();
-  // The last test makes a fabric of its own.  So this fabric must end before it.
-  struct End : testing::EmptyTestEventListener {
-    explicit End(std::unique_ptr<verbena::Fabric>& running_fabric) : fabric(running_fabric) {}
+  // The last test makes a fabric of its own.  So this fabric must end before that test.
+  struct FabricEnder : testing::EmptyTestEventListener {
+    explicit FabricEnder(std::unique_ptr<verbena::Fabric>& running_fabric)
+        : fabric(running_fabric) {}
     void OnTestSuiteStart(const testing::TestSuite& suite) override {
       if (std::strcmp(suite.name(), "UmadFabricTest") == 0) fabric.reset();
     }
     std::unique_ptr<verbena::Fabric>& fabric;
   };
-  testing::UnitTest::GetInstance()->listeners().Append(new End(fabric));
+  testing::UnitTest::GetInstance()->listeners().Append(new FabricEnder(fabric));
   return RUN_ALL_TESTS();
 }

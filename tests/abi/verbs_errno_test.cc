@@ -25,7 +25,7 @@ class Errors : public Verbs {
     srq_ = ibv_create_srq(pd_, &attr);
   }
   void TearDown() override {
-    fake::state().fail.clear();
+    fake::state().injected_errors.clear();
     EXPECT_EQ(ibv_destroy_srq(srq_), 0);
     EXPECT_EQ(ibv_dealloc_mw(mw_), 0);
     EXPECT_EQ(ibv_dereg_mr(mr_), 0);
@@ -36,18 +36,19 @@ class Errors : public Verbs {
   }
 
   // Expects that the call returns `error` and sets errno to it.
-  static void expect_both(const std::string& name, int error, const std::function<int()>& call) {
+  static void expect_error_and_errno(const std::string& name, int error,
+                                     const std::function<int()>& call) {
     errno = 0;
     EXPECT_EQ(call(), error) << name;
     EXPECT_EQ(errno, error) << name;
   }
-  // Lets the function `name` of libverbena fail with an unusual errno, and expects that number from
-  // the call.
-  static void expect_both(const std::string& name, const std::function<int()>& call) {
+  // Makes the function `name` of libverbena fail with an unusual errno, and expects that the call
+  // returns this errno.
+  static void expect_error_and_errno(const std::string& name, const std::function<int()>& call) {
     constexpr int kUnusual = EUNATCH;
-    fake::state().fail[name] = kUnusual;
-    expect_both(name, kUnusual, call);
-    fake::state().fail.clear();
+    fake::state().injected_errors[name] = kUnusual;
+    expect_error_and_errno(name, kUnusual, call);
+    fake::state().injected_errors.clear();
   }
 
   char memory_[16]{};
@@ -59,56 +60,62 @@ class Errors : public Verbs {
   ibv_srq* srq_ = nullptr;
 };
 
-TEST_F(Errors, CallsForDevicesAndMemorySetErrnoToo) {
+TEST_F(Errors, CallsForDevicesAndMemoryAlsoSetErrno) {
   ibv_device_attr device{};
   ibv_device_attr_ex device_ex{};
   ibv_port_attr port{};
   ibv_gid_entry gid{};
-  expect_both("vb_device_query", [&] { return ibv_query_device(context_, &device); });
-  expect_both("vb_device_query",
-              [&] { return ibv_query_device_ex(context_, nullptr, &device_ex); });
-  expect_both("vb_port_query", [&] { return ibv_query_port(context_, 1, &port); });
-  expect_both("another port", EINVAL, [&] { return ibv_query_port(context_, 2, &port); });
-  expect_both("vb_gid_query", [&] { return ibv_query_gid_ex(context_, 1, 0, &gid, 0); });
-  expect_both("vb_gid_query",
-              [&] { return static_cast<int>(-ibv_query_gid_table(context_, &gid, 1, 0)); });
+  expect_error_and_errno("vb_device_query", [&] { return ibv_query_device(context_, &device); });
+  expect_error_and_errno("vb_device_query",
+                         [&] { return ibv_query_device_ex(context_, nullptr, &device_ex); });
+  expect_error_and_errno("vb_port_query", [&] { return ibv_query_port(context_, 1, &port); });
+  expect_error_and_errno("another port", EINVAL,
+                         [&] { return ibv_query_port(context_, 2, &port); });
+  expect_error_and_errno("vb_gid_query", [&] { return ibv_query_gid_ex(context_, 1, 0, &gid, 0); });
+  expect_error_and_errno(
+      "vb_gid_query", [&] { return static_cast<int>(-ibv_query_gid_table(context_, &gid, 1, 0)); });
   ibv_sge sge{};
-  expect_both("vb_mr_prefetch",
-              [&] { return ibv_advise_mr(pd_, IBV_ADVISE_MR_ADVICE_PREFETCH, 0, &sge, 1); });
-  expect_both("vb_mr_deregister", [&] { return ibv_dereg_mr(mr_); });
-  expect_both("vb_mw_destroy", [&] { return ibv_dealloc_mw(mw_); });
-  expect_both("vb_pd_destroy", [&] { return ibv_dealloc_pd(pd_); });
+  expect_error_and_errno("vb_mr_prefetch", [&] {
+    return ibv_advise_mr(pd_, IBV_ADVISE_MR_ADVICE_PREFETCH, 0, &sge, 1);
+  });
+  expect_error_and_errno("vb_mr_deregister", [&] { return ibv_dereg_mr(mr_); });
+  expect_error_and_errno("vb_mw_destroy", [&] { return ibv_dealloc_mw(mw_); });
+  expect_error_and_errno("vb_pd_destroy", [&] { return ibv_dealloc_pd(pd_); });
 }
 
-TEST_F(Errors, CallsForQueuesSetErrnoToo) {
+TEST_F(Errors, CallsForQueuesAlsoSetErrno) {
   ibv_qp_attr attr{};
   ibv_qp_init_attr init{};
   ibv_srq_attr srq_attr{};
   const ibv_gid gid{};
-  expect_both("vb_qp_modify", [&] { return ibv_modify_qp(qp_, &attr, IBV_QP_STATE); });
-  expect_both("a rate limit", EOPNOTSUPP,
-              [&] { return ibv_modify_qp(qp_, &attr, IBV_QP_RATE_LIMIT); });
-  expect_both("vb_qp_query", [&] { return ibv_query_qp(qp_, &attr, 0, &init); });
-  expect_both("vb_qp_destroy", [&] { return ibv_destroy_qp(qp_); });
-  expect_both("vb_qp_attach", [&] { return ibv_attach_mcast(qp_, &gid, 0); });
-  expect_both("vb_qp_attach", [&] { return ibv_detach_mcast(qp_, &gid, 0); });
-  expect_both("vb_cq_resize", [&] { return ibv_resize_cq(cq_, 16); });
-  expect_both("vb_cq_arm", [&] { return ibv_req_notify_cq(cq_, 0); });
-  expect_both("vb_cq_destroy", [&] { return ibv_destroy_cq(cq_); });
-  expect_both("a channel in use", EBUSY, [&] { return ibv_destroy_comp_channel(channel_); });
-  expect_both("vb_srq_modify", [&] { return ibv_modify_srq(srq_, &srq_attr, IBV_SRQ_LIMIT); });
-  expect_both("vb_srq_query", [&] { return ibv_query_srq(srq_, &srq_attr); });
-  expect_both("vb_srq_destroy", [&] { return ibv_destroy_srq(srq_); });
+  expect_error_and_errno("vb_qp_modify", [&] { return ibv_modify_qp(qp_, &attr, IBV_QP_STATE); });
+  expect_error_and_errno("a rate limit", EOPNOTSUPP,
+                         [&] { return ibv_modify_qp(qp_, &attr, IBV_QP_RATE_LIMIT); });
+  expect_error_and_errno("vb_qp_query", [&] { return ibv_query_qp(qp_, &attr, 0, &init); });
+  expect_error_and_errno("vb_qp_destroy", [&] { return ibv_destroy_qp(qp_); });
+  expect_error_and_errno("vb_qp_attach", [&] { return ibv_attach_mcast(qp_, &gid, 0); });
+  expect_error_and_errno("vb_qp_attach", [&] { return ibv_detach_mcast(qp_, &gid, 0); });
+  expect_error_and_errno("vb_cq_resize", [&] { return ibv_resize_cq(cq_, 16); });
+  expect_error_and_errno("vb_cq_arm", [&] { return ibv_req_notify_cq(cq_, 0); });
+  expect_error_and_errno("vb_cq_destroy", [&] { return ibv_destroy_cq(cq_); });
+  expect_error_and_errno("a channel in use", EBUSY,
+                         [&] { return ibv_destroy_comp_channel(channel_); });
+  expect_error_and_errno("vb_srq_modify",
+                         [&] { return ibv_modify_srq(srq_, &srq_attr, IBV_SRQ_LIMIT); });
+  expect_error_and_errno("vb_srq_query", [&] { return ibv_query_srq(srq_, &srq_attr); });
+  expect_error_and_errno("vb_srq_destroy", [&] { return ibv_destroy_srq(srq_); });
 }
 
-TEST_F(Errors, PostingSetsErrnoToo) {
+TEST_F(Errors, PostingAlsoSetsErrno) {
   ibv_send_wr send{}, *bad_send = nullptr;
   ibv_recv_wr receive{}, *bad_receive = nullptr;
   ibv_mw_bind bind{};
-  expect_both("vb_post_send", [&] { return ibv_post_send(qp_, &send, &bad_send); });
-  expect_both("vb_post_send", [&] { return ibv_bind_mw(qp_, mw_, &bind); });
-  expect_both("vb_post_recv", [&] { return ibv_post_recv(qp_, &receive, &bad_receive); });
-  expect_both("vb_post_srq_recv", [&] { return ibv_post_srq_recv(srq_, &receive, &bad_receive); });
+  expect_error_and_errno("vb_post_send", [&] { return ibv_post_send(qp_, &send, &bad_send); });
+  expect_error_and_errno("vb_post_send", [&] { return ibv_bind_mw(qp_, mw_, &bind); });
+  expect_error_and_errno("vb_post_recv",
+                         [&] { return ibv_post_recv(qp_, &receive, &bad_receive); });
+  expect_error_and_errno("vb_post_srq_recv",
+                         [&] { return ibv_post_srq_recv(srq_, &receive, &bad_receive); });
 }
 
 TEST_F(Errors, AnEmptyExtendedCqDoesNotSetErrno) {

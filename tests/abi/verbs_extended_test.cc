@@ -98,7 +98,7 @@ TEST_F(Verbs, AnExtendedSrqMustBeOfTheBasicType) {
   EXPECT_EQ(ibv_destroy_srq(srq), 0);
 }
 
-TEST_F(Verbs, AnExtendedCqIsReadValueByValue) {
+TEST_F(Verbs, AnExtendedCqReturnsEachValueByItsOwnFunction) {
   ibv_cq_init_attr_ex attr{};
   attr.cqe = 8;
   attr.cq_context = this;
@@ -150,7 +150,7 @@ TEST_F(Verbs, AnExtendedCqIsReadValueByValue) {
   clock_gettime(CLOCK_REALTIME, &now);
   EXPECT_NEAR(static_cast<double>(ibv_wc_read_completion_wallclock_ns(cq)) / 1e9,
               static_cast<double>(now.tv_sec), 60);
-  // No other thread polls between start and end.
+  // Another thread's poll waits until this thread calls ibv_end_poll().
   std::atomic<bool> ended = false;
   std::thread other([&] {
     ibv_poll_cq_attr other_attr{};
@@ -213,7 +213,7 @@ TEST_F(Verbs, WallClockTimesOfCompletionsNeverGoBackwards) {
   EXPECT_EQ(ibv_destroy_cq(ibv_cq_ex_to_cq(cq)), 0);
 }
 
-TEST(WallClock, FollowsChangesOfTheWallClockButNotMeasuringErrors) {
+TEST(WallClock, FollowsChangesOfTheWallClockAndIgnoresMeasuringErrors) {
   verbena::abi::WallClock clock;
   clock.measure(1'000, 500'010, 1'020);  // the offset is 499,000 +/- 11
   EXPECT_NEAR(static_cast<double>(clock.at(2'000)), 501'000, 11);

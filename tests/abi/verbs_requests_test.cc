@@ -55,8 +55,8 @@ TEST_F(Verbs, PostingStopsAtTheFirstRefusedRequest) {
   EXPECT_EQ(ibv_destroy_cq(cq), 0);
 }
 
-// The opcode of a request selects the members that it uses of the union `wr`.
-TEST_F(Verbs, AtomicsArePassedOnWithTheirOperands) {
+// The opcode of a request selects which members of the union `wr` are used.
+TEST_F(Verbs, AtomicRequestsReachLibverbenaWithTheirOperands) {
   ibv_cq* cq = ibv_create_cq(context_, 8, nullptr, nullptr, 0);
   ibv_qp* qp = create_qp(cq, IBV_QPT_RC);
   for (const ibv_wr_opcode opcode : {IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD}) {
@@ -107,10 +107,10 @@ TEST_F(Verbs, WindowsOfType1GetANewKeyWithEachBinding) {
   bind.bind_info = {};  // a binding of no bytes unbinds the window
   ASSERT_EQ(ibv_bind_mw(qp, mw, &bind), 0);
   EXPECT_EQ(mw->rkey, 0x12345601u);
-  // A window keeps its key if it cannot be bound.
-  fake::state().fail["vb_post_send"] = ENOMEM;
+  // The key of a window does not change if binding fails.
+  fake::state().injected_errors["vb_post_send"] = ENOMEM;
   EXPECT_EQ(ibv_bind_mw(qp, mw, &bind), ENOMEM);
-  fake::state().fail.clear();
+  fake::state().injected_errors.clear();
   bind.bind_info.length = 1;
   EXPECT_EQ(ibv_bind_mw(qp, mw, &bind), EINVAL);
   ibv_pd* other_pd = ibv_alloc_pd(context_);
@@ -203,7 +203,7 @@ TEST_F(Verbs, QpStateFollowsModifyAndQuery) {
   ibv_qp* qp = create_qp(cq, IBV_QPT_UD);
   EXPECT_EQ(qp->state, IBV_QPS_RESET);
   ibv_qp_attr attr;
-  std::memset(&attr, 0xaa, sizeof attr);  // members that the mask does not name are not read
+  std::memset(&attr, 0xaa, sizeof attr);  // ibv_modify_qp() must read only the members of the mask
   attr.qp_state = IBV_QPS_INIT;
   attr.qkey = 5;
   EXPECT_EQ(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_QKEY), 0);
@@ -235,17 +235,17 @@ TEST_F(Verbs, QpStateFollowsModifyAndQuery) {
   EXPECT_EQ(init.send_cq, cq);
   EXPECT_EQ(init.cap.max_send_wr, 7u);
 
-  fake::state().fail["vb_qp_modify"] = EINVAL;
+  fake::state().injected_errors["vb_qp_modify"] = EINVAL;
   attr.qp_state = IBV_QPS_RESET;
   EXPECT_EQ(ibv_modify_qp(qp, &attr, IBV_QP_STATE), EINVAL);
   EXPECT_EQ(qp->state, IBV_QPS_ERR);
-  fake::state().fail.clear();
+  fake::state().injected_errors.clear();
   EXPECT_EQ(ibv_qp_to_qp_ex(qp), nullptr);
   EXPECT_EQ(ibv_destroy_qp(qp), 0);
   EXPECT_EQ(ibv_destroy_cq(cq), 0);
 }
 
-TEST_F(Verbs, RepliesToDatagramsComeFromTheirDestinationAddress) {
+TEST_F(Verbs, RepliesToADatagramUseItsDestinationAddressAsTheirSource) {
   ibv_grh grh{};
   iphdr header{};
   header.version = 4;
@@ -253,7 +253,7 @@ TEST_F(Verbs, RepliesToDatagramsComeFromTheirDestinationAddress) {
   header.tos = 0x20;
   inet_pton(AF_INET, "10.0.0.9", &header.saddr);
   inet_pton(AF_INET, "10.0.0.1", &header.daddr);
-  const auto checksum = [&] {
+  const auto update_checksum = [&] {
     header.check = 0;
     std::uint32_t sum = 0;
     std::uint16_t words[10];
@@ -263,7 +263,7 @@ TEST_F(Verbs, RepliesToDatagramsComeFromTheirDestinationAddress) {
     header.check = static_cast<std::uint16_t>(~sum);
     std::memcpy(reinterpret_cast<char*>(&grh) + 20, &header, sizeof header);
   };
-  checksum();
+  update_checksum();
   ibv_wc wc{};
   wc.wc_flags = IBV_WC_GRH;
   ibv_ah* ah = ibv_create_ah_from_wc(pd_, &wc, &grh, 1);
@@ -275,7 +275,7 @@ TEST_F(Verbs, RepliesToDatagramsComeFromTheirDestinationAddress) {
   EXPECT_EQ(ibv_destroy_ah(ah), 0);
 
   inet_pton(AF_INET, "224.0.0.1", &header.daddr);  // a multicast address cannot be a reply's source
-  checksum();
+  update_checksum();
   ibv_ah_attr attr{};
   EXPECT_EQ(ibv_init_ah_from_wc(context_, 1, &wc, &grh, &attr), -1);
   EXPECT_EQ(errno, EINVAL);

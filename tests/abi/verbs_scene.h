@@ -22,7 +22,7 @@ class Verbs : public ::testing::Test {
     ASSERT_NE(pd_, nullptr);
   }
   void TearDown() override {
-    fake::state().fail.clear();
+    fake::state().injected_errors.clear();
     EXPECT_EQ(ibv_dealloc_pd(pd_), 0);
     EXPECT_EQ(ibv_close_device(context_), 0);
   }

@@ -33,7 +33,7 @@ TEST_F(Verbs, TheDeviceIsListedWithItsGuidInNetworkOrder) {
 }
 
 TEST_F(Verbs, WithoutAnAgentTheDeviceListFails) {
-  fake::state().fail["vb_device_query"] = ECONNREFUSED;
+  fake::state().injected_errors["vb_device_query"] = ECONNREFUSED;
   int devices = -1;
   errno = 0;
   EXPECT_EQ(ibv_get_device_list(&devices), nullptr);
@@ -128,7 +128,7 @@ TEST_F(Verbs, CompletionVectorMustExist) {
   EXPECT_EQ(errno, EINVAL);
 }
 
-TEST_F(Verbs, APollReturnsAtMostAsManyCompletionsAsItAsksFor) {
+TEST_F(Verbs, APollReturnsAtMostTheRequestedNumberOfCompletions) {
   ibv_cq* cq = ibv_create_cq(context_, 100, nullptr, nullptr, 0);
   EXPECT_EQ(cq->cqe, 101);  // the actual size
   for (std::uint64_t i = 0; i < 50; ++i) {
@@ -163,7 +163,7 @@ TEST_F(Verbs, DestroyingACqWaitsUntilItsEventsAreAcknowledged) {
   EXPECT_EQ(readable.revents, POLLIN);
   ibv_cq* found = nullptr;
   void* cq_context = nullptr;
-  for (int i = 0; i < 2; ++i) {  // the third event is never taken, so it needs no acknowledgement
+  for (int i = 0; i < 2; ++i) {  // the third event is never read, so it needs no acknowledgement
     ASSERT_EQ(ibv_get_cq_event(channel, &found, &cq_context), 0);
     EXPECT_EQ(found, cq);
     EXPECT_EQ(cq_context, &mark);
@@ -194,7 +194,7 @@ TEST_F(Verbs, AnEventOfADestroyedCqIsDropped) {
   event.cookie = fake_cq(cq).cookie;
   fake::Queue& queue = *fake::state().channels.at(fake_cq(cq).channel);
   ASSERT_EQ(ibv_destroy_cq(cq), 0);
-  queue.push(event);  // as if another thread had taken the event before the CQ was destroyed
+  queue.push(event);  // as if another thread had read the event before the CQ was destroyed
   ASSERT_EQ(fcntl(channel->fd, F_SETFL, O_NONBLOCK), 0);
   void* cq_context = nullptr;
   EXPECT_EQ(ibv_get_cq_event(channel, &cq, &cq_context), -1);
@@ -275,7 +275,8 @@ TEST_F(Verbs, EachContextHasItsOwnDescriptorAndEvents) {
   EXPECT_EQ(ibv_destroy_cq(cq), 0);
   EXPECT_EQ(ibv_dealloc_pd(pd), 0);
   EXPECT_EQ(ibv_close_device(other), 0);
-  EXPECT_FALSE(fake::state().contexts.contains(other_context)) << "closing destroys its queue";
+  EXPECT_FALSE(fake::state().contexts.contains(other_context))
+      << "closing the context must destroy its queue of events";
 }
 
 TEST_F(Verbs, AParentDomainCanBeUsedInPlaceOfItsProtectionDomain) {
@@ -307,7 +308,7 @@ TEST_F(Verbs, AParentDomainCanBeUsedInPlaceOfItsProtectionDomain) {
   EXPECT_EQ(ibv_dealloc_td(td), 0);
 }
 
-TEST_F(Verbs, ReregisteringChangesOnlyWhatItsFlagsName) {
+TEST_F(Verbs, ReregisteringChangesOnlyTheAttributesThatItsFlagsSelect) {
   char memory[64];
   ibv_mr* mr = ibv_reg_mr(pd_, memory, sizeof memory, IBV_ACCESS_LOCAL_WRITE);
   ibv_pd* other = ibv_alloc_pd(context_);
@@ -320,13 +321,13 @@ TEST_F(Verbs, ReregisteringChangesOnlyWhatItsFlagsName) {
   EXPECT_EQ(fake::state().rereg.length, 16u);
   EXPECT_EQ(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_TRANSLATION, nullptr, nullptr, 16, 0),
             IBV_REREG_MR_ERR_INPUT);
-  fake::state().fail["vb_mr_reregister"] = EFAULT;
+  fake::state().injected_errors["vb_mr_reregister"] = EFAULT;
   EXPECT_EQ(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_PD, pd_, nullptr, 0, 0), IBV_REREG_MR_ERR_INPUT);
   EXPECT_EQ(errno, EFAULT);
   EXPECT_EQ(mr->pd, other);  // the PD has not changed
 
   // The PD is not read if it does not change.
-  fake::state().fail.clear();
+  fake::state().injected_errors.clear();
   auto* const invalid_pd = reinterpret_cast<ibv_pd*>(memory + 1);
   EXPECT_EQ(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_ACCESS, invalid_pd, nullptr, 0, 0), 0);
   EXPECT_EQ(fake::state().rereg.pd, 0u);

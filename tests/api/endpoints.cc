@@ -1,6 +1,8 @@
 // Uses the InfiniBand CM with the C++ API, between two hosts:
-//   endpoints serve SERVICE              the private data of a request chooses the answer
-//   endpoints ask GID SERVICE WORD [OWN OTHER]    OWN and OTHER are the ends of an alternate path
+//   endpoints serve SERVICE              accepts or rejects each request as its private data says
+//   endpoints ask GID SERVICE WORD [OWN OTHER]
+//                                        connects to `serve`, with WORD as private data; OWN and
+//                                        OTHER are the GIDs at the ends of an alternate path
 //   endpoints meet OWN PEER SERVICE      connects peer to peer
 //   endpoints tell SERVICE               answers for a datagram service
 //   endpoints learn GID SERVICE WORD     looks up the queue pair of a datagram service
@@ -71,12 +73,12 @@ std::string hex(std::uint64_t number) {
 
 class CommandInput {
  public:
-  bool open() const { return open_; }
+  bool is_open() const { return is_open_; }
   void read() {
     std::array<char, 256> buffer{};
     const ssize_t count = ::read(STDIN_FILENO, buffer.data(), buffer.size());
     if (count <= 0) {
-      open_ = false;
+      is_open_ = false;
       return;
     }
     for (const char letter : std::span(buffer).first(static_cast<std::size_t>(count))) {
@@ -90,7 +92,7 @@ class CommandInput {
   detail::Mailbox<std::string> lines{};
 
  private:
-  bool open_ = true;
+  bool is_open_ = true;
   std::string line_{};
 };
 
@@ -100,7 +102,7 @@ void run(Loop& loop, CommandInput& input, Task<> task) {
     if (loop.run_ready()) continue;
     std::array<pollfd, 2> fds{
         {{.fd = loop.fd(), .events = POLLIN, .revents = 0},
-         {.fd = input.open() ? STDIN_FILENO : -1, .events = POLLIN, .revents = 0}}};
+         {.fd = input.is_open() ? STDIN_FILENO : -1, .events = POLLIN, .revents = 0}}};
     ::poll(fds.data(), fds.size(), -1);
     if (fds[1].revents != 0) input.read();
   }
@@ -141,7 +143,7 @@ Task<std::unique_ptr<TestQp>> create_test_qp(const Host& host) {
                                      std::move(qp));
 }
 
-// Waits for completions.  Returns false if the connection is over.
+// Waits for completions.  Returns false if the connection has ended.
 Task<bool> await_completions(TestQp& test_qp, int count) {
   std::array<Completion, 1> buffer{};
   for (; count > 0; --count) {
@@ -165,7 +167,7 @@ Task<> echo(TestQp& test_qp) {
 Task<> round(TestQp& test_qp) {
   test_qp.send();
   const bool succeeded = co_await await_completions(test_qp, 2);
-  if (!succeeded) throw std::runtime_error("the connection is over");
+  if (!succeeded) throw std::runtime_error("the connection has ended");
   test_qp.receive();
 }
 
@@ -174,7 +176,7 @@ Task<> rounds(TestQp& test_qp, int count) {
   print_line("rounds " + std::to_string(count));
 }
 
-Task<> cross(TestQp& test_qp) {
+Task<> exchange_until_migrated(TestQp& test_qp) {
   co_await round(test_qp);
   print_line("crossing");
   while (!test_qp.migrated) co_await round(test_qp);
@@ -229,8 +231,8 @@ Task<> watch(Endpoint& endpoint) {
   }
 }
 
-// Prints the events in a task of its own, and then notifies `ended`.
 using Ended = detail::Mailbox<bool>;
+// Prints the endpoint's events until the connection has ended, and then notifies `ended`.
 Task<> watch_and_notify(Endpoint& endpoint, Ended& ended) {
   co_await watch(endpoint);
   ended.push(true);
@@ -247,7 +249,7 @@ Task<> run_commands(CommandInput& input, Endpoint& endpoint, TestQp& test_qp) {
       words >> count;
       co_await rounds(test_qp, count);
     } else if (command == "cross") {
-      co_await cross(test_qp);
+      co_await exchange_until_migrated(test_qp);
     } else if (command == "offer") {
       words >> own >> other >> word;
       AlternatePath path;
@@ -264,12 +266,12 @@ Task<> run_commands(CommandInput& input, Endpoint& endpoint, TestQp& test_qp) {
       value_of(co_await endpoint.disconnect(bytes_of(word)));
       co_return;
     } else {
-      throw std::runtime_error("no such order: " + line);
+      throw std::runtime_error("no such command: " + line);
     }
   }
 }
 
-// ---- the three programs
+// ---- the programs
 
 // Answers one request, and then serves its connection.
 Task<> answer(Host& host, Endpoint endpoint, std::string word, bool has_alternate) {
@@ -303,7 +305,7 @@ Task<> serve(Host& host, std::uint64_t service) {
   value_of(co_await second.bind(service + 1));
   const auto second_listen = co_await second.listen();
   if (second_listen || second_listen.error().code != std::errc::address_in_use) {
-    throw std::runtime_error("two listen for one service");
+    throw std::runtime_error("two endpoints may listen on one service");
   }
   print_line("listening");
   for (;;) {
@@ -338,7 +340,7 @@ Task<> connect_to_server(Host& host, CommandInput& input, std::vector<std::strin
     parameters.alternate.emplace();
     parameters.alternate->source = gid_of(words[4]);
     parameters.alternate->destination = gid_of(words[5]);
-    parameters.retry_count = 1;  // so that the first path fails soon
+    parameters.retry_count = 1;  // so that the migration to the alternate path begins soon
   }
   value_of(co_await endpoint.connect(parameters));
   const Endpoint::Event event = co_await endpoint.event();
@@ -379,7 +381,8 @@ Task<> connect_peer_to_peer(Host& host, CommandInput& input, std::vector<std::st
   const std::string peer = quoted(event.private_data());
   const bool is_passive = event.type == Type::kConnectRequest;
   if (is_passive) {
-    if (event.take_endpoint()) throw std::runtime_error("a new endpoint");
+    if (event.take_endpoint())
+      throw std::runtime_error("the request of the peer has created an endpoint");
     value_of(co_await endpoint.accept(parameters));
     const Endpoint::Event established = co_await endpoint.event();
     if (established.type != Type::kEstablished) throw std::runtime_error("not established");
@@ -408,7 +411,7 @@ Task<> serve_datagrams(Host& host, std::uint64_t service) {
   mask_without_data.data_mask = data_of("x");
   const auto refused = co_await listener.listen(16, mask_without_data);
   if (refused || refused.error().code != std::errc::invalid_argument) {
-    throw std::runtime_error("a mask without data");
+    throw std::runtime_error("a mask without data is accepted");
   }
   value_of(co_await listener.listen());
   CompletionQueue cq = value_of(co_await host.device.create_cq(4));

@@ -41,16 +41,16 @@ struct State {
   fake::Duration now{};
   std::uint64_t carried_out = 0;
   std::map<vb_handle, Object> objects{};
-  vb_handle next = 100;
-  vb_handle attached = 0;  // the queue pair that is in a multicast group
+  vb_handle next_handle = 100;
+  vb_handle membership = 0;  // the object that represents a queue pair's multicast membership
   std::multimap<fake::Duration, vb_request*> pending{};
   std::deque<vb_request*> done{};
   Counter done_count{}, cq_count{}, cm_count{}, async_count{};
   std::deque<std::uint64_t> cq_events{};
-  std::deque<vb_cm_event> cm_events{};  // cookies are added when they are taken
+  std::deque<vb_cm_event> cm_events{};  // without cookies, which vb_cm_next_event() adds
   std::deque<vb_async_event> async_events{};
   std::map<vb_handle, std::deque<vb_wc>> completions{};
-  std::set<vb_handle> armed{};
+  std::set<vb_handle> armed_cqs{};
   std::string text{};
 };
 State* global_state = nullptr;
@@ -61,8 +61,9 @@ int fail(int error, const char* text) {
   return error;
 }
 
-vb_handle make(std::uint32_t command, std::vector<vb_handle> depends_on, std::uint64_t cookie = 0) {
-  const vb_handle handle = state().next++;
+vb_handle create(std::uint32_t command, std::vector<vb_handle> depends_on,
+                 std::uint64_t cookie = 0) {
+  const vb_handle handle = state().next_handle++;
   state().objects[handle] = {command, std::move(depends_on), cookie};
   return handle;
 }
@@ -93,18 +94,18 @@ int carry_out(vb_request& request) {
   ++state().carried_out;
   switch (request.command) {
     case VB_OPEN: std::strcpy(args_of<vb_open_args>(request).device.name, "fake"); return 0;
-    case VB_PD_CREATE: args_of<vb_pd_args>(request).pd = make(VB_PD_CREATE, {}); return 0;
+    case VB_PD_CREATE: args_of<vb_pd_args>(request).pd = create(VB_PD_CREATE, {}); return 0;
     case VB_PD_DESTROY: return destroy(args_of<vb_pd_args>(request).pd, VB_PD_CREATE);
     case VB_MR_REGISTER: {
       auto& a = args_of<vb_mr_args>(request);
       if (!exists(a.pd, VB_PD_CREATE)) return fail(EINVAL, "no such protection domain");
-      a.mr = make(VB_MR_REGISTER, {a.pd});
+      a.mr = create(VB_MR_REGISTER, {a.pd});
       a.lkey = a.rkey = static_cast<std::uint32_t>(a.mr);
       return 0;
     }
     case VB_MR_CREATE_NULL: {
       auto& a = args_of<vb_mr_args>(request);
-      a.mr = make(VB_MR_REGISTER, {a.pd});
+      a.mr = create(VB_MR_REGISTER, {a.pd});
       return 0;
     }
     case VB_MR_REREGISTER:
@@ -114,13 +115,13 @@ int carry_out(vb_request& request) {
     case VB_MR_DEREGISTER: return destroy(args_of<vb_mr_args>(request).mr, VB_MR_REGISTER);
     case VB_MW_CREATE: {
       auto& a = args_of<vb_mw_args>(request);
-      a.mw = make(VB_MW_CREATE, {a.pd});
+      a.mw = create(VB_MW_CREATE, {a.pd});
       return 0;
     }
     case VB_MW_DESTROY: return destroy(args_of<vb_mw_args>(request).mw, VB_MW_CREATE);
     case VB_SRQ_CREATE: {
       auto& a = args_of<vb_srq_args>(request);
-      a.srq = make(VB_SRQ_CREATE, {a.pd}, a.cookie);
+      a.srq = create(VB_SRQ_CREATE, {a.pd}, a.cookie);
       return 0;
     }
     case VB_SRQ_MODIFY:
@@ -128,7 +129,7 @@ int carry_out(vb_request& request) {
     case VB_SRQ_DESTROY: return destroy(args_of<vb_srq_args>(request).srq, VB_SRQ_CREATE);
     case VB_CQ_CREATE: {
       auto& a = args_of<vb_cq_args>(request);
-      a.cq = make(VB_CQ_CREATE, {}, a.cookie);
+      a.cq = create(VB_CQ_CREATE, {}, a.cookie);
       return 0;
     }
     case VB_CQ_RESIZE: return exists(args_of<vb_cq_args>(request).cq, VB_CQ_CREATE) ? 0 : EINVAL;
@@ -136,19 +137,19 @@ int carry_out(vb_request& request) {
     case VB_QP_CREATE: {
       auto& a = args_of<vb_qp_args>(request);
       const vb_qp_init& init = a.init;
-      a.qp = make(VB_QP_CREATE, {init.pd, init.send_cq, init.recv_cq, init.srq}, init.cookie);
+      a.qp = create(VB_QP_CREATE, {init.pd, init.send_cq, init.recv_cq, init.srq}, init.cookie);
       a.qp_num = 17;
       return 0;
     }
     case VB_AH_CREATE: {
       auto& a = args_of<vb_ah_args>(request);
-      a.ah = make(VB_AH_CREATE, {a.pd});
+      a.ah = create(VB_AH_CREATE, {a.pd});
       return 0;
     }
     case VB_AH_DESTROY: return destroy(args_of<vb_ah_args>(request).ah, VB_AH_CREATE);
     case VB_QP_ATTACH:
       if (!exists(args_of<vb_group_args>(request).qp, VB_QP_CREATE)) return EINVAL;
-      state().attached = make(VB_QP_ATTACH, {args_of<vb_group_args>(request).qp});
+      state().membership = create(VB_QP_ATTACH, {args_of<vb_group_args>(request).qp});
       return 0;
     case VB_QP_DETACH: return vb_qp_detach(args_of<vb_group_args>(request).qp, nullptr);
     case VB_QP_MODIFY:
@@ -156,7 +157,7 @@ int carry_out(vb_request& request) {
     case VB_QP_DESTROY: return destroy(args_of<vb_qp_args>(request).qp, VB_QP_CREATE);
     case VB_CM_ID_CREATE:
       args_of<vb_cm_args>(request).id =
-          make(VB_CM_ID_CREATE, {}, args_of<vb_cm_args>(request).cookie);
+          create(VB_CM_ID_CREATE, {}, args_of<vb_cm_args>(request).cookie);
       return 0;
     default: return exists(args_of<vb_cm_args>(request).id, VB_CM_ID_CREATE) ? 0 : EINVAL;
   }
@@ -179,7 +180,7 @@ void undo_creation(vb_request& request) {
     case VB_QP_CREATE: destroy(args_of<vb_qp_args>(request).qp, VB_QP_CREATE); break;
     case VB_CM_ID_CREATE: destroy(args_of<vb_cm_args>(request).id, VB_CM_ID_CREATE); break;
     case VB_AH_CREATE: destroy(args_of<vb_ah_args>(request).ah, VB_AH_CREATE); break;
-    case VB_QP_ATTACH: destroy(std::exchange(state().attached, 0), VB_QP_ATTACH); break;
+    case VB_QP_ATTACH: destroy(std::exchange(state().membership, 0), VB_QP_ATTACH); break;
     default: break;
   }
 }
@@ -212,15 +213,15 @@ std::uint64_t carried_out() { return state().carried_out; }
 std::uint64_t objects() { return state().objects.size(); }
 std::uint64_t requests() { return state().pending.size() + state().done.size(); }
 
-void connect_and_leave(std::uint64_t listener) {
+void request_and_abort(std::uint64_t listener) {
   vb_cm_event request{};
   request.type = 4;  // RDMA_CM_EVENT_CONNECT_REQUEST
   request.id = listener;
-  request.new_id = make(VB_CM_ID_CREATE, {});
-  vb_cm_event leave{};
-  leave.type = 6;  // RDMA_CM_EVENT_CONNECT_ERROR
-  leave.id = request.new_id;
-  for (const vb_cm_event& event : {request, leave}) {
+  request.new_id = create(VB_CM_ID_CREATE, {});
+  vb_cm_event abort_event{};
+  abort_event.type = 6;  // RDMA_CM_EVENT_CONNECT_ERROR
+  abort_event.id = request.new_id;
+  for (const vb_cm_event& event : {request, abort_event}) {
     state().cm_events.push_back(event);
     state().cm_count.increment();
   }
@@ -236,7 +237,7 @@ void add_completion(std::uint64_t cq, std::uint64_t wr_id) {
   vb_wc wc{};
   wc.wr_id = wr_id;
   state().completions[cq].push_back(wc);
-  if (state().armed.erase(cq) == 0) return;
+  if (state().armed_cqs.erase(cq) == 0) return;
   state().cq_events.push_back(state().objects.at(cq).cookie);
   state().cq_count.increment();
 }
@@ -335,7 +336,7 @@ int vb_mw_destroy(vb_handle mw) { return destroy(mw, VB_MW_CREATE); }
 int vb_srq_destroy(vb_handle srq) { return destroy(srq, VB_SRQ_CREATE); }
 int vb_mr_deregister(vb_handle mr) { return destroy(mr, VB_MR_REGISTER); }
 int vb_qp_detach(vb_handle qp, const uint8_t*) {
-  if (state().attached != 0) destroy(std::exchange(state().attached, 0), VB_QP_ATTACH);
+  if (state().membership != 0) destroy(std::exchange(state().membership, 0), VB_QP_ATTACH);
   return exists(qp, VB_QP_CREATE) ? 0 : EINVAL;
 }
 int vb_ah_destroy(vb_handle ah) { return destroy(ah, VB_AH_CREATE); }
@@ -358,7 +359,7 @@ int vb_cq_poll(vb_handle cq, int max, struct vb_wc* wc) {
   return count;
 }
 int vb_cq_arm(vb_handle cq, int) {
-  state().armed.insert(cq);
+  state().armed_cqs.insert(cq);
   return 0;
 }
 int vb_post_send(vb_handle, const struct vb_send_wr*, int) { return 0; }

@@ -23,12 +23,13 @@ constexpr std::size_t kBytes = 256;
 constexpr Access kAll =
     Access::kLocalWrite | Access::kRemoteWrite | Access::kRemoteRead | Access::kBindWindow;
 
-// False: on an adapter with the system's libibverbs (tests/interop/linux/api.sh).
-bool on_engine = true;
+// True: Verbena's own engine carries out the verbs.  False: an adapter does so, with the system's
+// libibverbs (tests/interop/linux/api.sh).
+bool uses_engine = true;
 
-void check(bool holds, const std::source_location& location = std::source_location::current()) {
-  if (!holds)
-    throw std::runtime_error("line " + std::to_string(location.line()) + " does not hold");
+void check(bool condition, const std::source_location& location = std::source_location::current()) {
+  if (!condition)
+    throw std::runtime_error("the check in line " + std::to_string(location.line()) + " failed");
 }
 
 struct Side {
@@ -95,8 +96,8 @@ Task<Side> create_side(const Device& device, const ProtectionDomain& pd,
   co_return Side{std::move(cq), std::move(qp)};
 }
 
-// b receives from a shared queue, which raises an event when it runs low.
-Task<> shared_receives(Side& a, Side& b, SharedReceiveQueue& srq, const MemoryRegion& memory) {
+// Lets b receive from a shared queue, which raises an event when it has few receives.
+Task<> test_shared_receives(Side& a, Side& b, SharedReceiveQueue& srq, const MemoryRegion& memory) {
   const std::array in{memory.segment(0, 64)};
   const std::array out{memory.segment(64, 64)};
   for (std::uint64_t id = 1; id <= 3; ++id) value_of(srq.post_receive(id, in));
@@ -108,14 +109,15 @@ Task<> shared_receives(Side& a, Side& b, SharedReceiveQueue& srq, const MemoryRe
     check((co_await next_completion(b.cq)).wr_id == id);
   }
   check(co_await srq.event() == SharedReceiveQueue::Event::kLimitReached);
-  if (on_engine) {  // not every adapter can resize SRQs
+  if (uses_engine) {  // not every adapter can resize SRQs
     value_of(co_await srq.resize(200));
     check(value_of(co_await srq.query()).max_wr >= 200);
   }
   check(!(co_await srq.destroy()));  // b uses it
 }
 
-Task<> migration(Side& a, Side& b, const std::vector<GidEntry>& gids, const MemoryRegion& memory) {
+Task<> test_migration(Side& a, Side& b, const std::vector<GidEntry>& gids,
+                      const MemoryRegion& memory) {
   const auto other = std::find_if(gids.begin(), gids.end(), [&](const GidEntry& entry) {
     return entry.gid != first_ipv4_gid(gids).gid;
   });
@@ -144,9 +146,10 @@ Task<> migration(Side& a, Side& b, const std::vector<GidEntry>& gids, const Memo
   check(std::equal(other->gid.begin(), other->gid.end(), attributes.ah.dgid));
 }
 
-// b binds a window to a part of its memory; a writes through it until it is destroyed.
-Task<> windows(Side& a, Side& b, const ProtectionDomain& pd, const MemoryRegion& memory,
-               MemoryWindow::Type type) {
+// Lets b bind a window to a part of its memory, and a write through the window.  A window of type 2
+// is then invalidated, so the next write of a fails.
+Task<> test_windows(Side& a, Side& b, const ProtectionDomain& pd, const MemoryRegion& memory,
+                    MemoryWindow::Type type) {
   MemoryWindow window = value_of(co_await MemoryWindow::create(pd, type));
   for (int round = 0; round < 2; ++round) {
     // A window of type 2 must be invalidated before it is bound again.
@@ -168,12 +171,12 @@ Task<> windows(Side& a, Side& b, const ProtectionDomain& pd, const MemoryRegion&
   check((co_await next_completion(b.cq)).status == 0);
   value_of(a.qp.post(write));
   check((co_await next_completion(a.cq)).status == kRemoteAccessError);
-  if (on_engine) check(co_await b.qp.event() == QueuePair::Event::kAccessError);
+  if (uses_engine) check(co_await b.qp.event() == QueuePair::Event::kAccessError);
 }
 
-// Changes a region's memory but not its keys, and uses a null region.
-Task<> regions(Side& a, const ProtectionDomain& pd, MemoryRegion& memory,
-               std::vector<std::byte>& new_memory) {
+// Tests that a region can get other memory without new keys, and that a null region reads as zeros.
+Task<> test_regions(Side& a, const ProtectionDomain& pd, MemoryRegion& memory,
+                    std::vector<std::byte>& new_memory) {
   const Segment old_segment = memory.whole();
   value_of(co_await memory.reregister(new_memory, kAll));
   check(memory.whole().lkey == old_segment.lkey && memory.bytes().data() == new_memory.data());
@@ -189,9 +192,9 @@ Task<> regions(Side& a, const ProtectionDomain& pd, MemoryRegion& memory,
   check(new_memory[7] == std::byte{0});
 }
 
-// Features that an adapter may lack fail with operation_not_supported.
-Task<> check_missing_features(QueuePair& qp, const ProtectionDomain& pd, MemoryRegion& memory,
-                              std::vector<std::byte>& new_memory) {
+// Tests that features which an adapter may lack fail with operation_not_supported.
+Task<> test_missing_features(QueuePair& qp, const ProtectionDomain& pd, MemoryRegion& memory,
+                             std::vector<std::byte>& new_memory) {
   const auto window = co_await MemoryWindow::create(pd, MemoryWindow::Type::kOne);
   check(!window && window.error().code == std::errc::operation_not_supported);
   const auto changed = co_await memory.reregister(new_memory, kAll);
@@ -216,21 +219,21 @@ Task<> run_all(Loop& loop) {
   co_await connect(b.qp, a.qp.number(), gid);
   check(value_of(co_await a.cq.resize(1000)) >= 1000);
 
-  co_await shared_receives(a, b, srq, memory);
-  if (on_engine) {
-    co_await migration(a, b, gids, memory);
-    co_await regions(a, pd, memory, new_memory);
-    co_await windows(a, b, pd, memory, MemoryWindow::Type::kOne);
+  co_await test_shared_receives(a, b, srq, memory);
+  if (uses_engine) {
+    co_await test_migration(a, b, gids, memory);
+    co_await test_regions(a, pd, memory, new_memory);
+    co_await test_windows(a, b, pd, memory, MemoryWindow::Type::kOne);
   } else {
-    co_await check_missing_features(a.qp, pd, memory, new_memory);
+    co_await test_missing_features(a.qp, pd, memory, new_memory);
   }
-  co_await windows(a, b, pd, memory, MemoryWindow::Type::kTwo);  // ends the connection
+  co_await test_windows(a, b, pd, memory, MemoryWindow::Type::kTwo);  // ends the connection
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  on_engine = argc < 2 || std::string_view(argv[1]) != "adapter";
+  uses_engine = argc < 2 || std::string_view(argv[1]) != "adapter";
   try {
     auto loop = value_of(Loop::create());
     loop->run(run_all(*loop));

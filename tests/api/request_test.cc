@@ -1,5 +1,5 @@
-// Tests the three ways to get the outcome of a command, over an adapter that takes a second of
-// virtual time for each command, and over one that carries it out at once.
+// Tests the three ways to get the outcome of a command.  A fake adapter carries out each command at
+// once, or after a second of virtual time.
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <verbena/verbena.h>
@@ -189,7 +189,7 @@ TEST_P(EveryCommand, CanBeWaitedFor) {
   EXPECT_EQ(fake::requests(), 0u);
 }
 
-TEST_P(EveryCommand, IsNotCarriedOutWhenDroppedBefore) {
+TEST_P(EveryCommand, IsNotCarriedOutIfCancelledBeforeItIsDone) {
   Objects o(kSecond);
   const std::uint64_t carried_out = fake::carried_out(), objects = fake::objects();
   {
@@ -207,18 +207,18 @@ TEST_P(EveryCommand, IsNotCarriedOutWhenDroppedBefore) {
   EXPECT_EQ(fake::requests(), 0u);
 }
 
-TEST_P(EveryCommand, LeavesNoObjectWhenDroppedAfter) {
+TEST_P(EveryCommand, LeavesNoObjectIfCancelledAfterItIsDone) {
   for (const Duration command_time : {Duration{}, kSecond}) {
     Objects o(command_time);
     const std::uint64_t objects = fake::objects();
     StartedCommand command = start(o);
     int calls = 0;
     command.then([&](bool) { ++calls; });
-    fake::advance(kSecond);  // done, but its outcome was not delivered
+    fake::advance(kSecond);  // completes the command, but does not deliver the outcome
     command.cancel();
     o.run_loop();
     EXPECT_EQ(calls, 0);
-    EXPECT_LE(fake::objects(), objects);  // fewer if the command has destroyed one
+    EXPECT_LE(fake::objects(), objects);  // some commands destroy an object
     EXPECT_EQ(fake::requests(), 0u);
   }
 }
@@ -276,7 +276,7 @@ TEST(Requests, CompleteInTheOrderOfStarting) {
   EXPECT_EQ(order, "ab");
 }
 
-TEST(Requests, DestroyingAUsedObjectIsBusyAndChangesNothing) {
+TEST(Requests, DestroyingAnObjectInUseFailsWithBusyAndChangesNothing) {
   Objects o(kSecond);
   auto busy = o.pd->destroy().wait();
   ASSERT_FALSE(busy);
@@ -298,7 +298,7 @@ TEST(Requests, DestroyingAUsedObjectIsBusyAndChangesNothing) {
   EXPECT_TRUE(o.srq->destroy().wait());
   EXPECT_TRUE(o.window->destroy().wait());
   EXPECT_TRUE(o.pd->destroy().wait());
-  EXPECT_FALSE(o.pd->destroy().wait());  // it is destroyed already
+  EXPECT_FALSE(o.pd->destroy().wait()) << "a second destroy";
 }
 
 Task<> store_completions(CompletionQueue& cq, std::vector<std::uint64_t>& ids, std::size_t count) {
@@ -324,7 +324,7 @@ TEST(CompletionQueues, GiveACoroutineEachCompletionOnce) {
   EXPECT_EQ(ids, (std::vector<std::uint64_t>{1, 2, 3, 4, 5, 6}));
 }
 
-// These tasks end with the loop, after the objects that they wait for are destroyed.
+// These tasks wait for events of objects that are destroyed first.  The tasks end with the loop.
 Task<> await_event(CompletionQueue& cq) {
   std::array<Completion, 1> completions{};
   co_await cq.next(completions);
@@ -342,7 +342,7 @@ TEST(CompletionQueues, MayBeDestroyedBeforeAWaitingCoroutine) {
   o.run_loop();
 }
 
-// The queue pair keeps its queues, but their events are dropped.
+// The queue pair still uses its CQ and SRQ, but their events are dropped.
 TEST(CompletionQueues, MayBeDestroyedBeforeTheQueuePairsThatUseThem) {
   Objects o{Duration{}};
   auto cq = std::make_unique<CompletionQueue>(value_of(o.device->create_cq(4).wait()));
@@ -352,7 +352,7 @@ TEST(CompletionQueues, MayBeDestroyedBeforeTheQueuePairsThatUseThem) {
   options.receives = srq.get();
   auto qp = value_of(QueuePair::create(*o.pd, *cq, *cq, options).wait());
   const vb_handle queue = cq->handle(), receives = srq->handle();
-  o.loop->spawn(await_event(*cq));  // arms it
+  o.loop->spawn(await_event(*cq));  // arms the CQ
   cq.reset();
   srq.reset();
   fake::add_completion(queue, 1);
@@ -389,7 +389,7 @@ TEST(Events, GoToTheirObject) {
   std::vector<Event> events, other_events;
   fake::raise_event(o.qp->handle(), 4);
   fake::raise_event(o.qp->handle(), 6);
-  fake::raise_event(o.qp->handle(), 6);  // is dropped: the first one was not taken yet
+  fake::raise_event(o.qp->handle(), 6);  // dropped, because the first event 6 was not read yet
   fake::raise_event(other.handle(), 1);
   o.run_loop();
   o.loop->spawn(store_events(*o.qp, events, 3));
@@ -419,7 +419,7 @@ TEST(Events, ASharedReceiveQueueMayBeDestroyedBeforeAWaitingCoroutine) {
   o.run_loop();
 }
 
-TEST(Windows, EachBindingHasAnotherKey) {
+TEST(Windows, EachBindingGetsANewKey) {
   Objects o{Duration{}};
   const Send first = o.window->bind(*o.mr, 8, 16, Access::kRemoteRead);
   EXPECT_EQ(first.opcode, Opcode::kBindWindow);
@@ -433,45 +433,45 @@ TEST(Windows, EachBindingHasAnotherKey) {
   EXPECT_EQ(second.remote.rkey & ~0xffu, first.remote.rkey & ~0xffu);
 }
 
-bool readable(int fd) {
+bool is_readable(int fd) {
   pollfd poll_fd{.fd = fd, .events = POLLIN, .revents = 0};
   return ::poll(&poll_fd, 1, 0) == 1;
 }
 
 TEST(Loops, HaveAReadableDescriptorWhileThereIsWork) {
   Objects o(Duration{});
-  EXPECT_FALSE(readable(o.loop->fd()));
+  EXPECT_FALSE(is_readable(o.loop->fd()));
   auto first = o.device->create_pd();
   auto second = o.device->create_pd();
   int calls = 0;
   for (auto* request : {&first, &second}) {
     request->then([&](const Outcome<ProtectionDomain>&) { ++calls; });
   }
-  EXPECT_TRUE(readable(o.loop->fd()));  // the commands are done, and their callbacks wait
-  while (readable(o.loop->fd())) o.loop->run_ready();
+  EXPECT_TRUE(is_readable(o.loop->fd()));  // the loop has not called the callbacks yet
+  while (is_readable(o.loop->fd())) o.loop->run_ready();
   EXPECT_EQ(calls, 2);
   {
     auto dropped = o.device->create_pd();
     dropped.then([&](const Outcome<ProtectionDomain>&) { ++calls; });
   }
-  EXPECT_FALSE(readable(o.loop->fd()));
+  EXPECT_FALSE(is_readable(o.loop->fd()));
 }
 
-Task<> throws_when_it_is_done(const Device& device) {
+Task<> throw_after_a_command(const Device& device) {
   static_cast<void>(co_await device.create_pd());
-  throw std::runtime_error("out of it");
+  throw std::runtime_error("thrown by the task");
 }
 
 TEST(Loops, RethrowExceptionsOfSpawnedTasks) {
   for (const Duration command_time : {Duration{}, kSecond}) {
     Objects o(command_time);
     const auto spawn_and_run = [&] {
-      o.loop->spawn(throws_when_it_is_done(*o.device));
+      o.loop->spawn(throw_after_a_command(*o.device));
       fake::advance(kSecond);
       o.run_loop();
     };
     EXPECT_THROW(spawn_and_run(), std::runtime_error);
-    EXPECT_FALSE(o.loop->run_ready());  // is thrown only once
+    EXPECT_FALSE(o.loop->run_ready()) << "the exception must be thrown only once";
   }
 }
 
@@ -483,21 +483,22 @@ Task<> store_events(ConnectionId& listener, std::vector<std::uint32_t>& types) {
   types.push_back(next.type);
 }
 
-TEST(ConnectionIds, GetEventsOfAPeerThatLeftBeforeItsRequestWasTaken) {
-  for (const bool takes_request : {true, false}) {
+TEST(ConnectionIds, GetTheEventsOfARequestThatWasAbortedBeforeItWasRead) {
+  for (const bool reads_request : {true, false}) {
     Objects o(Duration{});
     const std::uint64_t objects = fake::objects();
     {
       ConnectionId listener = value_of(ConnectionId::create(*o.loop).wait());
-      fake::connect_and_leave(listener.handle());
+      fake::request_and_abort(listener.handle());
       o.run_loop();
       std::vector<std::uint32_t> types;
-      if (takes_request) {
+      if (reads_request) {
         o.loop->run(store_events(listener, types));
         EXPECT_EQ(types, (std::vector<std::uint32_t>{4, 6}));
       }
     }
-    EXPECT_EQ(fake::objects(), objects);  // even a request that was not taken is destroyed
+    EXPECT_EQ(fake::objects(), objects)
+        << "the id of a request that was not read is destroyed, too";
   }
 }
 
@@ -506,13 +507,13 @@ Task<> store_loop_of_request(ConnectionId& listener, Loop*& loop) {
   loop = request.incoming->loop;
 }
 
-// A request that was not taken moves with its listener.
+// A request that the program has not read yet moves with its listener.
 TEST(ConnectionIds, MoveToAnotherLoopWithTheirRequests) {
   Objects o(Duration{});
   auto other = value_of(Loop::create());
   value_of(Device::open(*other).wait());
   ConnectionId listener = value_of(ConnectionId::create(*o.loop).wait());
-  fake::connect_and_leave(listener.handle());
+  fake::request_and_abort(listener.handle());
   o.run_loop();
   value_of(listener.move_to(*other));
   EXPECT_EQ(&listener.loop(), other.get());

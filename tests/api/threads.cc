@@ -1,6 +1,6 @@
-// Tests the C++ API in several threads (Pool): one thread accepts connections and others use them,
-// and events come to the thread of their object.  Prints "all good"; a failure ends the test with
-// one line.
+// Tests the C++ API in several threads (Pool): one thread accepts connections, and other threads
+// use them.  Events must arrive in the thread that owns their object.  Prints "all good"; a failure
+// ends the test with one line.
 #include <verbena/verbena.h>
 
 #include <array>
@@ -24,9 +24,9 @@ constexpr int kRounds = 50;
 constexpr std::size_t kBytes = 64;
 constexpr std::uint16_t kPort = 7650;
 
-void check(bool holds, const std::source_location& location = std::source_location::current()) {
-  if (!holds)
-    throw std::runtime_error("line " + std::to_string(location.line()) + " does not hold");
+void check(bool condition, const std::source_location& location = std::source_location::current()) {
+  if (!condition)
+    throw std::runtime_error("the check in line " + std::to_string(location.line()) + " failed");
 }
 
 // Holds the objects that all tasks of a thread use.
@@ -65,7 +65,7 @@ Task<> await_completions(const ThreadState& thread, CompletionQueue& cq, int cou
   }
 }
 
-// Runs on both sides; the active side begins.
+// Exchanges messages with the other side of the connection.  The active side sends first.
 Task<> exchange_messages(const ThreadState& thread, CompletionQueue& cq, QueuePair& qp,
                          SharedReceiveQueue& receives, const MemoryRegion& memory, bool is_active) {
   const std::array in{memory.segment(0, kBytes)};
@@ -138,7 +138,7 @@ Task<> connect_and_exchange(const ThreadState& thread, Address to) {
 Task<> listen(State& state, Loop& loop, Address address) {
   Listener listener = value_of(co_await Listener::create(loop, address));
   for (int i = 0; i < kConnections; ++i) {
-    if (i == 0) {  // the listener exists now
+    if (i == 0) {  // the clients start only now, because the listener must exist
       for (int connection = 0; connection < kConnections; ++connection) {
         const std::size_t number = static_cast<std::size_t>(connection) % kThreads;
         state.pool->spawn_on(number, [&state, number, address](Loop&) {
