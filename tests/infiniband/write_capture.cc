@@ -51,22 +51,23 @@ struct Host {
     cq = engine.create_cq(16, 0).value();
     const auto at = std::bit_cast<std::uintptr_t>(memory.data());
     lkey = engine.register_mr(pd, at, memory.size(), at, hca::access::kLocalWrite)->lkey;
-    rc = create(hca::QpType::kRc, {0x100});
-    ud = create(hca::QpType::kUd, {0x200});
-    move(rc, {.state = QpState::kInit},
-         attribute::kPkeyIndex | attribute::kPort | attribute::kAccessFlags);
-    move(rc, {.state = QpState::kRtr, .destination_qpn = {0x100}, .path = {.address = address}},
-         attribute::kPath | attribute::kPathMtu | attribute::kDestinationQpn | attribute::kRqPsn |
-             attribute::kMaxDestRdAtomic | attribute::kMinRnrTimer);
-    move(rc, {.state = QpState::kRts, .timeout = 14, .retry_count = 7},
-         attribute::kSqPsn | attribute::kTimeout | attribute::kRetryCount | attribute::kRnrRetry |
-             attribute::kMaxRdAtomic);
-    move(ud, {.state = QpState::kInit, .qkey = {0x1234}},
-         attribute::kPkeyIndex | attribute::kPort | attribute::kQkey);
-    move(ud, {.state = QpState::kRtr}, 0);
-    move(ud, {.state = QpState::kRts}, attribute::kSqPsn);
+    rc = create_qp(hca::QpType::kRc, {0x100});
+    ud = create_qp(hca::QpType::kUd, {0x200});
+    modify_qp(rc, {.state = QpState::kInit},
+              attribute::kPkeyIndex | attribute::kPort | attribute::kAccessFlags);
+    modify_qp(rc,
+              {.state = QpState::kRtr, .destination_qpn = {0x100}, .path = {.address = address}},
+              attribute::kPath | attribute::kPathMtu | attribute::kDestinationQpn |
+                  attribute::kRqPsn | attribute::kMaxDestRdAtomic | attribute::kMinRnrTimer);
+    modify_qp(rc, {.state = QpState::kRts, .timeout = 14, .retry_count = 7},
+              attribute::kSqPsn | attribute::kTimeout | attribute::kRetryCount |
+                  attribute::kRnrRetry | attribute::kMaxRdAtomic);
+    modify_qp(ud, {.state = QpState::kInit, .qkey = {0x1234}},
+              attribute::kPkeyIndex | attribute::kPort | attribute::kQkey);
+    modify_qp(ud, {.state = QpState::kRtr}, 0);
+    modify_qp(ud, {.state = QpState::kRts}, attribute::kSqPsn);
   }
-  hca::QpHandle create(hca::QpType type, Qpn qpn) {
+  hca::QpHandle create_qp(hca::QpType type, Qpn qpn) {
     return engine
         .create_qp(
             {.type = type,
@@ -77,12 +78,12 @@ struct Host {
             qpn)
         .value();
   }
-  void move(hca::QpHandle qp, const hca::QpAttributes& to, std::uint32_t mask) {
+  void modify_qp(hca::QpHandle qp, const hca::QpAttributes& to, std::uint32_t mask) {
     VB_CHECK(engine.modify_qp(qp, to, mask | attribute::kState, {}).has_value());
   }
   void receive_one(hca::QpHandle qp) {
-    const hca::Sge room{std::bit_cast<std::uintptr_t>(memory.data()), 2 * kBytes, lkey};
-    VB_CHECK(engine.post_recv(qp, {.wr_id = 1, .sges = {&room, 1}}).has_value());
+    const hca::Sge buffer{std::bit_cast<std::uintptr_t>(memory.data()), 2 * kBytes, lkey};
+    VB_CHECK(engine.post_recv(qp, {.wr_id = 1, .sges = {&buffer, 1}}).has_value());
   }
   void send_one(hca::QpHandle qp) {
     const hca::Sge data{std::bit_cast<std::uintptr_t>(memory.data()), kBytes, lkey};
@@ -104,7 +105,8 @@ struct Host {
 };
 
 // Delivers all packets of one host to the other, and copies them into the ring of a capture.
-bool pass(Host& from, Host& to, link::CaptureRing& ring, Time now) {
+// Returns false if there were no packets.
+bool deliver(Host& from, Host& to, link::CaptureRing& ring, Time now) {
   link::Burst burst;
   (void)from.engine.transmit(burst, now);
   for (const auto& packet : burst.packets()) {
@@ -133,7 +135,7 @@ int main(int count, char** arguments) {
     one.send_one(one.rc);
     two.receive_one(two.ud);
     one.send_one(one.ud);
-    while (pass(one, two, ring, now) || pass(two, one, ring, now))
+    while (deliver(one, two, ring, now) || deliver(two, one, ring, now))
       now += std::chrono::microseconds(5);
     std::array<hca::WorkCompletion, 8> done{};
     VB_CHECK(two.engine.poll_cq(two.cq, done).value() == 2);

@@ -8,8 +8,8 @@ import subprocess
 import sys
 
 
-def unavailable(why):
-    print(why)
+def skip_test(reason):
+    print(reason)
     sys.exit(77)
 
 
@@ -20,7 +20,7 @@ def output(*command):
 def need_tools(*tools):
     for tool in tools:
         if not shutil.which(tool):
-            unavailable(f"{tool} is not installed")
+            skip_test(f"{tool} is not installed")
 
 
 def download(packages, folder):
@@ -35,7 +35,7 @@ def unpack(packages, folder):
         subprocess.run(["apt-get", "-qq", "update"])  # the lists may name versions that the server no longer has
         result = download(packages, folder)
     if result.returncode != 0:
-        unavailable(f"cannot download {' '.join(packages)}: {result.stderr.strip()}")
+        skip_test(f"cannot download {' '.join(packages)}: {result.stderr.strip()}")
     for deb in folder.glob("*.deb"):
         subprocess.run(["dpkg-deb", "-x", deb, folder / "root"], check=True)
         deb.unlink()

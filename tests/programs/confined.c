@@ -1,6 +1,6 @@
 // confined COMMAND...: runs a command as in a usual container.  A filter refuses the system calls
-// that container profiles refuse, receive buffers keep the kernel's default size, and limits are
-// low.
+// that container profiles refuse.  Receive buffers have the kernel's default size, which no call
+// can change.  The limits of descriptors and of locked memory are low.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <linux/audit.h>
@@ -16,8 +16,8 @@
 #include <unistd.h>
 
 #define LOAD(member) BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, member))
-#define ANSWER(error) BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | (error))
-#define REFUSE(number, error) BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, number, 0, 1), ANSWER(error)
+#define RETURN_ERROR(error) BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | (error))
+#define REFUSE(number, error) BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, number, 0, 1), RETURN_ERROR(error)
 #define ALLOW BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)
 
 static int install_filter(void) {
@@ -38,7 +38,7 @@ static int install_filter(void) {
       REFUSE(SYS_userfaultfd, EPERM),
       REFUSE(SYS_kcmp, EPERM),
       REFUSE(SYS_clone3, ENOSYS),
-      // Setting the size of the receive buffer is refused or has no effect (the call returns 0).
+      // A call that sets the size of the receive buffer fails, or returns 0 and has no effect.
       BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_setsockopt, 1, 0),
       ALLOW,
       LOAD(args[1]),

@@ -1,6 +1,6 @@
 // Opens the device twice, like a program with two libraries that each open it.  Checks that each
-// context gets the events of its own objects, and that both contexts get those of the port and the
-// device.
+// context gets the events of its own objects, and that both contexts get the events of the port and
+// of the device.
 //
 // Prints "await GID" before it waits for a change of a GID, and "await death" before it waits for
 // the death of the agent.  Each wait ends when both contexts have got the event.
@@ -17,7 +17,7 @@
 
 enum { kWaitMs = 10000 };
 
-// Holds one open device, with one object of each kind.
+// Represents one open device, with one object of each kind.
 struct instance {
   struct ibv_context* device;
   struct ibv_pd* pd;
@@ -69,7 +69,7 @@ static void drain(const struct instance* instance) {
          IBV_QP_EN_SQD_ASYNC_NOTIFY);
 }
 
-// Returns the next event of this type, and ignores other events before it.
+// Returns the next event of this type.  Ignores events of other types.
 static struct ibv_async_event next_event(const struct instance* instance,
                                          enum ibv_event_type type) {
   struct pollfd fd = {.fd = instance->device->async_fd, .events = POLLIN};
@@ -82,7 +82,7 @@ static struct ibv_async_event next_event(const struct instance* instance,
   }
 }
 
-// Checks that no event of a QP waits in this context.
+// Checks that this context has no pending event of a QP.
 static void check_no_qp_event(const struct instance* instance) {
   struct ibv_async_event event;
   while (ibv_get_async_event(instance->device, &event) == 0) {
@@ -106,8 +106,8 @@ static void check_own_events(struct instance* one, struct instance* other) {
   ibv_ack_async_event(&event);
 }
 
-static void check_both_get(const struct instance* one, const struct instance* other,
-                           enum ibv_event_type type) {
+static void check_both_get_event(const struct instance* one, const struct instance* other,
+                                 enum ibv_event_type type) {
   struct ibv_async_event event = next_event(one, type);
   ibv_ack_async_event(&event);
   event = next_event(other, type);
@@ -156,11 +156,11 @@ int main(void) {
   check_close_with_events();
   puts("await GID");
   fflush(stdout);
-  check_both_get(&one, &other, IBV_EVENT_GID_CHANGE);
+  check_both_get_event(&one, &other, IBV_EVENT_GID_CHANGE);
   check_contexts_of_child(&one);
   puts("await death");
   fflush(stdout);
-  check_both_get(&one, &other, IBV_EVENT_DEVICE_FATAL);
+  check_both_get_event(&one, &other, IBV_EVENT_DEVICE_FATAL);
   close_device(&one);
   close_device(&other);
   puts("ok");

@@ -1,5 +1,5 @@
 // For each line on the standard input, creates queue pairs in many threads at the same moment.
-// Prints "made" when each thread has created and destroyed its queue pair.  Fails if any cannot.
+// Prints "made" when all threads have created and destroyed a queue pair.  Fails if a call fails.
 #include <errno.h>
 #include <infiniband/verbs.h>
 #include <pthread.h>

@@ -1,6 +1,6 @@
-// Creates few and many objects of each kind and destroys them, from the first or from the last on.
-// Callgrind counts the instructions of the destruction.  Each count is a dump of callgrind, whose
-// reason is "KIND OBJECTS DESTROYED ORDER".
+// Creates few and many objects of each kind.  Destroys them in the order of their creation, or in
+// the reverse order.  Callgrind counts the instructions of the destruction, and writes each count
+// to a dump.  The dump's reason is the text "KIND OBJECTS DESTROYED ORDER".
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -88,8 +88,8 @@ static void destroy(const struct kind* kind, void** objects, int count, int last
   }
 }
 
-// Makes `count` objects of a kind, and counts the instructions for destroying them.  The name of
-// the result has `search_size`, the number of objects that a slow lookup would search.
+// Makes `count` objects of a kind, and counts the instructions that destroy them.  The dump's
+// reason contains `search_size`, the number of objects that a slow lookup would search.
 static void count_instructions(const struct kind* kind, void** objects, int count, int search_size,
                                int last_first) {
   char reason[64];

@@ -28,6 +28,7 @@ static void need(int good, const char* what) {
   exit(1);
 }
 
+// Returns the next event, which must be `wanted`.  Ignores RDMA_CM_EVENT_TIMEWAIT_EXIT.
 static struct rdma_cm_event* next_event(enum rdma_cm_event_type wanted) {
   struct rdma_cm_event* event = NULL;
   need(rdma_get_cm_event(channel, &event) == 0, "rdma_get_cm_event");
@@ -56,16 +57,17 @@ static void expect_remote_options(struct rdma_cm_id* id, uint32_t options) {
   exit(1);
 }
 
+// Accepts the first request, and rejects the second one.
 static void answer(struct sockaddr* address) {
   struct rdma_cm_id* listener = NULL;
   need(rdma_create_id(channel, &listener, NULL, RDMA_PS_TCP) == 0, "rdma_create_id");
   need(rdma_bind_addr(listener, address) == 0 && rdma_listen(listener, 4) == 0, "rdma_listen");
-  for (int accepts = 1; accepts >= 0; --accepts) {
+  for (int request = 0; request < 2; ++request) {
     struct rdma_cm_event* event = next_event(RDMA_CM_EVENT_CONNECT_REQUEST);
     struct rdma_cm_id* id = event->id;
     rdma_ack_cm_event(event);
     expect_remote_options(id, kRequestOptions);
-    if (!accepts) {
+    if (request == 1) {
       need(rdma_reject_ece(id, "why", 4) == 0, "rdma_reject_ece");
     } else {
       set_local_options(id, kReplyOptions);

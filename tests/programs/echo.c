@@ -1,7 +1,8 @@
 // echo PORT: a server that sends back all messages, on any number of connections.  Prints "here N"
 // when connection N begins, and "gone N after ROUNDS rounds" when it ends.
-// echo PORT child: a server that also forks a child, which stays alive.
-// echo PORT ROUNDS: a client that sends ROUNDS messages and waits for each answer; 0 is for ever.
+// echo PORT child: a server that also forks a child, which does nothing and does not end.
+// echo PORT ROUNDS: a client that sends ROUNDS messages and waits for each answer.  If ROUNDS is 0,
+// the client does not end.
 #include "echo.h"
 
 #include <pthread.h>
@@ -9,7 +10,7 @@
 static void* serve(void* argument) {
   struct echo* echo = argument;
   static int last_number;
-  if (rdma_accept(echo->id, NULL) != 0) {  // the client has ended after its request
+  if (rdma_accept(echo->id, NULL) != 0) {  // fails if the client has ended after its request
     printf("lost before it was here (%s)\n", strerror(errno));
     rdma_dereg_mr(echo->mr);
     rdma_destroy_ep(echo->id);
@@ -24,17 +25,20 @@ static void* serve(void* argument) {
   return NULL;
 }
 
-static void listen_for_ever(const char* port, int child) {
+static void serve_forever(const char* port, int has_child) {
   struct rdma_cm_id* listener = NULL;
   struct rdma_addrinfo* address = echo_address(port, RAI_PASSIVE);
   struct ibv_qp_init_attr attr = echo_attributes();
   CHECK(rdma_create_ep(&listener, address, NULL, &attr) == 0);
   rdma_freeaddrinfo(address);
   CHECK(rdma_listen(listener, 0) == 0);
-  if (child && (child = fork()) == 0) {
-    for (;;) pause();
+  if (has_child) {
+    const pid_t child = fork();
+    if (child == 0) {
+      for (;;) pause();
+    }
+    printf("child %d\n", child);
   }
-  if (child) printf("child %d\n", child);
   for (;;) {
     struct echo* echo = calloc(1, sizeof *echo);
     CHECK(rdma_get_request(listener, &echo->id) == 0);
@@ -47,9 +51,9 @@ static void listen_for_ever(const char* port, int child) {
 
 int main(int argc, char** argv) {
   setvbuf(stdout, NULL, _IOLBF, 0);
-  if (argc == 2) listen_for_ever(argv[1], 0);
+  if (argc == 2) serve_forever(argv[1], 0);
   CHECK(argc == 3);
-  if (strcmp(argv[2], "child") == 0) listen_for_ever(argv[1], 1);
+  if (strcmp(argv[2], "child") == 0) serve_forever(argv[1], 1);
   const unsigned long rounds = strtoul(argv[2], NULL, 10);
   struct echo* echo = echo_connect(argv[1]);
   printf("connected\n");

@@ -1,5 +1,5 @@
-// Sends messages over the RDMA CM and sends them back, for programs that test the behaviour of
-// processes.  A failure ends the program with a line that names the source line.
+// Connects by the RDMA CM, sends messages and sends them back, for programs that test the behaviour
+// of processes.  A failed check ends the program, and prints its source line.
 #pragma once
 
 #include <errno.h>
@@ -69,14 +69,14 @@ static inline struct echo* echo_connect(const char* port) {
 // sends.  A completion with an error counts as the end of the connection.
 static inline enum echo_event echo_wait(struct echo* echo) {
   struct ibv_wc wc;
-  for (int armed = 0;; armed = !armed) {
+  for (int is_armed = 0;; is_armed = !is_armed) {
     while (ibv_poll_cq(echo->id->send_cq, 1, &wc) > 0) {
       if (wc.status != IBV_WC_SUCCESS) return kEchoDisconnected;
     }
     const int count = ibv_poll_cq(echo->id->recv_cq, 1, &wc);
     CHECK(count >= 0);
     if (count > 0) return wc.status == IBV_WC_SUCCESS ? kEchoReceived : kEchoDisconnected;
-    if (!armed) {
+    if (!is_armed) {
       CHECK(ibv_req_notify_cq(echo->id->recv_cq, 0) == 0);
       continue;
     }
@@ -120,7 +120,7 @@ static inline void echo_close(struct echo* echo) {
   free(echo);
 }
 
-// Sends back all messages until the peer is gone.
+// Sends back all messages until the peer disconnects.
 static inline void echo_serve(struct echo* echo) {
   while (echo_wait(echo) == kEchoReceived) {
     memcpy(echo->out, echo->in, kEchoBytes);

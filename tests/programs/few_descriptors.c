@@ -29,8 +29,8 @@ int main(void) {
     return 1;
   }
   for (int attempt = 0; attempt < 4; ++attempt) {
-    const struct rlimit none = {.rlim_cur = 0, .rlim_max = 1024};
-    if (setrlimit(RLIMIT_NOFILE, &none) != 0) {
+    const struct rlimit no_descriptors = {.rlim_cur = 0, .rlim_max = 1024};
+    if (setrlimit(RLIMIT_NOFILE, &no_descriptors) != 0) {
       perror("few_descriptors: setrlimit");
       return 1;
     }
@@ -39,10 +39,10 @@ int main(void) {
       return 1;
     }
   }
-  const struct rlimit some = {.rlim_cur = 1024, .rlim_max = 1024};
-  setrlimit(RLIMIT_NOFILE, &some);
-  struct pollfd one = {.fd = device->async_fd, .events = POLLIN};
-  if (poll(&one, 1, 0) != 0) {
+  const struct rlimit usual_limit = {.rlim_cur = 1024, .rlim_max = 1024};
+  setrlimit(RLIMIT_NOFILE, &usual_limit);
+  struct pollfd async = {.fd = device->async_fd, .events = POLLIN};
+  if (poll(&async, 1, 0) != 0) {
     fprintf(stderr, "few_descriptors: an unexpected asynchronous event has come\n");
     return 1;
   }

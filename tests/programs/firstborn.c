@@ -1,7 +1,8 @@
 // firstborn [subreaper]: uses the device in a program that inherits orphans, because it is process
-// 1 of its namespace or a subreaper.  The library has child processes.  The program checks that
-// waitpid() and SIGCHLD do not show them: first while the agent lives, and again after a line on
-// stdin, which the test writes when the agent has ended.
+// 1 of its namespace or a subreaper.  The library creates child processes.  The program checks that
+// waitpid() and SIGCHLD do not report them.  It checks this while the agent runs, and prints
+// "agent".  The test writes a line to its stdin when the agent has ended.  Then the program checks
+// this again, and prints "alone".
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <signal.h>
@@ -10,16 +11,16 @@
 
 #include "echo.h"
 
-static volatile sig_atomic_t has_sigchld;
+static volatile sig_atomic_t has_got_sigchld;
 
 static void on_child(int signal) {
   (void)signal;
-  has_sigchld = 1;
+  has_got_sigchld = 1;
 }
 
-// Returns the number of children that the kernel lists, whatever their exit signal is, and the name
-// of the last one.
-static int listed_children(char name[64]) {
+// Returns the number of children that the kernel lists, with any exit signal.  Stores the name of
+// the last child in `name`.
+static int count_listed_children(char name[64]) {
   int count = 0;
   DIR* tasks = opendir("/proc/self/task");
   CHECK(tasks != NULL);
@@ -44,7 +45,7 @@ static void check_no_child(void) {
   CHECK(waitpid(-1, NULL, 0) == -1 && errno == ECHILD);
   siginfo_t info;
   CHECK(waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) == -1 && errno == ECHILD);
-  CHECK(!has_sigchld);
+  CHECK(!has_got_sigchld);
 }
 
 int main(int argc, char** argv) {
@@ -62,10 +63,10 @@ int main(int argc, char** argv) {
   CHECK(context != NULL);
   check_no_child();
   char name[64] = "";
-  CHECK(listed_children(name) == 1 && strcmp(name, "verbena-reaper") == 0);
+  CHECK(count_listed_children(name) == 1 && strcmp(name, "verbena-reaper") == 0);
   printf("agent\n");
   CHECK(getchar() == '\n');
-  for (int i = 0; listed_children(name) > 0; ++i) {  // until no zombie is left
+  for (int i = 0; count_listed_children(name) > 0; ++i) {  // waits until no zombie remains
     CHECK(i < kTimeoutMs);
     usleep(1000);
   }

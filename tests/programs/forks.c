@@ -1,5 +1,5 @@
 // forks PORT SCENARIO: forks while it has a connection to `echo PORT`, and checks that its own
-// objects still work.  Each function below "the scenarios" runs one SCENARIO.
+// objects still work.  Each function test_SCENARIO() runs one SCENARIO.
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <pthread.h>
@@ -17,11 +17,11 @@ extern char** environ;
 static const char* port;
 static char* self;
 static struct echo* connection;
-static int stopping;
+static int should_stop;
 
 static void* exchange_messages(void* unused) {
   (void)unused;
-  while (!__atomic_load_n(&stopping, __ATOMIC_RELAXED)) echo_round(connection);
+  while (!__atomic_load_n(&should_stop, __ATOMIC_RELAXED)) echo_round(connection);
   return NULL;
 }
 
@@ -82,8 +82,8 @@ static void print_exit(void) {
   if (write(STDOUT_FILENO, "exit handler\n", 13) != 13) _exit(98);
 }
 
-// Children end in all possible ways.
-static void ends(void) {
+// Forks children, which end in all possible ways.
+static void test_ends(void) {
   atexit(print_exit);
   const struct rlimit no_core = {0, 0};
   setrlimit(RLIMIT_CORE, &no_core);
@@ -140,11 +140,11 @@ static void register_first(void) { CHECK(pthread_atfork(post_in_fork, NULL, NULL
 __attribute__((section(".preinit_array"),
                used)) static void (*register_handler)(void) = register_first;
 
-static void posts(void) {
+static void test_posts(void) {
   struct echo* own = echo_connect(port);
-  echo_round(own);  // afterwards no request is under way
+  echo_round(own);  // returns when no request is outstanding
   for (int round = 0; round < 4; ++round) {
-    usleep(400000);  // after this time the library has updated its counters and needs no timer
+    usleep(400000);  // by then the library has updated its counters, and has no timer
     posting_connection = own;
     const pid_t pid = fork();
     CHECK(pid >= 0);
@@ -159,8 +159,9 @@ static void posts(void) {
   echo_close(own);
 }
 
-// Children use the device themselves: one after the other, at the same time, and in a grandchild.
-static void device(void) {
+// Uses the device in children: first in one child, then in five at the same time.  Each child forks
+// a grandchild, which uses the device as well.
+static void test_device(void) {
   for (int at_once = 1; at_once <= 5; at_once += 4) {
     pid_t pids[5];
     for (int i = 0; i < at_once; ++i) {
@@ -181,7 +182,7 @@ static void device(void) {
   }
 }
 
-// Keeps the child alive after the parent.  The test ends the parent, and then checks the child's
+// Creates a child that outlives the parent.  The test ends the parent, and then checks the child's
 // descriptors.
 static void outlive_with(pid_t child) {
   CHECK(child >= 0);
@@ -193,13 +194,13 @@ static void outlive_with(pid_t child) {
   if (getchar() == 'x') exit(0);
   for (;;) pause();
 }
-static void outlive(void) { outlive_with(fork()); }
-static void outlive_raw(void) { outlive_with(raw_clone()); }
+static void test_outlive(void) { outlive_with(fork()); }
+static void test_outlive_raw(void) { outlive_with(raw_clone()); }
 
-// Runs this program again in a child, in four ways, with the scenario `what`.  Checks its exit
-// code.
-static void exec_with(const char* what, int expected) {
-  char* const arguments[] = {self, (char*)port, (char*)what, NULL};
+// Executes this program in a child, with this scenario.  Creates the child in four ways, and checks
+// the exit codes.
+static void exec_with(const char* scenario, int expected_code) {
+  char* const arguments[] = {self, (char*)port, (char*)scenario, NULL};
   for (volatile int way = 0; way < 4; ++way) {
     pid_t pid = -1;
     switch (way) {
@@ -213,15 +214,15 @@ static void exec_with(const char* what, int expected) {
       _exit(97);
     }
     const int status = wait_for_exit(pid);
-    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == expected);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == expected_code);
     await_progress();
   }
 }
 
-// Runs in the executed program.  Returns 42 if no descriptor of the library has survived exec.
-// Otherwise prints these descriptors, and returns 1.
+// Runs in the executed program.  Returns 42 if the program has inherited no descriptor of the
+// library.  Otherwise prints the inherited descriptors, and returns 1.
 static int list_descriptors(void) {
-  int ours = 0;
+  int inherited_count = 0;
   DIR* directory = opendir("/proc/self/fd");
   for (struct dirent* entry; (entry = readdir(directory)) != NULL;) {
     char path[300], target[300] = "";
@@ -232,13 +233,13 @@ static int list_descriptors(void) {
       continue;
     }
     printf("inherited %s: %s\n", entry->d_name, target);
-    ++ours;
+    ++inherited_count;
   }
   closedir(directory);
-  return ours == 0 ? 42 : 1;
+  return inherited_count == 0 ? 42 : 1;
 }
 
-static void execs(void) {
+static void test_execs(void) {
   exec_with("list", 42);
   exec_with("quick", 0);
   CHECK(wait_for_exit(({
@@ -260,7 +261,7 @@ static void* verbs_calls(void* unused) {
   struct ibv_context* context = ibv_open_device(list[0]);
   ibv_free_device_list(list);
   CHECK(context != NULL);
-  while (!__atomic_load_n(&stopping, __ATOMIC_RELAXED)) {
+  while (!__atomic_load_n(&should_stop, __ATOMIC_RELAXED)) {
     struct ibv_pd* pd = ibv_alloc_pd(context);
     CHECK(pd != NULL);
     struct ibv_mr* mr = ibv_reg_mr(pd, memory, sizeof memory, IBV_ACCESS_LOCAL_WRITE);
@@ -276,12 +277,12 @@ static void* verbs_calls(void* unused) {
 
 static void* connection_calls(void* unused) {
   (void)unused;
-  while (!__atomic_load_n(&stopping, __ATOMIC_RELAXED)) use_own_connection(1);
+  while (!__atomic_load_n(&should_stop, __ATOMIC_RELAXED)) use_own_connection(1);
   return NULL;
 }
 
 // Forks while other threads are inside calls of all kinds.
-static void threads(void) {
+static void test_threads(void) {
   pthread_t others[4];
   for (int i = 0; i < 4; ++i) {
     CHECK(pthread_create(&others[i], NULL, i % 2 == 0 ? verbs_calls : connection_calls, NULL) == 0);
@@ -290,14 +291,14 @@ static void threads(void) {
     const pid_t pid = fork();
     CHECK(pid >= 0);
     if (pid == 0) {
-      alarm(kTimeoutMs / 1000);  // ends a child that waits for a lock of the parent
+      alarm(kTimeoutMs / 1000);  // ends the child if it waits for a lock that the parent held
       use_own_connection(3);
       _exit(0);
     }
     CHECK(wait_for_exit(pid) == 0);
   }
   await_progress();
-  __atomic_store_n(&stopping, 1, __ATOMIC_RELAXED);
+  __atomic_store_n(&should_stop, 1, __ATOMIC_RELAXED);
   for (int i = 0; i < 4; ++i) pthread_join(others[i], NULL);
 }
 
@@ -313,16 +314,16 @@ int main(int argc, char** argv) {
     return 0;
   }
   if (strcmp(scenario, "posts") == 0) {
-    posts();  // without other traffic, which would also send the posted requests
+    test_posts();  // runs without other traffic, which would also send the posted requests
     printf("posts: nothing is disturbed\n");
     return 0;
   }
   static const struct {
     const char* name;
     void (*run)(void);
-  } scenarios[] = {{"ends", ends},       {"device", device},
-                   {"outlive", outlive}, {"outlive_raw", outlive_raw},
-                   {"execs", execs},     {"threads", threads}};
+  } scenarios[] = {{"ends", test_ends},       {"device", test_device},
+                   {"outlive", test_outlive}, {"outlive_raw", test_outlive_raw},
+                   {"execs", test_execs},     {"threads", test_threads}};
   for (size_t i = 0; i < sizeof scenarios / sizeof *scenarios; ++i) {
     if (strcmp(scenario, scenarios[i].name) != 0) continue;
     connection = echo_connect(port);
@@ -330,7 +331,7 @@ int main(int argc, char** argv) {
     CHECK(pthread_create(&thread, NULL, exchange_messages, NULL) == 0);
     await_progress();
     scenarios[i].run();
-    __atomic_store_n(&stopping, 1, __ATOMIC_RELAXED);
+    __atomic_store_n(&should_stop, 1, __ATOMIC_RELAXED);
     pthread_join(thread, NULL);
     echo_close(connection);
     printf("%s: nothing is disturbed\n", scenario);

@@ -3,7 +3,8 @@
 // and exits with 1.
 //
 //   gone_memory               without signal handlers
-//   gone_memory handlers      sets its own handlers of SIGSEGV and SIGBUS late, which must not run
+//   gone_memory handlers      sets its own handlers of SIGSEGV and SIGBUS after opening the device;
+//                             the handlers must not run
 //   gone_memory blocked       posts and polls with all signals blocked
 #define _GNU_SOURCE
 #include <errno.h>
@@ -26,7 +27,7 @@ static struct ibv_context* device;
 static struct ibv_pd* pd;
 static union ibv_gid gid;
 
-// Holds one end of the connection: the requester, or the owner of the memory.
+// Represents one end of the connection: the requester, or the owner of the memory.
 struct end {
   struct ibv_cq* cq;
   struct ibv_qp* qp;
@@ -94,7 +95,7 @@ static struct ibv_wc next_completion(struct end* end) {
   return wc;
 }
 
-static void expect(struct end* end, enum ibv_wc_status status) {
+static void expect_completion(struct end* end, enum ibv_wc_status status) {
   const struct ibv_wc wc = next_completion(end);
   if (wc.status != status) fprintf(stderr, "%s\n", ibv_wc_status_str(wc.status));
   CHECK(wc.status == status);
@@ -150,15 +151,16 @@ static const struct operation kOperations[] = {
     {"send", IBV_WR_SEND, kBytes - 3 * kPage, 3 * kPage},
 };
 
-static void run(enum way way, const struct operation* o) {
-  const int sends = o->opcode == IBV_WR_SEND;
+// Runs an operation twice: first the owner's memory is inaccessible, and then the requester's.
+static void run(enum way way, const struct operation* operation) {
+  const int is_send = operation->opcode == IBV_WR_SEND;
   open_both();
-  if (sends) receive(o->offset, o->bytes);
+  if (is_send) receive(operation->offset, operation->bytes);
   remove_last_page(&owner, way);
-  post(o->opcode, o->offset, o->bytes);
-  expect(&requester, sends ? IBV_WC_REM_OP_ERR : IBV_WC_REM_ACCESS_ERR);
-  if (sends) {
-    expect(&owner, IBV_WC_LOC_PROT_ERR);
+  post(operation->opcode, operation->offset, operation->bytes);
+  expect_completion(&requester, is_send ? IBV_WC_REM_OP_ERR : IBV_WC_REM_ACCESS_ERR);
+  if (is_send) {
+    expect_completion(&owner, IBV_WC_LOC_PROT_ERR);
   } else {
     expect_access_event();
   }
@@ -166,13 +168,13 @@ static void run(enum way way, const struct operation* o) {
   close_end(&owner);
 
   open_both();
-  if (sends) receive(o->offset, o->bytes);
+  if (is_send) receive(operation->offset, operation->bytes);
   remove_last_page(&requester, way);
-  post(o->opcode, o->offset, o->bytes);
-  expect(&requester, IBV_WC_LOC_PROT_ERR);
+  post(operation->opcode, operation->offset, operation->bytes);
+  expect_completion(&requester, IBV_WC_LOC_PROT_ERR);
   close_end(&requester);
   close_end(&owner);
-  printf("good %s %s\n", kWayNames[way], o->name);
+  printf("good %s %s\n", kWayNames[way], operation->name);
   fflush(stdout);
 }
 

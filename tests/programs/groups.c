@@ -43,7 +43,7 @@ static struct group* add_group(const char* name) {
   return group;
 }
 
-static void reset(struct group* group) {
+static void clear_group(struct group* group) {
   if (group->ah != NULL) CHECK(ibv_destroy_ah(group->ah) == 0);
   memset(group, 0, sizeof *group);
 }
@@ -100,8 +100,8 @@ static void join(struct group* group, const char* join_state) {
   CHECK(rdma_join_multicast_ex(id, &attr, group) == 0);
 }
 
-// Carries out a line of stdin.  Returns 0 if stdin has ended.
-static int carry_out_command(void) {
+// Executes a command from stdin.  Returns 0 if stdin has ended.
+static int execute_command(void) {
   char line[kLineBytes], verb[16] = "", name[32] = "", rest[kTextBytes] = "";
   if (fgets(line, sizeof line, stdin) == NULL) return 0;
   const int words = sscanf(line, "%15s %31s %63[^\n]", verb, name, rest);
@@ -112,10 +112,10 @@ static int carry_out_command(void) {
   }
   struct group* group = find_group(name);
   if (strcmp(verb, "leave") == 0) {
-    // A group that was lost meanwhile need not be left.
+    // If the membership was lost meanwhile, there is no group to leave.
     if (group != NULL) {
       CHECK(rdma_leave_multicast(id, (struct sockaddr*)&group->address) == 0);
-      reset(group);
+      clear_group(group);
     }
     printf("left %s\n", name);
     return 1;
@@ -138,7 +138,7 @@ static void on_cm_event(void) {
     printf("joined %s %#x\n", name_of(group), event->param.ud.ah_attr.dlid);
   } else if (event->event == RDMA_CM_EVENT_MULTICAST_ERROR) {
     printf("%s %s %d\n", group->is_member ? "lost" : "failed", name_of(group), event->status);
-    reset(group);
+    clear_group(group);
   } else {
     printf("event %s\n", rdma_event_str(event->event));
   }
@@ -161,7 +161,7 @@ static void on_messages(void) {
 
 int main(int argc, char** argv) {
   CHECK(argc == 2);
-  setvbuf(stdin, NULL, _IONBF, 0);  // so that poll() sees each line
+  setvbuf(stdin, NULL, _IONBF, 0);  // poll() would not see lines in a buffer of stdio
   setvbuf(stdout, NULL, _IOLBF, 0);
   open_id(argv[1]);
   printf("ready\n");
@@ -172,10 +172,10 @@ int main(int argc, char** argv) {
       CHECK(errno == EINTR);
       continue;
     }
-    // Events are handled before commands, because a command may be about a group that was just
-    // lost.
+    // Handle events before commands, because an event may report the loss of a group that a command
+    // names.
     if ((fds[1].revents & POLLIN) != 0) on_cm_event();
     if ((fds[2].revents & POLLIN) != 0) on_messages();
-    if (fds[1].revents == 0 && fds[0].revents != 0 && !carry_out_command()) return 0;
+    if (fds[1].revents == 0 && fds[0].revents != 0 && !execute_command()) return 0;
   }
 }

@@ -17,16 +17,17 @@
 
 enum { kSignals = 5000, kWarmRounds = 30 };
 
-static volatile sig_atomic_t spare = -1; /* a descriptor in the set, which the handler closes */
+/* The handler closes this descriptor, which is in the epoll set. */
+static volatile sig_atomic_t fd_to_close = -1;
 static volatile sig_atomic_t signals;
 
 static void on_alarm(int number) {
   const int error = errno;
   (void)number;
   ++signals;
-  if (spare >= 0) {
-    close(spare);
-    spare = -1;
+  if (fd_to_close >= 0) {
+    close(fd_to_close);
+    fd_to_close = -1;
   }
   errno = error;
 }
@@ -60,16 +61,16 @@ int main(void) {
   const struct itimerval interval = {{0, 100}, {0, 100}};
   need(setitimer(ITIMER_REAL, &interval, NULL) == 0, "setitimer");
   while (signals < kSignals) {
-    if (spare < 0) {
+    if (fd_to_close < 0) {
       const int copy = dup(server);
       event.data.fd = copy;
       /* The kernel keeps the entry of a closed descriptor while a copy is open. */
       need(epoll_ctl(set, EPOLL_CTL_ADD, copy, &event) == 0 ||
                (errno == EEXIST && epoll_ctl(set, EPOLL_CTL_MOD, copy, &event) == 0),
            "epoll_ctl");
-      spare = copy;
+      fd_to_close = copy;
     }
-    /* With a timeout, the wait would sleep in the kernel, and each signal would come there. */
+    /* Do not use a timeout.  All signals would arrive while the thread sleeps in the kernel. */
     need(epoll_wait(set, &event, 1, 0) >= 0 || errno == EINTR, "epoll_wait");
   }
   return 0;

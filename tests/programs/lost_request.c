@@ -1,7 +1,7 @@
-// Tests a server whose peer goes away before its request is accepted.  As with the kernel's RDMA
-// CM, the id of the request must get no event, accepting it must fail, and the next request must
-// work.  An event would do harm: the context of such an id is still that of the listener, and
-// servers such as UCX would use it as the context of a connection.
+// Tests a server whose client destroys its id before the server accepts the request.  As with the
+// kernel's RDMA CM, the id of the request must get no event, rdma_accept() must fail, and the next
+// request must work.  An event would do harm: the context of such an id is still the listener's
+// context, and servers such as UCX would use it as the context of a connection.
 //
 //   lost_request ADDRESS PORT    runs both ends, on an address of this host
 #include <errno.h>

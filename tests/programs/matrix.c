@@ -2,8 +2,8 @@
 // message:
 //
 //   matrix answer GID PORT MTU            waits on TCP port PORT for the other side
-//   matrix ask GID PORT MTU PEER [rc]     runs all operations with host PEER; rc: only RC, for a
-//                                         line that loses packets
+//   matrix ask GID PORT MTU PEER [rc]     runs all operations with host PEER; with "rc" only RC
+//                                         operations, for a line that loses packets
 //
 // GID is an address in the host's GID table.  MTU is 1 (256 bytes) to 5 (4096).  The asking side
 // prints a line for each operation: "NAME good", "NAME bad: REASON", or "NAME none: ..." if an
@@ -21,8 +21,8 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { kOldKeyBytes = 8 };
-enum { kBytesMax = 60000, kRounds = 3, kHeader = 40, kWaitMs = 20000, kQkey = 0x11111111 };
+enum { kOldKeyBytes = 8 };  // size of the WRITE with the key of an invalidated window
+enum { kBytesMax = 60000, kRounds = 3, kGrhBytes = 40, kWaitMs = 20000, kQkey = 0x11111111 };
 enum { kWindows = 1, kAtomicWrite = 2 };  // features that an adapter may lack
 enum { kAtomicWriteBit = 40 };            // a kernel capability flag; verbs.h does not name it
 
@@ -32,7 +32,7 @@ struct operation {
   enum ibv_qp_type type;
   enum ibv_wr_opcode opcode;
   enum variant variant;
-  int needs;
+  int needs;  // features that both adapters must have
 };
 static const struct operation kOperations[] = {
     {"rc-send", IBV_QPT_RC, IBV_WR_SEND, kPlain, 0},
@@ -76,9 +76,9 @@ static struct ibv_mw* mw;
 static union ibv_gid gid;
 static int gid_index = -1, tcp = -1;
 static unsigned mtu;
-static int lossy;
+static int is_lossy;
 static uint32_t features;
-static char memory[kHeader + kBytesMax] __attribute__((aligned(8)));
+static char memory[kGrhBytes + kBytesMax] __attribute__((aligned(8)));
 static char failure[96];
 
 static void die(const char* what) {
@@ -88,7 +88,7 @@ static void die(const char* what) {
 static void need(int good, const char* what) {
   if (!good) die(what);
 }
-// Records the first failure.
+// Records a failure if `holds` is false.  Does not replace an earlier failure.
 static void expect(int holds, const char* what, long value) {
   if (!holds && failure[0] == '\0') snprintf(failure, sizeof failure, "%s (%ld)", what, value);
 }
@@ -146,7 +146,7 @@ static struct ibv_ah_attr path_to(const struct greeting* peer) {
       .grh = {.dgid = peer->gid, .sgid_index = (uint8_t)gid_index, .hop_limit = 64}};
 }
 static void connect_qp(const struct greeting* peer) {
-  const int rc = qp->qp_type == IBV_QPT_RC, ud = qp->qp_type == IBV_QPT_UD;
+  const int is_rc = qp->qp_type == IBV_QPT_RC, is_ud = qp->qp_type == IBV_QPT_UD;
   struct ibv_qp_attr attr = {.qp_state = IBV_QPS_INIT,
                              .port_num = 1,
                              .qkey = kQkey,
@@ -160,18 +160,18 @@ static void connect_qp(const struct greeting* peer) {
                              .timeout = 15,
                              .retry_cnt = 6,  // soft-RoCE retries for ever with 7
                              .rnr_retry = 7};
-  if (rc) attr.qp_access_flags |= IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
+  if (is_rc) attr.qp_access_flags |= IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
   int error = ibv_modify_qp(
       qp, &attr,
-      IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | (ud ? IBV_QP_QKEY : IBV_QP_ACCESS_FLAGS));
+      IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | (is_ud ? IBV_QP_QKEY : IBV_QP_ACCESS_FLAGS));
   attr.qp_state = IBV_QPS_RTR;
   int mask = IBV_QP_STATE;
-  if (!ud) mask |= IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
-  if (rc) mask |= IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
+  if (!is_ud) mask |= IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
+  if (is_rc) mask |= IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
   if (error == 0) error = ibv_modify_qp(qp, &attr, mask);
   attr.qp_state = IBV_QPS_RTS;
   mask = IBV_QP_STATE | IBV_QP_SQ_PSN;
-  if (rc) mask |= IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
+  if (is_rc) mask |= IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
   if (error == 0) error = ibv_modify_qp(qp, &attr, mask);
   errno = error;
   need(error == 0, "ibv_modify_qp");
@@ -203,15 +203,15 @@ static void post(struct ibv_send_wr wr) {
 }
 static char byte_of(unsigned round, unsigned i) { return (char)(round * 31 + i * 7 + (i >> 8)); }
 static void fill(unsigned round, unsigned bytes) {
-  for (unsigned i = 0; i < bytes; ++i) memory[kHeader + i] = byte_of(round, i);
+  for (unsigned i = 0; i < bytes; ++i) memory[kGrhBytes + i] = byte_of(round, i);
 }
 static void compare(unsigned round, unsigned bytes, const char* where) {
   for (unsigned i = 0; i < bytes; ++i) {
-    expect(memory[kHeader + i] == byte_of(round, i), where, (long)i);
+    expect(memory[kGrhBytes + i] == byte_of(round, i), where, (long)i);
   }
 }
 static void await_bytes(unsigned round, unsigned bytes) {
-  const volatile char* data = memory + kHeader;
+  const volatile char* data = memory + kGrhBytes;
   struct timespec begin, now;
   clock_gettime(CLOCK_MONOTONIC, &begin);
   unsigned correct = 0;
@@ -219,7 +219,7 @@ static void await_bytes(unsigned round, unsigned bytes) {
     while (correct < bytes && data[correct] == byte_of(round, correct)) ++correct;
     // Polling lets the library receive packets.
     struct ibv_wc wc;
-    expect(ibv_poll_cq(cq, 1, &wc) == 0, "a completion of nothing", 0);
+    expect(ibv_poll_cq(cq, 1, &wc) == 0, "an unexpected completion", 0);
     clock_gettime(CLOCK_MONOTONIC, &now);
   } while (correct < bytes && (now.tv_sec - begin.tv_sec) * 1000 < kWaitMs);
 }
@@ -235,7 +235,7 @@ static int is_atomic(const struct operation* operation) {
   return operation->opcode == IBV_WR_ATOMIC_FETCH_AND_ADD ||
          operation->opcode == IBV_WR_ATOMIC_CMP_AND_SWP || operation->opcode == IBV_WR_ATOMIC_WRITE;
 }
-static uint64_t* word(void) { return (uint64_t*)(void*)(memory + kHeader); }
+static uint64_t* first_word(void) { return (uint64_t*)(void*)(memory + kGrhBytes); }
 static unsigned size_of(const struct operation* operation, unsigned round) {
   const unsigned m = 128u << mtu;
   const unsigned sizes[] = {1, m - 1, m, m + 1, 5 * m + 7, kBytesMax};
@@ -248,7 +248,7 @@ static unsigned rounds_of(const struct operation* operation) {
 
 // ---- the answering side -------------------------------------------------------------------------
 
-// Returns the key that the peer has to use.
+// Binds a window unless `variant` is kPlain.  Returns the key that the peer has to use.
 static uint32_t bind_window(enum variant variant) {
   if (variant == kPlain) return mr->rkey;
   mw = ibv_alloc_mw(pd, variant == kWindow1 ? IBV_MW_TYPE_1 : IBV_MW_TYPE_2);
@@ -272,21 +272,22 @@ static uint32_t bind_window(enum variant variant) {
   expect(wc.status == IBV_WC_SUCCESS, "the bind's status", wc.status);
   return rkey;
 }
+// Initialises the memory for a message, and posts a receive request if the message needs one.
 static void prepare(const struct operation* operation, unsigned round) {
   memset(memory, 0, sizeof memory);
   if (operation->opcode == IBV_WR_RDMA_READ) fill(round, size_of(operation, round));
-  if (is_atomic(operation)) *word() = 1000 + round;
+  if (is_atomic(operation)) *first_word() = 1000 + round;
   if (!is_send(operation) && !has_imm(operation)) return;
   // The data of a datagram comes after the space for its network header.
-  const unsigned before = operation->type == IBV_QPT_UD ? kHeader : 0;
-  struct ibv_sge sge = {(uintptr_t)(memory + kHeader - before), before + kBytesMax, mr->lkey};
+  const unsigned before = operation->type == IBV_QPT_UD ? kGrhBytes : 0;
+  struct ibv_sge sge = {(uintptr_t)(memory + kGrhBytes - before), before + kBytesMax, mr->lkey};
   struct ibv_recv_wr wr = {.sg_list = &sge, .num_sge = 1}, *bad;
   need(ibv_post_recv(qp, &wr, &bad) == 0, "ibv_post_recv");
 }
 static void check_message(const struct operation* operation, unsigned round, uint32_t rkey) {
   const unsigned bytes = size_of(operation, round);
   if (is_send(operation) || has_imm(operation)) {
-    const unsigned before = operation->type == IBV_QPT_UD ? kHeader : 0;
+    const unsigned before = operation->type == IBV_QPT_UD ? kGrhBytes : 0;
     const struct ibv_wc wc = next_completion("the receive");
     expect(wc.status == IBV_WC_SUCCESS, "the receive's status", wc.status);
     expect(wc.byte_len == bytes + before, "the receive's length", wc.byte_len);
@@ -303,10 +304,10 @@ static void check_message(const struct operation* operation, unsigned round, uin
   }
   const uint64_t before_value = 1000 + round;
   if (operation->opcode == IBV_WR_ATOMIC_FETCH_AND_ADD) {
-    expect(*word() == before_value + 5, "the sum", (long)*word());
+    expect(*first_word() == before_value + 5, "the sum", (long)*first_word());
   } else if (operation->opcode == IBV_WR_ATOMIC_CMP_AND_SWP) {
-    expect(*word() == (round % 2 == 0 ? 77 : before_value), "the value after the swap",
-           (long)*word());
+    expect(*first_word() == (round % 2 == 0 ? 77 : before_value), "the value after the swap",
+           (long)*first_word());
   } else if (operation->opcode != IBV_WR_RDMA_READ) {
     // No completion reports the arrival of an unreliable WRITE, so poll the memory.
     if (operation->type == IBV_QPT_UC && !is_send(operation)) await_bytes(round, bytes);
@@ -325,7 +326,7 @@ static void check_old_key(const struct operation* operation) {
   const unsigned bytes = size_of(operation, 0);
   compare(0, bytes, "written by the old key");
   for (unsigned i = bytes; i < kOldKeyBytes; ++i) {
-    expect(memory[kHeader + i] == 0, "written by the old key", (long)i);
+    expect(memory[kGrhBytes + i] == 0, "written by the old key", (long)i);
   }
   send_verdict();
   memset(failure, 0, sizeof failure);
@@ -333,7 +334,7 @@ static void check_old_key(const struct operation* operation) {
 static void answer(void) {
   for (;;) {
     struct greeting peer,
-        mine = {.gid = gid, .features = features, .address = (uintptr_t)memory + kHeader};
+        mine = {.gid = gid, .features = features, .address = (uintptr_t)memory + kGrhBytes};
     tcp_receive(&peer, sizeof peer);
     if (peer.operation == kEnd) return;
     const struct operation* operation = &kOperations[peer.operation % kOperationsCount];
@@ -368,7 +369,7 @@ static void run_round(const struct operation* operation, unsigned round,
   const unsigned bytes = size_of(operation, round);
   memset(memory, 0, sizeof memory);
   if (operation->opcode != IBV_WR_RDMA_READ) fill(round, bytes);
-  struct ibv_sge sge = {(uintptr_t)(memory + kHeader), bytes, mr->lkey};
+  struct ibv_sge sge = {(uintptr_t)(memory + kGrhBytes), bytes, mr->lkey};
   struct ibv_send_wr wr = {
       .sg_list = &sge, .num_sge = 1, .opcode = operation->opcode, .send_flags = IBV_SEND_SIGNALED};
   if (has_imm(operation)) wr.imm_data = htonl(round);
@@ -392,26 +393,26 @@ static void run_round(const struct operation* operation, unsigned round,
   expect(wc.status == IBV_WC_SUCCESS, "the request's status", wc.status);
   if (operation->opcode == IBV_WR_RDMA_READ) compare(round, bytes, "byte read");
   if (is_atomic(operation) && operation->opcode != IBV_WR_ATOMIC_WRITE) {
-    expect(*word() == 1000 + round, "the old value", (long)*word());
+    expect(*first_word() == 1000 + round, "the old value", (long)*first_word());
   }
 }
 static void receive_verdict(struct verdict* verdict) {
   tcp_receive(verdict, sizeof *verdict);
   if (failure[0] == '\0') memcpy(failure, verdict->text, sizeof failure);
 }
-// Writes with the key of a window that was invalidated, which the peer must refuse.  The peer then
-// goes to the error state and does not answer again.  So if the line loses the refusal, the retries
-// run out instead.
+// Writes with the key of a window that was invalidated.  The peer must refuse the WRITE with a NAK,
+// and then moves its QP to the error state.  If the line loses the NAK, the peer does not repeat
+// the NAK, so the WRITE fails when all retries have been used.
 static void try_old_key(const struct greeting* peer) {
   memset(memory, 0xee, sizeof memory);
-  struct ibv_sge sge = {(uintptr_t)(memory + kHeader), kOldKeyBytes, mr->lkey};
+  struct ibv_sge sge = {(uintptr_t)(memory + kGrhBytes), kOldKeyBytes, mr->lkey};
   post((struct ibv_send_wr){.sg_list = &sge,
                             .num_sge = 1,
                             .opcode = IBV_WR_RDMA_WRITE,
                             .send_flags = IBV_SEND_SIGNALED,
                             .wr.rdma = {.remote_addr = peer->address, .rkey = peer->rkey}});
   const struct ibv_wc wc = next_completion("the WRITE by the old key");
-  expect(wc.status == IBV_WC_REM_ACCESS_ERR || (lossy && wc.status == IBV_WC_RETRY_EXC_ERR),
+  expect(wc.status == IBV_WC_REM_ACCESS_ERR || (is_lossy && wc.status == IBV_WC_RETRY_EXC_ERR),
          "the WRITE by the old key: status", wc.status);
 }
 static void run_operation(const struct operation* operation) {
@@ -445,13 +446,13 @@ static int run_all(void) {
   int bad = 0;
   for (unsigned i = 0; i < kOperationsCount; ++i) {
     const struct operation* operation = &kOperations[i];
-    if (lossy && operation->type != IBV_QPT_RC) continue;
+    if (is_lossy && operation->type != IBV_QPT_RC) continue;
     if ((operation->needs & ~(int)features) != 0) {
       printf("%s none: the requester's adapter lacks it\n", operation->name);
       continue;
     }
     struct greeting peer = {.operation = i, .gid = gid, .features = features};
-    if (operation->needs != 0) {  // ask whether the other side has the feature
+    if (operation->needs != 0) {  // asks whether the other side has the feature
       struct greeting query = peer;
       query.features = 0;
       tcp_send(&query, sizeof query);
@@ -486,7 +487,7 @@ int main(int argc, char** argv) {
   if (is_requester) {
     need(inet_pton(AF_INET, argv[5], &at.sin_addr) == 1, argv[5]);
     need(connect(tcp, (struct sockaddr*)&at, sizeof at) == 0, "connect");
-    lossy = argc == 7 && strcmp(argv[6], "rc") == 0;
+    is_lossy = argc == 7 && strcmp(argv[6], "rc") == 0;
     return run_all();
   }
   const int listener = tcp;

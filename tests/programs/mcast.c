@@ -3,7 +3,7 @@
 //     mcast say GROUP ADDRESS TEXT           sends TEXT from the interface with ADDRESS
 //     mcast misuse GROUP ADDRESS             makes calls that must fail, and joins groups up to the
 //                                            limit
-// The Q_Key is that of the RDMA CM's multicast groups, so the other end may be mckey.
+// The Q_Key is the same as that of the RDMA CM's multicast groups, so the other end may be mckey.
 #include <arpa/inet.h>
 #include <errno.h>
 #include <infiniband/verbs.h>
@@ -37,7 +37,7 @@ static union ibv_gid gid_of(const char* address) {
   return gid;
 }
 
-static int index_of(const char* address) {
+static int gid_index_of(const char* address) {
   const union ibv_gid wanted = gid_of(address);
   union ibv_gid gid;
   for (int i = 0; ibv_query_gid(context, 1, i, &gid) == 0; ++i) {
@@ -52,13 +52,13 @@ static int index_of(const char* address) {
   exit(1);
 }
 
-static void receive(struct ibv_qp* qp, uint64_t slot) {
+static void post_receive(struct ibv_qp* qp, uint64_t slot) {
   struct ibv_sge sge = {(uintptr_t)(memory + slot * kSlotBytes), kSlotBytes, mr->lkey};
   struct ibv_recv_wr wr = {.wr_id = slot, .sg_list = &sge, .num_sge = 1}, *bad;
   need_success(ibv_post_recv(qp, &wr, &bad), "ibv_post_recv");
 }
 
-static struct ibv_qp* create(enum ibv_qp_type type) {
+static struct ibv_qp* create_qp(enum ibv_qp_type type) {
   struct ibv_qp_init_attr init = {
       .send_cq = cq,
       .recv_cq = cq,
@@ -70,7 +70,7 @@ static struct ibv_qp* create(enum ibv_qp_type type) {
 }
 
 static struct ibv_qp* make_ud_qp(void) {
-  struct ibv_qp* qp = create(IBV_QPT_UD);
+  struct ibv_qp* qp = create_qp(IBV_QPT_UD);
   struct ibv_qp_attr attr = {.qp_state = IBV_QPS_INIT, .port_num = 1, .qkey = kQkey};
   need_success(
       ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY),
@@ -96,7 +96,7 @@ static void hear(const char* group, int messages, int qps) {
   struct ibv_qp* qp[kQpsMax];
   for (int i = 0; i < qps; ++i) {
     qp[i] = make_ud_qp();
-    for (int slot = i; slot < kSlots; slot += qps) receive(qp[i], (uint64_t)slot);
+    for (int slot = i; slot < kSlots; slot += qps) post_receive(qp[i], (uint64_t)slot);
     need_success(ibv_attach_mcast(qp[i], &gid, 0), "ibv_attach_mcast");
   }
   puts("here");
@@ -107,7 +107,7 @@ static void hear(const char* group, int messages, int qps) {
     printf("%d: %.*s\n", (int)(wc.wr_id % (uint64_t)qps), (int)wc.byte_len - kGrhBytes,
            memory + wc.wr_id * kSlotBytes + kGrhBytes);
     fflush(stdout);
-    receive(qp[wc.wr_id % (uint64_t)qps], wc.wr_id);
+    post_receive(qp[wc.wr_id % (uint64_t)qps], wc.wr_id);
   }
   for (int i = 0; i < qps; ++i) {
     if (ibv_destroy_qp(qp[i]) != EBUSY) printf("an attached QP is not busy\n");
@@ -120,7 +120,7 @@ static void say(const char* group, const char* address, const char* text) {
   struct ibv_ah_attr to = {
       .is_global = 1,
       .port_num = 1,
-      .grh = {.dgid = gid_of(group), .sgid_index = (uint8_t)index_of(address), .hop_limit = 3}};
+      .grh = {.dgid = gid_of(group), .sgid_index = (uint8_t)gid_index_of(address), .hop_limit = 3}};
   struct ibv_qp* qp = make_ud_qp();
   struct ibv_ah* ah = ibv_create_ah(pd, &to);
   need(ah != NULL, "ibv_create_ah");
@@ -143,7 +143,7 @@ static void expect_error(const char* what, int error, int wanted) {
 
 static void misuse(const char* group, const char* address) {
   const union ibv_gid gid = gid_of(group), other = gid_of(address);
-  struct ibv_qp* rc = create(IBV_QPT_RC);
+  struct ibv_qp* rc = create_qp(IBV_QPT_RC);
   struct ibv_qp* ud = make_ud_qp();
   expect_error("attaching RC", ibv_attach_mcast(rc, &gid, 0), EINVAL);
   expect_error("attaching to an address", ibv_attach_mcast(ud, &other, 0), EINVAL);
@@ -175,7 +175,7 @@ int main(int argc, char** argv) {
   need((mr = ibv_reg_mr(pd, memory, sizeof memory, IBV_ACCESS_LOCAL_WRITE)) != NULL, "ibv_reg_mr");
   if (argc >= 5 && strcmp(argv[1], "hear") == 0) {
     const int qps = argc > 5 ? atoi(argv[5]) : 1;
-    index_of(argv[3]);
+    gid_index_of(argv[3]);  // ends the program if this host does not have the address
     hear(argv[2], atoi(argv[4]), qps < 1 || qps > kQpsMax ? 1 : qps);
   } else if (argc == 5 && strcmp(argv[1], "say") == 0) {
     say(argv[2], argv[3], argv[4]);

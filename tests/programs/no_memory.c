@@ -1,7 +1,7 @@
 // Makes malloc() fail in the library's thread while the agent dies.  Checks that the program
 // survives, and gets the events as soon as malloc() works again.
 //
-// Prints "ready".  Then a line on its standard input says that the agent is dead.
+// Prints "ready".  The test writes a line to the standard input when the agent has ended.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <infiniband/verbs.h>
@@ -17,7 +17,7 @@ void* __libc_malloc(size_t bytes);
 static atomic_int malloc_fails;
 static atomic_int failures;
 
-// Replaces malloc() by one that fails in the thread "verbena" while `malloc_fails` is set.
+// Replaces malloc().  Fails in the thread "verbena" while `malloc_fails` is set.
 void* malloc(size_t bytes) {
   if (malloc_fails != 0) {
     char name[16] = "";

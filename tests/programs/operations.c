@@ -19,7 +19,7 @@ static struct ibv_context* device;
 static struct ibv_pd* pd;
 static union ibv_gid gid;
 
-// Holds one end of the connection: `a` is the requester, and `b` owns the memory.
+// Represents one end of the connection: `a` is the requester, and `b` owns the memory.
 struct end {
   struct ibv_cq* cq;
   struct ibv_qp* qp;
@@ -87,7 +87,8 @@ static struct ibv_wc next_completion(struct end* end) {
   CHECK(count == 1);
   return wc;
 }
-static void expect(struct end* end, enum ibv_wc_status status, enum ibv_wc_opcode opcode) {
+static void expect_completion(struct end* end, enum ibv_wc_status status,
+                              enum ibv_wc_opcode opcode) {
   const struct ibv_wc wc = next_completion(end);
   if (wc.status != status) fprintf(stderr, "%s\n", ibv_wc_status_str(wc.status));
   CHECK(wc.status == status);
@@ -101,7 +102,7 @@ static void* add_concurrently(void* number) {
   return NULL;
 }
 
-static void atomic(enum ibv_wr_opcode opcode, uint64_t compare_add, uint64_t swap) {
+static void post_atomic(enum ibv_wr_opcode opcode, uint64_t compare_add, uint64_t swap) {
   struct ibv_sge sge = sge_of(&a, 0, 8);
   post(a.qp, (struct ibv_send_wr){.sg_list = &sge,
                                   .num_sge = 1,
@@ -122,16 +123,16 @@ static void rc_atomics(void) {
   pthread_t thread;
   CHECK(pthread_create(&thread, NULL, add_concurrently, &b.memory[0]) == 0);
   for (int i = 0; i < kAdditions; ++i) {
-    atomic(IBV_WR_ATOMIC_FETCH_AND_ADD, 1, 0);
-    expect(&a, IBV_WC_SUCCESS, IBV_WC_FETCH_ADD);
+    post_atomic(IBV_WR_ATOMIC_FETCH_AND_ADD, 1, 0);
+    expect_completion(&a, IBV_WC_SUCCESS, IBV_WC_FETCH_ADD);
   }
   pthread_join(thread, NULL);
   CHECK(b.memory[0] == 2 * kAdditions);
-  atomic(IBV_WR_ATOMIC_CMP_AND_SWP, 1, 99);
-  expect(&a, IBV_WC_SUCCESS, IBV_WC_COMP_SWAP);
+  post_atomic(IBV_WR_ATOMIC_CMP_AND_SWP, 1, 99);
+  expect_completion(&a, IBV_WC_SUCCESS, IBV_WC_COMP_SWAP);
   CHECK(a.memory[0] == 2 * kAdditions && b.memory[0] == 2 * kAdditions);
-  atomic(IBV_WR_ATOMIC_CMP_AND_SWP, 2 * kAdditions, 99);
-  expect(&a, IBV_WC_SUCCESS, IBV_WC_COMP_SWAP);
+  post_atomic(IBV_WR_ATOMIC_CMP_AND_SWP, 2 * kAdditions, 99);
+  expect_completion(&a, IBV_WC_SUCCESS, IBV_WC_COMP_SWAP);
   CHECK(a.memory[0] == 2 * kAdditions && b.memory[0] == 99);
   close_both("rc_atomics");
 }
@@ -146,7 +147,7 @@ static void atomic_write(void) {
                  .opcode = IBV_WR_ATOMIC_WRITE,
                  .send_flags = IBV_SEND_SIGNALED,
                  .wr.rdma = {.remote_addr = (uintptr_t)&b.memory[5], .rkey = b.mr->rkey}});
-  expect(&a, IBV_WC_SUCCESS, IBV_WC_ATOMIC_WRITE);
+  expect_completion(&a, IBV_WC_SUCCESS, IBV_WC_ATOMIC_WRITE);
   CHECK(b.memory[5] == 0x0123456789abcdef);
   close_both("atomic_write");
 }
@@ -162,7 +163,7 @@ static void write_word(uint32_t rkey, uint64_t value, enum ibv_wc_status status)
                             .opcode = IBV_WR_RDMA_WRITE,
                             .send_flags = IBV_SEND_SIGNALED,
                             .wr.rdma = {.remote_addr = (uintptr_t)&b.memory[8], .rkey = rkey}});
-  expect(&a, status, IBV_WC_RDMA_WRITE);
+  expect_completion(&a, status, IBV_WC_RDMA_WRITE);
 }
 static struct ibv_mw_bind_info bind_info_of_b(void) {
   return (struct ibv_mw_bind_info){.mr = b.mr,
@@ -179,13 +180,13 @@ static void window1(void) {
   struct ibv_mw_bind bind = {.send_flags = IBV_SEND_SIGNALED, .bind_info = bind_info_of_b()};
   CHECK((errno = ibv_bind_mw(b.qp, mw, &bind)) == 0);
   CHECK(mw->rkey != first);
-  expect(&b, IBV_WC_SUCCESS, IBV_WC_BIND_MW);
+  expect_completion(&b, IBV_WC_SUCCESS, IBV_WC_BIND_MW);
   write_word(mw->rkey, 7, IBV_WC_SUCCESS);
   CHECK(b.memory[8] == 7);
   CHECK(ibv_dereg_mr(b.mr) == EBUSY);
   bind.bind_info = (struct ibv_mw_bind_info){.mr = NULL};
   CHECK((errno = ibv_bind_mw(b.qp, mw, &bind)) == 0);
-  expect(&b, IBV_WC_SUCCESS, IBV_WC_BIND_MW);
+  expect_completion(&b, IBV_WC_SUCCESS, IBV_WC_BIND_MW);
   write_word(mw->rkey, 8, IBV_WC_REM_ACCESS_ERR);
   CHECK(b.memory[8] == 7);
   CHECK(ibv_dealloc_mw(mw) == 0);
@@ -200,7 +201,7 @@ static struct ibv_mw* bind_window2(uint32_t* rkey) {
        (struct ibv_send_wr){.opcode = IBV_WR_BIND_MW,
                             .send_flags = IBV_SEND_SIGNALED,
                             .bind_mw = {.mw = mw, .rkey = *rkey, .bind_info = bind_info_of_b()}});
-  expect(&b, IBV_WC_SUCCESS, IBV_WC_BIND_MW);
+  expect_completion(&b, IBV_WC_SUCCESS, IBV_WC_BIND_MW);
   write_word(*rkey, 7, IBV_WC_SUCCESS);
   CHECK(b.memory[8] == 7);
   return mw;
@@ -213,7 +214,7 @@ static void window2(void) {
   post(b.qp,
        (struct ibv_send_wr){
            .opcode = IBV_WR_LOCAL_INV, .send_flags = IBV_SEND_SIGNALED, .invalidate_rkey = rkey});
-  expect(&b, IBV_WC_SUCCESS, IBV_WC_LOCAL_INV);
+  expect_completion(&b, IBV_WC_SUCCESS, IBV_WC_LOCAL_INV);
   write_word(rkey, 8, IBV_WC_REM_ACCESS_ERR);
   CHECK(b.memory[8] == 7);
   CHECK(ibv_dealloc_mw(mw) == 0);
@@ -231,7 +232,7 @@ static void invalidate(void) {
                                   .opcode = IBV_WR_SEND_WITH_INV,
                                   .send_flags = IBV_SEND_SIGNALED | IBV_SEND_INLINE,
                                   .invalidate_rkey = rkey});
-  expect(&a, IBV_WC_SUCCESS, IBV_WC_SEND);
+  expect_completion(&a, IBV_WC_SUCCESS, IBV_WC_SEND);
   const struct ibv_wc wc = next_completion(&b);
   CHECK(wc.status == IBV_WC_SUCCESS && wc.opcode == IBV_WC_RECV);
   CHECK(wc.wc_flags == IBV_WC_WITH_INV && wc.invalidated_rkey == rkey);
@@ -241,8 +242,7 @@ static void invalidate(void) {
   close_both("invalidate");
 }
 
-// ---- UC, and draining a send queue
-// ---------------------------------------------------------------
+// ---- UC, and draining a send queue -------------------------------------------------------------
 
 static void uc(void) {
   open_both(IBV_QPT_UC);
@@ -253,8 +253,8 @@ static void uc(void) {
   post(a.qp,
        (struct ibv_send_wr){
            .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED});
-  expect(&a, IBV_WC_SUCCESS, IBV_WC_SEND);
-  expect(&b, IBV_WC_SUCCESS, IBV_WC_RECV);
+  expect_completion(&a, IBV_WC_SUCCESS, IBV_WC_SEND);
+  expect_completion(&b, IBV_WC_SUCCESS, IBV_WC_RECV);
   CHECK(memcmp(&a.memory[0], &b.memory[100], 4000) == 0);
   sge.length = 8;
   post(a.qp, (struct ibv_send_wr){
@@ -264,7 +264,7 @@ static void uc(void) {
                  .send_flags = IBV_SEND_SIGNALED,
                  .imm_data = 0x11223344,
                  .wr.rdma = {.remote_addr = (uintptr_t)&b.memory[900], .rkey = b.mr->rkey}});
-  expect(&a, IBV_WC_SUCCESS, IBV_WC_RDMA_WRITE);
+  expect_completion(&a, IBV_WC_SUCCESS, IBV_WC_RDMA_WRITE);
   const struct ibv_wc wc = next_completion(&b);
   CHECK(wc.status == IBV_WC_SUCCESS && wc.opcode == IBV_WC_RECV_RDMA_WITH_IMM);
   CHECK(wc.imm_data == 0x11223344);
@@ -300,8 +300,8 @@ static void drained(void) {
   CHECK(attr.qp_state == IBV_QPS_SQD && attr.sq_draining == 0);
   attr.qp_state = IBV_QPS_RTS;
   CHECK(ibv_modify_qp(a.qp, &attr, IBV_QP_STATE) == 0);
-  expect(&a, IBV_WC_SUCCESS, IBV_WC_SEND);
-  expect(&b, IBV_WC_SUCCESS, IBV_WC_RECV);
+  expect_completion(&a, IBV_WC_SUCCESS, IBV_WC_SEND);
+  expect_completion(&b, IBV_WC_SUCCESS, IBV_WC_RECV);
   close_both("drained");
 }
 

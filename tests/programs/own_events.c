@@ -16,10 +16,12 @@
 #include <string.h>
 
 // These are events and flags that Debian's header does not have.
-enum { kResolved = 16, kError = 17, kUser = 18, kInternal = 19, kSa = 0x10, kDns = 0x20 };
+enum { kAddrInfoResolved = 16, kAddrInfoError = 17, kUser = 18, kInternal = 19 };
+enum { kRaiSa = 0x10, kRaiDns = 0x20 };
 
-static int (*resolve)(struct rdma_cm_id*, const char*, const char*, const struct rdma_addrinfo*);
-static int (*query)(struct rdma_cm_id*, struct rdma_addrinfo**);
+static int (*resolve_addrinfo)(struct rdma_cm_id*, const char*, const char*,
+                               const struct rdma_addrinfo*);
+static int (*query_addrinfo)(struct rdma_cm_id*, struct rdma_addrinfo**);
 static int (*write_event)(struct rdma_cm_id*, unsigned event, int status, uint64_t arg);
 
 static void need(int good, const char* what) {
@@ -63,7 +65,8 @@ static void* wake(void* id) {
   return NULL;
 }
 
-// Tests events that the program writes.  `arg` must be at the same place for ids of TCP and UDP.
+// Tests events that the program writes.  Ids of TCP and of UDP must have `arg` at the same offset
+// in the event.
 static void write_and_read_events(struct rdma_event_channel* channel, enum rdma_port_space ps) {
   struct rdma_cm_id* id = NULL;
   need(rdma_create_id(channel, &id, NULL, ps) == 0, "rdma_create_id");
@@ -93,14 +96,16 @@ static void write_too_many(struct rdma_event_channel* channel) {
 
 static void look_up_address(struct rdma_event_channel* channel, char* address, char* port) {
   struct rdma_cm_id* id = NULL;
-  struct rdma_addrinfo hints = {.ai_flags = RAI_NUMERICHOST | kDns, .ai_port_space = RDMA_PS_TCP};
+  struct rdma_addrinfo hints = {.ai_flags = RAI_NUMERICHOST | kRaiDns,
+                                .ai_port_space = RDMA_PS_TCP};
   struct rdma_addrinfo* info = NULL;
   need(rdma_create_id(channel, &id, NULL, RDMA_PS_TCP) == 0, "rdma_create_id");
-  expect_error(query(id, &info), ENOENT, "a query before a lookup");
-  need(resolve(id, address, port, &hints) == 0, "rdma_resolve_addrinfo");
-  need(next_event(channel, id, kResolved, NULL) == 0, "ADDRINFO_RESOLVED");
-  expect_error(resolve(id, address, port, &hints), EBUSY, "a lookup while a result is unread");
-  need(query(id, &info) == 0, "rdma_query_addrinfo");
+  expect_error(query_addrinfo(id, &info), ENOENT, "a query before a lookup");
+  need(resolve_addrinfo(id, address, port, &hints) == 0, "rdma_resolve_addrinfo");
+  need(next_event(channel, id, kAddrInfoResolved, NULL) == 0, "ADDRINFO_RESOLVED");
+  expect_error(resolve_addrinfo(id, address, port, &hints), EBUSY,
+               "a lookup while a result is unread");
+  need(query_addrinfo(id, &info) == 0, "rdma_query_addrinfo");
   char text[INET_ADDRSTRLEN] = "";
   const struct sockaddr_in* dst = (const struct sockaddr_in*)info->ai_dst_addr;
   inet_ntop(AF_INET, &dst->sin_addr, text, sizeof text);
@@ -109,17 +114,17 @@ static void look_up_address(struct rdma_event_channel* channel, char* address, c
   need(rdma_resolve_addr(id, NULL, info->ai_dst_addr, 2000) == 0, "rdma_resolve_addr");
   need(next_event(channel, id, RDMA_CM_EVENT_ADDR_RESOLVED, NULL) == 0, "ADDR_RESOLVED");
   rdma_freeaddrinfo(info);
-  expect_error(query(id, &info), ENOENT, "a second query for one result");
+  expect_error(query_addrinfo(id, &info), ENOENT, "a second query for one result");
 
-  need(resolve(id, "no.number", port, &hints) == 0, "rdma_resolve_addrinfo");
-  need(next_event(channel, id, kError, NULL) == -ENOENT, "ADDRINFO_ERROR's status");
-  expect_error(query(id, &info), ENOENT, "a query after a lookup that failed");
-  hints.ai_flags = kSa;
-  expect_error(resolve(id, NULL, "0x1000", &hints), EOPNOTSUPP, "RAI_SA");
-  hints.ai_flags = kSa | kDns;
-  expect_error(resolve(id, NULL, "0x1000", &hints), EINVAL, "RAI_SA with RAI_DNS");
-  expect_error(resolve(id, NULL, NULL, NULL), EINVAL, "no node and no service");
-  need(resolve(id, address, port, NULL) == 0, "rdma_resolve_addrinfo");
+  need(resolve_addrinfo(id, "no.number", port, &hints) == 0, "rdma_resolve_addrinfo");
+  need(next_event(channel, id, kAddrInfoError, NULL) == -ENOENT, "ADDRINFO_ERROR's status");
+  expect_error(query_addrinfo(id, &info), ENOENT, "a query after a lookup that failed");
+  hints.ai_flags = kRaiSa;
+  expect_error(resolve_addrinfo(id, NULL, "0x1000", &hints), EOPNOTSUPP, "RAI_SA");
+  hints.ai_flags = kRaiSa | kRaiDns;
+  expect_error(resolve_addrinfo(id, NULL, "0x1000", &hints), EINVAL, "RAI_SA with RAI_DNS");
+  expect_error(resolve_addrinfo(id, NULL, NULL, NULL), EINVAL, "no node and no service");
+  need(resolve_addrinfo(id, address, port, NULL) == 0, "rdma_resolve_addrinfo");
   need(rdma_destroy_id(id) == 0, "rdma_destroy_id during a lookup");
 }
 
@@ -142,11 +147,11 @@ static void use_synchronous_id(char* address, char* port) {
   struct rdma_addrinfo* info = NULL;
   const struct rdma_addrinfo hints = {.ai_flags = RAI_NUMERICHOST};
   need(rdma_create_id(NULL, &id, NULL, RDMA_PS_TCP) == 0, "rdma_create_id");
-  need(resolve(id, address, port, NULL) == 0, "rdma_resolve_addrinfo");
-  need(query(id, &info) == 0, "rdma_query_addrinfo");
+  need(resolve_addrinfo(id, address, port, NULL) == 0, "rdma_resolve_addrinfo");
+  need(query_addrinfo(id, &info) == 0, "rdma_query_addrinfo");
   need(rdma_resolve_addr(id, NULL, info->ai_dst_addr, 2000) == 0, "rdma_resolve_addr");
   rdma_freeaddrinfo(info);
-  expect_error(resolve(id, "no.number", port, &hints), ENOENT, "a name that is no number");
+  expect_error(resolve_addrinfo(id, "no.number", port, &hints), ENOENT, "a name that is no number");
   expect_error(write_event(id, kUser, 0, 0), EINVAL, "an event of a synchronous id");
   need(rdma_destroy_id(id) == 0, "rdma_destroy_id");
 }
@@ -154,9 +159,10 @@ static void use_synchronous_id(char* address, char* port) {
 int main(int argc, char** argv) {
   errno = EINVAL;
   need(argc == 3, "usage: see its source");
-  resolve = (int (*)(struct rdma_cm_id*, const char*, const char*,
-                     const struct rdma_addrinfo*))find_function("rdma_resolve_addrinfo");
-  query = (int (*)(struct rdma_cm_id*, struct rdma_addrinfo**))find_function("rdma_query_addrinfo");
+  resolve_addrinfo = (int (*)(struct rdma_cm_id*, const char*, const char*,
+                              const struct rdma_addrinfo*))find_function("rdma_resolve_addrinfo");
+  query_addrinfo =
+      (int (*)(struct rdma_cm_id*, struct rdma_addrinfo**))find_function("rdma_query_addrinfo");
   write_event =
       (int (*)(struct rdma_cm_id*, unsigned, int, uint64_t))find_function("rdma_write_cm_event");
   struct rdma_event_channel* channel = rdma_create_event_channel();

@@ -1,4 +1,4 @@
-// Helps programs that make their queue pairs by libibverbs, so that librdmacm does not know them.
+// Helps programs that create their queue pairs by libibverbs instead of librdmacm.
 #pragma once
 
 #include <rdma/rdma_cma.h>

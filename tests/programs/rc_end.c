@@ -1,23 +1,25 @@
 // Runs one end of a reliable connection without a connection manager.  The test passes the
 // connection data of each end to the other end, and may set the attributes of the path.
 //
-//   rc_end GID [mtu=1..5] [timeout=0..31] [retry=0..7] [class=0..255] [hops=0..255]
-//   [label=0..1048575]
+//   rc_end GID [NAME=VALUE]...
 //
-// GID is an address in the host's GID table.  The program first prints "here DATA"; the other end
-// must get this as "peer DATA".  Then it reads commands from its standard input, one on each line:
+// The names are mtu (1 to 5), timeout (0 to 31), retry (0 to 7), class (0 to 255), hops (0 to 255)
+// and label (0 to 1048575).  GID is an address in the host's GID table.  The program first prints
+// "here DATA"; the other end must get this as "peer DATA".  Then it reads commands from its
+// standard input, one on each line:
 //
 //   peer GID QPN PSN ADDRESS RKEY    prints "connected"
-//   write BYTES                      writes BYTES to the peer's memory, reads them back, compares;
+//   write BYTES                      writes BYTES to the peer's memory, reads and compares them;
 //                                    prints "good", or "failed STATUS MILLISECONDS"
 //   flow BYTES                       prints "flowing", and repeats "write" until a round fails;
 //                                    then prints "failed STATUS MILLISECONDS"
 //   count                            prints "count N", the number of good rounds
 //   alternate GID PEER_GID TIMEOUT   loads the alternate path and arms it; prints "rearmed"
 //   migrate                          migrates to the alternate path; prints "migrated"
-//   path                             prints "path PEER_GID STATE": 0 migrated, 1 rearm, 2 armed
+//   path                             prints "path PEER_GID STATE"; STATE is 0 (migrated), 1 (rearm)
+//                                    or 2 (armed)
 //
-// Prints "event NAME" for each asynchronous event.  It ends when its standard input ends.
+// Prints "event NAME" for each asynchronous event.  The program ends when its standard input ends.
 #include <arpa/inet.h>
 #include <errno.h>
 #include <infiniband/verbs.h>
@@ -37,7 +39,8 @@ static struct ibv_comp_channel* completions;
 static struct ibv_cq* cq;
 static struct ibv_qp* qp;
 static struct ibv_mr* mr;
-static char memory[3 * kBytesMax];  // three parts: sent data, data read back, data from the peer
+// The three parts are for data to send, for data that is read back, and for data from the peer.
+static char memory[3 * kBytesMax];
 
 static unsigned mtu = 3, timeout = 14, retry = 7, traffic_class, hops = 64, label;
 static union ibv_gid gid, peer_gid;
@@ -273,7 +276,7 @@ static void on_command(const char* line) {
   begin_round();
 }
 
-// Reads input and carries out its lines.  Returns 0 at the end of the input.
+// Reads input and executes the command on each line.  Returns 0 at the end of the input.
 static int on_input(void) {
   static char text[kLineMax];
   static size_t length;

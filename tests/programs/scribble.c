@@ -1,9 +1,10 @@
 // scribble PORT WORDS SEED: a client of the program `echo` that writes random values into the
 // memory that it shares with the server and the agent, while they use it.
 //
-// It connects and waits until there is a lane.  Then a thread writes WORDS random words at random
-// addresses of the shared memory that this process may write.  Meanwhile the main thread sends
-// messages, and ignores the results.  In the end it prints "scribbled WORDS".
+// The program connects, and waits until there is a lane (shared memory, see ARCHITECTURE.md).  Then
+// a thread writes WORDS random words at random addresses of the shared memory that this process may
+// write.  Meanwhile the main thread sends messages, and ignores the results.  At the end the
+// program prints "scribbled WORDS".
 #define _GNU_SOURCE  // mremap()
 #include <pthread.h>
 #include <stdint.h>
@@ -19,7 +20,7 @@ static struct area {
   size_t count;
 } areas[kAreasMax];
 static int area_count, lane_area;
-static unsigned long words_left;
+static unsigned long remaining_words;
 static uint64_t random_state;
 
 static uint64_t next_random(void) {  // splitmix64
@@ -56,9 +57,10 @@ static int find_areas(void) {
   return 1;
 }
 
-// Searches for a 0 behind a word that is not 0, beginning at a random word: there the data ends,
-// and the next record will begin.  Returns the random word if there is no such word.
-static uint64_t* end_of_data(const struct area* area) {
+// Searches for the end of the data, where the next record will begin: a word that is 0 and comes
+// after a word that is not 0.  The search begins at a random word.  Returns the random word if
+// nothing is found.
+static uint64_t* find_end_of_data(const struct area* area) {
   const size_t begin = next_random() % area->count;
   for (size_t i = 1; i < area->count; ++i) {
     uint64_t* const word = area->words + (begin + i) % area->count;
@@ -69,9 +71,9 @@ static uint64_t* end_of_data(const struct area* area) {
   return area->words + begin;
 }
 
-// Searches the control words for a word that is not 0, beginning at a random word.  A 0 usually
-// means that the word is unused.  Returns the random word if all words are 0.
-static uint64_t* control_word(const struct area* area) {
+// Searches the control words for a word that is not 0, because a word that is 0 is usually unused.
+// The search begins at a random word.  Returns the random word if all words are 0.
+static uint64_t* find_control_word(const struct area* area) {
   const size_t count = area->count < kControlWords ? area->count : kControlWords;
   const size_t begin = next_random() % count;
   for (size_t i = 0; i < count; ++i) {
@@ -86,8 +88,8 @@ static void write_random_word(void) {
       &areas[next_random() % 4 == 0 ? next_random() % (uint64_t)area_count : (uint64_t)lane_area];
   uint64_t* word;
   switch (next_random() % 3) {
-    case 0: word = end_of_data(area); break;
-    case 1: word = control_word(area); break;
+    case 0: word = find_end_of_data(area); break;
+    case 1: word = find_control_word(area); break;
     default: word = area->words + next_random() % area->count; break;
   }
   uint64_t value = next_random();
@@ -107,21 +109,21 @@ static void write_random_word(void) {
 
 static void* scribble(void* unused) {
   (void)unused;
-  // The first words are written with pauses, so that messages pass in between.  The others are
-  // written as fast as possible.
+  // Write the first words with pauses, so that the main thread can send messages between two words.
+  // Write the other words as fast as possible.
   const struct timespec pause = {0, 1};
   unsigned slow_words = 500;
-  while (__atomic_load_n(&words_left, __ATOMIC_RELAXED) > 0) {
+  while (__atomic_load_n(&remaining_words, __ATOMIC_RELAXED) > 0) {
     if (slow_words > 0 && --slow_words > 0) nanosleep(&pause, NULL);
     write_random_word();
-    __atomic_fetch_sub(&words_left, 1, __ATOMIC_RELAXED);
+    __atomic_fetch_sub(&remaining_words, 1, __ATOMIC_RELAXED);
   }
   return NULL;
 }
 
 int main(int argc, char** argv) {
   CHECK(argc == 4);
-  const unsigned long words = words_left = strtoul(argv[2], NULL, 10);
+  const unsigned long words = remaining_words = strtoul(argv[2], NULL, 10);
   random_state = strtoull(argv[3], NULL, 10);
   struct echo* echo = echo_connect(argv[1]);
   for (int i = 0; !find_areas(); ++i) {
@@ -130,7 +132,7 @@ int main(int argc, char** argv) {
   }
   pthread_t thread;
   CHECK(pthread_create(&thread, NULL, scribble, NULL) == 0);
-  while (__atomic_load_n(&words_left, __ATOMIC_RELAXED) > 0) {
+  while (__atomic_load_n(&remaining_words, __ATOMIC_RELAXED) > 0) {
     struct ibv_wc wc;
     while (ibv_poll_cq(echo->id->send_cq, 1, &wc) > 0) continue;
     while (ibv_poll_cq(echo->id->recv_cq, 1, &wc) > 0) {

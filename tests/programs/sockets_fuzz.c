@@ -1,16 +1,20 @@
 /* Makes random sequences of calls on TCP connections by several processes, one call after the
- * other, and prints the result of each call.  The test runs it by TCP alone and under `verbena run
- * --sockets`; the outputs must be the same.
+ * other, and prints the result of each call.  The test runs the program with TCP alone and under
+ * `verbena run --sockets`; the outputs must be the same.
  *
- *   sockets_fuzz run SEED COUNT  runs COUNT sequences, the first with SEED and each next one with
- * the next seed sockets_fuzz show SEED       prints the steps of a sequence sockets_fuzz play FILE
- * runs the steps of a file, "-" for the standard input The last line on the standard error says how
- * many connections have moved bytes by the ring.
+ *   sockets_fuzz run SEED COUNT   runs COUNT sequences with the seeds SEED, SEED + 1, ...
+ *   sockets_fuzz show SEED        prints the steps of a sequence
+ *   sockets_fuzz play FILE        runs the steps of a file; "-" is the standard input
  *
- * A coordinator orders each call, waits for its result, and then waits until all bytes and ends of
- * files that the kernel carries have arrived.  So no result depends on time.  The processes that
- * make the calls are called actors. Orders name the descriptors of an actor by slots.  The
- * coordinator remembers which slot has which end of a connection, and how many bytes are under way.
+ * The last line on the standard error tells how many connections have moved bytes by the ring.
+ *
+ * A coordinator orders each call and waits for its result.  Then it waits until all bytes and ends
+ * of file that the kernel carries have arrived.  So no result depends on time.
+ *
+ * The processes that make the calls are called actors.  A sequence consists of steps.  A step
+ * contains one or more orders, and an order describes one call of an actor.  Each actor has its
+ * descriptors in slots, and orders contain the numbers of slots.  The coordinator records which end
+ * of a connection is in which slot, and how many bytes are under way.
  */
 #define _GNU_SOURCE
 #include "sockets_fuzz_floods.h"
@@ -21,22 +25,22 @@ static void perform_step(const char* text, char* result) {
   char* w[kWords];
   result[0] = '\0';
   strcpy(copy, text);
-  if (strncmp(text, "post ", 5) == 0) {
+  if (starts_with(text, "post ")) {
     const int actor = number(text + 5) % kActors;
-    const int is_first = strstr(text, "USR1") != NULL;
-    if (pids[actor] != 0) kill(pids[actor], is_first ? SIGUSR1 : SIGUSR2);
-  } else if (strncmp(text, "do ", 3) == 0) {
+    const int signal_number = strstr(text, "USR1") != NULL ? SIGUSR1 : SIGUSR2;
+    if (pids[actor] != 0) kill(pids[actor], signal_number);
+  } else if (starts_with(text, "do ")) {
     const char* rest = strchr(text + 3, ' ');
     if (rest != NULL) perform_order(atoi(text + 3) % kActors, rest + 1, result);
-  } else if (strncmp(text, "wake ", 5) == 0 || strncmp(text, "signal ", 7) == 0) {
+  } else if (starts_with(text, "wake ") || starts_with(text, "signal ")) {
     perform_wake(copy, result);
-  } else if (strncmp(text, "race ", 5) == 0) {
+  } else if (starts_with(text, "race ")) {
     perform_race(copy, result);
-  } else if (strncmp(text, "thread ", 7) == 0) {
+  } else if (starts_with(text, "thread ")) {
     perform_thread(copy, result);
-  } else if (strncmp(text, "kill ", 5) == 0) {
+  } else if (starts_with(text, "kill ")) {
     perform_kill(text, result);
-  } else if (strncmp(text, "flood ", 6) == 0) {
+  } else if (starts_with(text, "flood ")) {
     perform_flood(copy, result);
   } else {
     const int count = split(copy, w, kWords);
@@ -55,20 +59,20 @@ static void perform_step(const char* text, char* result) {
 
 static void begin(int actors) {
   memset(ends, 0, sizeof(ends));
-  memset(model, 0xff, sizeof(model));
+  memset(contents, 0xff, sizeof(contents));
   memset(pids, 0, sizeof(pids));
   memset(masks, 0, sizeof(masks));
   memset(has_no_library, 0, sizeof(has_no_library));
   memset(counters, 0, sizeof(*counters));
   connections = is_aborted = is_delayed = 0;
-  for (int i = 0; i < kSlots; ++i) slot[i] = -1;
+  for (int i = 0; i < kSlots; ++i) slots[i] = -1;
   for (int a = 0; a < kActors; ++a) {
     int pair[2];
     if (socketpair(AF_UNIX, SOCK_SEQPACKET, 0, pair) != 0) die("socketpair");
     if (dup2(pair[0], kOrders + a) < 0 || dup2(pair[1], kResults + a) < 0) die("dup2");
     close(pair[0]), close(pair[1]);
     if (socketpair(AF_UNIX, SOCK_DGRAM, 0, pair) != 0) die("socketpair");
-    if (dup2(pair[0], kMailIn + a) < 0 || dup2(pair[1], kMailOut + a) < 0) die("dup2");
+    if (dup2(pair[0], kPassSend + a) < 0 || dup2(pair[1], kPassReceive + a) < 0) die("dup2");
     close(pair[0]), close(pair[1]);
   }
   for (int a = 0; a < actors; ++a) {
@@ -80,15 +84,15 @@ static void begin(int actors) {
       run_actor();
     }
   }
-  // Wait for an answer of each actor.  Before an actor has set its handlers, a signal would end it.
+  // Wait for an answer of each actor.  A signal would end an actor that has no signal handlers yet.
   for (int a = 0; a < actors; ++a) {
     char result[kLineMax];
     order_and_wait(a, "signals -", result);
   }
 }
 
-// Ends all actors, and waits for all of them.  This process is a subreaper, so an actor that
-// another actor has forked becomes its child when that other actor ends.
+// Ends all actors, and waits for all of them.  This process is a subreaper.  So an actor that was
+// forked by another actor becomes a child of this process when the other actor ends.
 static void finish(void) {
   for (int a = 0; a < kActors; ++a) {
     if (pids[a] == 0) continue;

@@ -1,4 +1,4 @@
-// Defines the names of flags and events in orders, and the numbers of the descriptors that all
+// Defines the words for flags and events in orders, and the numbers of the descriptors that all
 // processes of sockets_fuzz.c inherit.
 #pragma once
 
@@ -14,27 +14,27 @@
 enum {
   kActors = 4,
   kSlots = 8,              // the number of descriptors that orders can name
-  kListenerSlot = kSlots,  // stands for kListener in orders
+  kListenerSlot = kSlots,  // the slot number that represents kListener in orders
   kLineMax = 1024,         // bytes of a step, or of its result
-  kFloodBytes = 16 << 20,  // bytes; TCP and a ring together cannot hold so many
-  kBytesMax = 70000,       // bytes of the longest send or receive, with some to spare
-  kUnreadMax = 50000,  // bytes in one direction; the kernel's buffers always have room for these
-  kEndOfWait = 14,     // SIGALRM, by which the coordinator ends a wait that nothing else ends
+  kFloodBytes = 16 << 20,  // exceeds the buffers of TCP and of a ring together
+  kBytesMax = 70000,       // exceeds the longest send or receive
+  kUnreadMax = 50000,      // unread bytes in one direction; always fit into the kernel's buffers
+  kEndWaitSignal = 14,     // SIGALRM: the coordinator ends a call with it if nothing else does
   // These descriptors are the same in all processes.
   kListener = 500,
   kCounters = 501,
-  // The number of the actor is added to each of these four.
-  kOrders = 510,   // the coordinator's end of the socket for orders and results
-  kResults = 520,  // the actor's end of this socket
-  kMailIn = 530,   // other actors send descriptors for the actor here
-  kMailOut = 540,  // the actor receives descriptors here
+  // Add the number of the actor to each of these four.
+  kOrders = 510,       // the coordinator's end of the socket for orders and results
+  kResults = 520,      // the actor's end of this socket
+  kPassSend = 530,     // other actors send descriptors to the actor by this socket
+  kPassReceive = 540,  // the actor receives these descriptors by this socket
 };
 
 // Counts the signals that each actor has handled, in memory that survives exec().
 enum signal_kind { kUsr1, kUsr2, kUrgent, kAsync, kSignalKinds };
 struct counters {
   unsigned signals[kActors][kSignalKinds];
-  int helpers[kActors];  // id of the second thread while it makes a call; -1 while it starts
+  int helpers[kActors];  // thread id of the second thread during its call; -1 while it starts
   unsigned reported[kActors][kSignalKinds];  // the number of signals that the actor has reported
 };
 
@@ -66,7 +66,7 @@ static const struct word kEventWords[] = {{"in", EPOLLIN},
                                           {"exclusive", EPOLLEXCLUSIVE},
                                           {NULL, 0}};
 
-// Names the signals that orders block.
+// Defines the words for signals that orders block.
 enum { kMaskUsr1 = 1, kMaskUsr2 = 2 };
 static const struct word kMaskWords[] = {{"usr1", kMaskUsr1}, {"usr2", kMaskUsr2}, {NULL, 0}};
 
@@ -75,8 +75,13 @@ static inline void die(const char* what) {
   exit(1);
 }
 
-// Reads words like "dontwait,peek".  "-" is none.
-static inline uint32_t value_of(const struct word* words, const char* text) {
+// Returns true if the text begins with the prefix.
+static inline int starts_with(const char* text, const char* prefix) {
+  return strncmp(text, prefix, strlen(prefix)) == 0;
+}
+
+// Parses words like "dontwait,peek".  Returns 0 for "-".
+static inline uint32_t parse_words(const struct word* words, const char* text) {
   uint32_t value = 0;
   while (*text != '\0') {
     const size_t length = strcspn(text, ",");
@@ -91,13 +96,13 @@ static inline uint32_t value_of(const struct word* words, const char* text) {
 
 // Appends words like "dontwait,peek" to the text.
 static inline void append_words(char* text, const struct word* words, uint32_t value) {
-  int any = 0;
+  int is_first = 1;
   for (const struct word* w = words; w->name != NULL; ++w) {
     if ((value & w->value) == 0) continue;
-    strcat(strcat(text, any ? "," : ""), w->name);
-    any = 1;
+    strcat(strcat(text, is_first ? "" : ","), w->name);
+    is_first = 0;
   }
-  if (!any) strcat(text, "-");
+  if (is_first) strcat(text, "-");
 }
 
 static inline void append(char* text, const char* format, ...)

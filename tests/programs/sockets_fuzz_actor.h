@@ -46,15 +46,18 @@ static void do_dup(char** w, char* result) {
   report(result, *to >= 0 ? 0 : -1);
 }
 
+// close SLOT [s]: calls close(), or with "s" makes the system call itself
 static void do_close(char** w, char* result) {
-  int* at = descriptor_at(w[1]);
-  const int fd = *at;
-  remove_from_sets(at);
-  *at = -1;
-  const int done = w[2] != NULL && w[2][0] == 's' ? (int)syscall(SYS_close, fd) : close(fd);
+  int* slot = descriptor_at(w[1]);
+  const int fd = *slot;
+  remove_from_sets(slot);
+  *slot = -1;
+  const int is_system_call = w[2] != NULL && strcmp(w[2], "s") == 0;
+  const int done = is_system_call ? (int)syscall(SYS_close, fd) : close(fd);
   report(result, done);
 }
 
+// shut SLOT HOW
 static void do_shut(char** w, char* result) {
   report(result, shutdown(*descriptor_at(w[1]), number(w[2])));
 }
@@ -70,44 +73,45 @@ static void set_timeouts(int fd, long us) {
   setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
 }
 
-// connect SLOT WAYS, accept SLOT WAYS: the bits of WAYS choose calls and options
+// connect SLOT WAYS, accept SLOT WAYS: makes a connection; WAYS chooses the calls and options
 static void do_connect(char** w, char* result) {
   const int ways = number(w[2]);
-  int* at = descriptor_at(w[1]);
-  close_slot(at);
-  if (w[0][0] == 'a') {
-    *at = ways & 1 ? accept4(kListener, NULL, NULL, SOCK_NONBLOCK) : accept(kListener, NULL, NULL);
-    if (*at < 0) die("accept");
-    if (ways & 1) fcntl(*at, F_SETFL, fcntl(*at, F_GETFL) & ~O_NONBLOCK);
+  int* slot = descriptor_at(w[1]);
+  close_slot(slot);
+  if (strcmp(w[0], "accept") == 0) {
+    *slot =
+        ways & 1 ? accept4(kListener, NULL, NULL, SOCK_NONBLOCK) : accept(kListener, NULL, NULL);
+    if (*slot < 0) die("accept");
+    if (ways & 1) fcntl(*slot, F_SETFL, fcntl(*slot, F_GETFL) & ~O_NONBLOCK);
   } else {
     struct sockaddr_in name;
     socklen_t length = sizeof(name);
     getsockname(kListener, (struct sockaddr*)&name, &length);
-    *at = socket(AF_INET, SOCK_STREAM | (ways & 1 ? SOCK_NONBLOCK : 0), 0);
+    *slot = socket(AF_INET, SOCK_STREAM | (ways & 1 ? SOCK_NONBLOCK : 0), 0);
     const int low = 3;
-    if (ways == 6) setsockopt(*at, SOL_SOCKET, SO_RCVLOWAT, &low, sizeof(low));
-    const int done = connect(*at, (struct sockaddr*)&name, length);
+    if (ways == 6) setsockopt(*slot, SOL_SOCKET, SO_RCVLOWAT, &low, sizeof(low));
+    const int done = connect(*slot, (struct sockaddr*)&name, length);
     if (done != 0 && errno != EINPROGRESS) die("connect");
     if (ways & 1) {
-      struct pollfd one = {*at, POLLOUT, 0};
+      struct pollfd one = {*slot, POLLOUT, 0};
       poll(&one, 1, 5000);
       int off = 0;
-      ioctl(*at, FIONBIO, &off);
+      ioctl(*slot, FIONBIO, &off);
     }
   }
   const int on = 1;
-  setsockopt(*at, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-  set_timeouts(*at, kTimeoutUs);
+  setsockopt(*slot, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+  set_timeouts(*slot, kTimeoutUs);
   append(result, "0");
 }
 
-// rings SLOT: reads bytes; reports their number, and 1 if some of them were in the ring
+// rings SLOT: reads bytes; reports their number, and 1 if the ring carried some of them
 static void do_rings(char** w, char* result) {
-  int seen = 0, in_kernel = 0;
-  ioctl(*descriptor_at(w[1]), FIONREAD, &seen);
+  int in_both = 0, in_kernel = 0;
+  ioctl(*descriptor_at(w[1]), FIONREAD, &in_both);
   syscall(SYS_ioctl, *descriptor_at(w[1]), FIONREAD, &in_kernel);
   const ssize_t got = recv(*descriptor_at(w[1]), bytes, sizeof(bytes), MSG_DONTWAIT);
-  append(result, "%zd %d", got, seen > in_kernel);
+  append(result, "%zd %d", got, in_both > in_kernel);
 }
 
 // give SLOT ACTOR, take SLOT: sends or receives a copy of a descriptor (SCM_RIGHTS)
@@ -117,32 +121,32 @@ static void do_pass(char** w, char* result) {
   struct iovec part = {&byte, 1};
   struct msghdr message = {
       .msg_iov = &part, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof(control)};
-  if (w[0][0] == 'g') {
+  if (strcmp(w[0], "give") == 0) {
     struct cmsghdr* c = CMSG_FIRSTHDR(&message);
     c->cmsg_level = SOL_SOCKET;
     c->cmsg_type = SCM_RIGHTS;
     c->cmsg_len = CMSG_LEN(sizeof(int));
     memcpy(CMSG_DATA(c), descriptor_at(w[1]), sizeof(int));
-    report(result, sendmsg(kMailIn + number(w[2]), &message, 0));
+    report(result, sendmsg(kPassSend + number(w[2]), &message, 0));
     return;
   }
-  int* at = descriptor_at(w[1]);
-  close_slot(at);
-  const ssize_t got = recvmsg(kMailOut + self, &message, MSG_DONTWAIT);
+  int* slot = descriptor_at(w[1]);
+  close_slot(slot);
+  const ssize_t got = recvmsg(kPassReceive + self, &message, MSG_DONTWAIT);
   if (got == 1 && CMSG_FIRSTHDR(&message) != NULL) {
-    memcpy(at, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof(int));
+    memcpy(slot, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof(int));
   }
-  report(result, *at >= 0 ? 0 : -1);
+  report(result, *slot >= 0 ? 0 : -1);
 }
 
 // ---- signals
 
-// own SLOT: lets this process get the signals of the connection
+// own SLOT: makes this process the receiver of the connection's signals
 static void do_own(char** w, char* result) {
   report(result, fcntl(*descriptor_at(w[1]), F_SETOWN, getpid()));
 }
 
-// async SLOT ON fcntl|ioctl SIGNAL: lets SIGIO, or a real-time signal, report events
+// async SLOT ON fcntl|ioctl SIGNAL: makes the kernel report events by SIGIO or a real-time signal
 static void do_async(char** w, char* result) {
   const int fd = *descriptor_at(w[1]);
   int on = number(w[2]);
@@ -162,8 +166,8 @@ static void do_sigmask(char** w, char* result) {
   report(result, sigprocmask(SIG_SETMASK, mask_of(w[2], &mask), NULL));
 }
 
-// signals -: reports the signals that have come since the last report.  The kernel may merge two of
-// its own signals, so these are only reported as 0 or 1.
+// signals -: reports the signals that have arrived since the last report.  The kernel may merge two
+// of its own signals, so reports those only as 0 or 1.
 static void do_signals(char** w, char* result) {
   unsigned* reported = counters->reported[self];
   unsigned new_signals[kSignalKinds];
@@ -202,10 +206,10 @@ static void start_helper(const char* order, char* result) {
   strcpy(copy, order);
   split(copy, w, kWords);
   set_timeouts(*descriptor_at(w[1]), 0);
-  // Signals must come to the first thread, so the new thread blocks all but kEndOfWait.
+  // The first thread must get the signals, so the new thread blocks all except kEndWaitSignal.
   sigset_t all, before;
   sigfillset(&all);
-  sigdelset(&all, kEndOfWait);
+  sigdelset(&all, kEndWaitSignal);
   sigprocmask(SIG_BLOCK, &all, &before);
   __atomic_store_n(&counters->helpers[self], -1, __ATOMIC_SEQ_CST);
   if (pthread_create(&helper.thread, NULL, run_helper, NULL) != 0) die("pthread_create");
@@ -220,7 +224,7 @@ static void do_join(char** w, char* result) {
   append(result, "%s", helper.result);
 }
 
-// limits SLOT: sets the connection's timeouts back to those of usual calls
+// limits SLOT: sets the connection's timeouts to kTimeoutUs again
 static void do_limits(char** w, char* result) {
   set_timeouts(*descriptor_at(w[1]), kTimeoutUs);
   append(result, "0");
@@ -269,12 +273,12 @@ static void fork_actor(int child, char* result) {
   const pid_t pid = fork();
   if (pid == 0) {
     self = child;
-    // Neither process knows what the other one changes in a shared epoll set (docs/limits.md), so
-    // the child closes its sets.
+    // Two processes with a shared epoll set do not learn of each other's changes (docs/limits.md),
+    // so the child closes its sets.
     for (int i = 0; i < kSlots; ++i) {
-      if (!is_set(slot[i])) continue;
-      close(slot[i]);
-      slot[i] = -1;
+      if (!is_epoll_set(slots[i])) continue;
+      close(slots[i]);
+      slots[i] = -1;
     }
     run_actor();
   }
@@ -287,7 +291,7 @@ static void exec_actor(const char* mode, char* result) {
   char* argv[kSlots + 4] = {(char*)"sockets_fuzz", (char*)"actor", text[kSlots]};
   snprintf(text[kSlots], sizeof(text[0]), "%d", self);
   for (int i = 0; i < kSlots; ++i) {
-    snprintf(text[i], sizeof(text[i]), "%d", slot[i]);
+    snprintf(text[i], sizeof(text[i]), "%d", slots[i]);
     argv[3 + i] = text[i];
   }
   const char* preload = getenv("LD_PRELOAD");
@@ -302,21 +306,21 @@ static void exec_actor(const char* mode, char* result) {
 }
 
 static void prepare_actor(void) {
-  // Only the coordinator may hold its ends of the sockets, so that all actors end when it ends.
+  // Close the coordinator's ends of the sockets.  So all actors end when the coordinator ends.
   for (int a = 0; a < kActors; ++a) close(kOrders + a);
   counters = mmap(NULL, sizeof(*counters), PROT_READ | PROT_WRITE, MAP_SHARED, kCounters, 0);
   if (counters == MAP_FAILED) die("mmap");
   struct sigaction action = {.sa_handler = on_signal};
   sigaction(SIGPIPE, &action, NULL);
   sigaction(SIGUSR1, &action, NULL);
-  sigaction(kEndOfWait, &action, NULL);
+  sigaction(kEndWaitSignal, &action, NULL);
   action.sa_flags = SA_RESTART;
   const int restarting[] = {SIGUSR2, SIGURG, SIGIO, SIGRTMIN + 1};
   for (int i = 0; i < 4; ++i) sigaction(restarting[i], &action, NULL);
 }
 
-// Carries out orders until "quit".  An order with "!" has no timeout, so the actor answers "go"
-// before it makes the call.
+// Executes orders until "quit".  The call of an order with "!" has no timeout.  The actor answers
+// "go" before this call, so that the coordinator can continue.
 static void run_actor(void) {
   char order[kLineMax], result[kLineMax];
   for (;;) {
@@ -352,8 +356,8 @@ static void run_actor(void) {
 static void continue_actor(char** argv, int argc) {
   self = atoi(argv[2]);
   for (int i = 0; i < kSlots; ++i) {
-    slot[i] = i + 3 < argc ? atoi(argv[i + 3]) : -1;
-    if (slot[i] >= 0 && fcntl(slot[i], F_GETFD) < 0) slot[i] = -1;
+    slots[i] = i + 3 < argc ? atoi(argv[i + 3]) : -1;
+    if (slots[i] >= 0 && fcntl(slots[i], F_GETFD) < 0) slots[i] = -1;
   }
   prepare_actor();
   if (write(kResults + self, "0", 2) != 2) _exit(1);

@@ -1,21 +1,23 @@
-// Performs steps for the coordinator of sockets_fuzz.c in which a send waits because buffers and
-// ring are full.  The wait ends in each possible way.  TCP and a ring accept different numbers of
-// bytes, so these numbers are not compared.
+// Performs steps for the coordinator of sockets_fuzz.c in which a send blocks because the buffers
+// or the ring are full.  Something then ends the send, in each possible way.  TCP and a ring accept
+// different numbers of bytes, so these numbers are not compared.
 #pragma once
 
 #include "sockets_fuzz_processes.h"
 
-// Holds the words of "flood ACTOR SLOT CALL | ACTOR SLOT ENDING".  By slot `s`, actor `a` sends
-// more than there is room for.  Actor `b` has the peer's end in slot `t`, and ends the wait.
+// Stores the words of "flood ACTOR SLOT CALL | ACTOR SLOT ENDING".  Actor `a` sends more bytes than
+// the buffers can hold, by the connection in slot `s`.  Actor `b` has the peer's end in slot `t`,
+// and ends the blocked send.
 struct flood {
   int a, s, b, t, end;  // `end` is the end of the connection in slot s
   char call[16], ending[16];
 };
 
-static int is_only_holder(int actor, int at) {
+// Returns 1 if no other slot has the same end of a connection as this slot.
+static int is_held_once(int actor, int at) {
   int found = 0;
   for (int a = 0; a < kActors; ++a) {
-    for (int s = 0; s < kSlots; ++s) found += pids[a] != 0 && model[a][s] == model[actor][at];
+    for (int s = 0; s < kSlots; ++s) found += pids[a] != 0 && contents[a][s] == contents[actor][at];
   }
   return found == 1;
 }
@@ -25,15 +27,15 @@ static int is_flood_possible(const struct flood* f) {
   if (f->s < 0 || f->s >= kSlots || f->t < 0 || f->t >= kSlots) return 0;
   if (pids[f->a] == 0 || pids[f->b] == 0 || masks[f->a] != 0) return 0;
   const int end = f->end;
-  if (end < 0 || end == kSet || model[f->b][f->t] != (end ^ 1)) return 0;
+  if (end < 0 || end == kSet || contents[f->b][f->t] != (end ^ 1)) return 0;
   for (int side = 0; side < 2; ++side) {
     const struct end* e = &ends[end ^ side];
-    if (e->sent != e->received || e->shut || e->is_async || e->was_killed) return 0;
-    // After shutdown(SHUT_RD), the reader takes each pause for the end.
-    if (e->reads_no_more) return 0;
+    if (e->sent != e->received || e->has_shut_send || e->is_async || e->was_killed) return 0;
+    // After shutdown(SHUT_RD), a reader gets an end of file whenever no bytes are queued.
+    if (e->has_shut_receive) return 0;
   }
-  return is_only_holder(f->a, f->s) && is_only_holder(f->b, f->t) &&
-         info_of(f->a, f->s).state == 1 && info_of(f->b, f->t).state == 1;
+  return is_held_once(f->a, f->s) && is_held_once(f->b, f->t) && info_of(f->a, f->s).state == 1 &&
+         info_of(f->b, f->t).state == 1;
 }
 
 static void append_sent(char* result, const char* reply) {
@@ -46,7 +48,7 @@ static void append_sent(char* result, const char* reply) {
   append(result, "%s", reply);
 }
 
-// Makes actor b read `size` bytes, or all bytes if the stream ends before.
+// Makes actor b read `size` bytes, or all bytes if the stream ends earlier.
 static void drain(const struct flood* f, unsigned offset, unsigned size, char* result) {
   char text[80], reply[kLineMax];
   snprintf(text, sizeof(text), "drain %d %u %d %u", f->t, size, f->end, offset);
@@ -62,12 +64,12 @@ static void end_peer(const struct flood* f, char* result) {
   if (strcmp(f->ending, "close") == 0) {
     snprintf(text, sizeof(text), "close %d", f->t);
     order_and_wait(f->b, text, reply);
-    model[f->b][f->t] = kNone;
+    contents[f->b][f->t] = kNone;
     append(result, "; closed %s", reply);
     return;
   }
   end_actor(f->b, strcmp(f->ending, "kill") == 0);
-  forget_actor(f->b);
+  remove_actor(f->b);
   append(result, "; ended");
 }
 
@@ -79,16 +81,16 @@ static void perform_flood(char* text, char* result) {
       6) {
     return;
   }
-  f.end = f.a >= 0 && f.a < kActors && f.s >= 0 && f.s < kSlots ? model[f.a][f.s] : kNone;
+  f.end = f.a >= 0 && f.a < kActors && f.s >= 0 && f.s < kSlots ? contents[f.a][f.s] : kNone;
   if (!is_flood_possible(&f)) return;
-  // With unread bytes, the death of an actor has other effects than by TCP (docs/limits.md).
-  if ((f.ending[0] == 'e' || f.ending[0] == 'k') && (has_unread(f.a, 0) || has_unread(f.b, 0)))
-    return;
+  // With unread bytes, the end of an actor has other effects than with TCP (docs/limits.md).
+  const int ends_b = strcmp(f.ending, "exit") == 0 || strcmp(f.ending, "kill") == 0;
+  if (ends_b && (has_unread(f.a, 0) || has_unread(f.b, 0))) return;
   result[0] = '\0';
   struct end* end = &ends[f.end];
   unsigned offset = end->sent, sent = 0;
   if (strcmp(f.call, "full") == 0) {
-    // Fill buffers and ring before the call, so that it has sent nothing when its wait ends.
+    // Fill the buffers and the ring before the call, so that the blocked call has sent nothing.
     snprintf(order_text, sizeof(order_text), "fill %d %d %u", f.s, f.end, offset);
     order_and_wait(f.a, order_text, reply);
     sent = (unsigned)atoi(reply);
@@ -100,13 +102,13 @@ static void perform_flood(char* text, char* result) {
   const int has_timeout = strcmp(f.ending, "timeout") == 0;
   if (!has_timeout) {
     order_and_wait(f.a, order_text, reply);
-    until_it_sleeps(f.a);
+    wait_until_asleep(f.a);
   } else {
     send_order(f.a, order_text + 1);
   }
   char after[kLineMax] = "";
-  if (strncmp(f.ending, "USR", 3) == 0) {
-    kill(pids[f.a], f.ending[3] == '1' ? SIGUSR1 : SIGUSR2);
+  if (starts_with(f.ending, "USR")) {
+    kill(pids[f.a], strcmp(f.ending, "USR1") == 0 ? SIGUSR1 : SIGUSR2);
   } else if (strcmp(f.ending, "drain") == 0) {
     drain(&f, offset, strcmp(f.call, "full") == 0 ? sent + 1000 : kFloodBytes, after);
   } else if (strcmp(f.ending, "some") == 0) {
@@ -115,7 +117,7 @@ static void perform_flood(char* text, char* result) {
     end_peer(&f, after);
   } else if (strcmp(f.ending, "self") == 0) {
     end_actor(f.a, 1);
-    forget_actor(f.a);
+    remove_actor(f.a);
     if (has_answered(f.a)) read_answer(f.a, reply, 0);
     drain(&f, offset, kFloodBytes, after);
     end->received = end->sent;
@@ -130,7 +132,7 @@ static void perform_flood(char* text, char* result) {
   end->flooded += sent;
   append_sent(result, reply);
   // Read the rest, so that at most kUnreadMax bytes are unread in the next steps.
-  const unsigned left = end->sent - end->received;
-  if (model[f.b][f.t] == (f.end ^ 1) && left > 0) drain(&f, end->received, left, after);
+  const unsigned unread = end->sent - end->received;
+  if (contents[f.b][f.t] == (f.end ^ 1) && unread > 0) drain(&f, end->received, unread, after);
   append(result, "%s", after);
 }

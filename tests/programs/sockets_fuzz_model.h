@@ -12,11 +12,11 @@
 #include "sockets_fuzz_steps.h"
 
 enum {
-  kHangMs = 3000,     // an actor that has not answered after this time hangs
+  kHangMs = 3000,     // an actor that has not answered after this time has failed
   kSettleMs = 1500,   // the longest wait for bytes that the kernel carries
-  kAsleepMs = 40,     // a thread that sleeps for longer is not woken any more
-  kDelayedMs = 400,   // the same limit if delayed acknowledgements matter
-  kWarmRounds = 600,  // how often bytes are sent to get a connection to the ring
+  kAsleepMs = 40,     // nothing wakes a thread that has slept for longer
+  kDelayedMs = 400,   // replaces kAsleepMs if a delayed acknowledgement may wake the thread
+  kWarmRounds = 600,  // the largest number of messages that are sent until the ring is used
 };
 
 // Models one end of a connection.
@@ -24,30 +24,34 @@ struct end {
   unsigned sent;         // bytes that this end has sent
   unsigned received;     // bytes of `sent` that the peer has read
   unsigned flooded;      // bytes of `sent` by floods, whose number differs between TCP and the ring
-  int shut;              // this end has shut down its sending direction
-  int reads_no_more;     // this end has shut down its receiving direction
-  int closed;            // no actor holds this end
+  int has_shut_send;     // this end has shut down its sending direction
+  int has_shut_receive;  // this end has shut down its receiving direction
+  int is_closed;         // no actor has a descriptor of this end
   int sent_after_close;  // this end has sent bytes after the peer was closed
   int has_urgent;        // this end has sent an urgent byte, and bytes before it are unread
-  int has_edges;         // an epoll set has this end with EPOLLET
-  int was_killed;        // a process that held this end was killed
-  pid_t owner;           // the process that gets the signals of this end
-  int is_async;          // signals report bytes at this end
+  int is_edge_triggered;  // an epoll set has this end with EPOLLET
+  int was_killed;         // a process with a descriptor of this end was killed
+  pid_t owner;            // the process that gets the signals of this end
+  int is_async;           // signals report bytes at this end
 };
 
-static pid_t pids[kActors];          // 0 if there is no such actor
-static int model[kActors][kSlots];   // the content of each slot: kNone, kSet, or an index of `ends`
-static struct end ends[kEnds];       // the two ends of connection c are 2 * c and 2 * c + 1
-static uint32_t masks[kActors];      // the signals that an actor blocks, as in kMaskWords
-static int has_no_library[kActors];  // after "exec plain"; the program then runs without a preload
+static pid_t pids[kActors];            // 0 if there is no such actor
+static int contents[kActors][kSlots];  // of each slot: kNone, kSet, or an index of `ends`
+static struct end ends[kEnds];         // the two ends of connection c are 2 * c and 2 * c + 1
+static uint32_t masks[kActors];        // the signals that an actor blocks, as in kMaskWords
+static int has_no_library[kActors];    // set by "exec plain", which preloads no library
 // These bits are properties of the epoll set in a slot; see may_change_set().
-enum set_kind { kIsUncertain = 1, kIsInner = 2, kHasEdges = 4 };
-static int set_kinds[kActors][kSlots];
+enum set_property {
+  kMayDiffer = 1,             // the set may be ready at other times than with TCP
+  kIsInner = 2,               // another set contains the set
+  kIsEdgeTriggeredInner = 4,  // another set contains the set with EPOLLET
+};
+static int set_properties[kActors][kSlots];
 static int connections;  // the number of connections so far
 static int is_aborted;   // set if the rest of the sequence cannot run
 static int is_verbena;   // set if the library is preloaded
-static int is_delayed;   // a connection has Nagle's algorithm, which waits for acknowledgements
-// These are the numbers of connections that should use the ring, and that did use it.
+static int is_delayed;   // set if a connection uses Nagle's algorithm, which delays segments
+// These are the numbers of connections that should use the ring, and that have used the ring.
 static unsigned ring_attempts, ring_successes;
 
 static long now_ms(void) {
@@ -80,11 +84,11 @@ static void order_and_wait(int actor, const char* text, char* result) {
   is_aborted = 1;
 }
 
-// Finds an actor and a slot that hold the end.  Returns 0 if there is none.
-static int find_holder(int end, int* actor, int* at) {
+// Finds an actor and a slot with a descriptor of this end.  Returns 0 if there is none.
+static int find_end(int end, int* actor, int* at) {
   for (*actor = 0; *actor < kActors; ++*actor) {
     for (*at = 0; *at < kSlots; ++*at) {
-      if (pids[*actor] != 0 && model[*actor][*at] == end) return 1;
+      if (pids[*actor] != 0 && contents[*actor][*at] == end) return 1;
     }
   }
   return 0;
@@ -105,11 +109,11 @@ static int has_ended(unsigned state) {
   return state == kClose || state == kCloseWait || state == kLastAck || state == kClosing ||
          state == kTimeWait;
 }
-// Returns 1 if the socket has sent an end that the peer has not acknowledged yet.
-static int is_unconfirmed(unsigned state) {
+// Returns 1 if the socket has sent an end of file that the peer has not acknowledged yet.
+static int has_unacknowledged_end(unsigned state) {
   return state == kFinWait1 || state == kClosing || state == kLastAck;
 }
-// Returns 1 if the socket has received an end, and has itself sent one or got a reset.
+// Returns 1 if both directions of the socket have ended, or the socket has received a reset.
 static int has_closed(unsigned state) { return has_ended(state) && state != kCloseWait; }
 
 static struct info info_of(int actor, int at) {
@@ -121,12 +125,12 @@ static struct info info_of(int actor, int at) {
   return i;
 }
 
-// Returns 1 if all bytes and ends of connection `c` that the kernel carries have arrived.
+// Returns 1 if all bytes and ends of file of connection `c` that the kernel carries have arrived.
 static int is_settled(int c) {
   int actor[2], at[2], is_open[2];
   struct info i[2];
   for (int side = 0; side < 2; ++side) {
-    is_open[side] = find_holder(2 * c + side, &actor[side], &at[side]);
+    is_open[side] = find_end(2 * c + side, &actor[side], &at[side]);
     if (is_open[side]) i[side] = info_of(actor[side], at[side]);
   }
   if (!is_open[0] && !is_open[1]) return 1;
@@ -140,18 +144,18 @@ static int is_settled(int c) {
   }
   for (int side = 0; side < 2; ++side) {
     if (i[side].unsent != 0 || i[1 - side].received < i[side].sent) return 0;
-    if (ends[2 * c + side].shut && !has_ended(i[1 - side].state)) return 0;
-    // The acknowledgement of an end is an edge for epoll.
-    if (is_unconfirmed(i[side].state)) return 0;
+    if (ends[2 * c + side].has_shut_send && !has_ended(i[1 - side].state)) return 0;
+    // Wait for the acknowledgement of an end of file, because EPOLLET reports it as an event.
+    if (has_unacknowledged_end(i[side].state)) return 0;
   }
   return 1;
 }
 
 // Returns when the kernel has delivered all packets that it had queued for the loopback interface.
-// Each processor has a queue, and a datagram that is sent on a processor arrives after all packets
-// that were in its queue.  Packets cause further packets, so this is done several times.
+// Each processor has a queue.  A datagram that is sent on a processor arrives after all packets
+// that were in the queue.  Packets cause further packets, so the function sends several datagrams.
 static void push_packets(void) {
-  enum { kRounds = 3 };  // for a packet with bytes, its acknowledgement, and the answer to that
+  enum { kRounds = 3 };  // for a packet, its acknowledgement, and the answer to the acknowledgement
   static int udp = -1;
   cpu_set_t all, one;
   if (udp < 0) {
@@ -180,13 +184,13 @@ static void push_packets(void) {
   if (sched_setaffinity(0, sizeof(all), &all) != 0) die("sched_setaffinity");
 }
 
-// Waits until all bytes and ends that the kernel carries have arrived.
+// Waits until all bytes and ends of file that the kernel carries have arrived.
 static void settle(char* result) {
   const long deadline = now_ms() + kSettleMs;
   for (int c = 0; c < connections && !is_aborted; ++c) {
     for (int side = 0; side < 2; ++side) {
       int a, s;
-      ends[2 * c + side].closed = !find_holder(2 * c + side, &a, &s);
+      ends[2 * c + side].is_closed = !find_end(2 * c + side, &a, &s);
     }
     while (!is_settled(c) && !is_aborted) {
       if (now_ms() > deadline) {
@@ -195,7 +199,7 @@ static void settle(char* result) {
       }
       // The kernel has no event for this state, which may need a delayed acknowledgement.  No
       // result depends on the length of this pause.  push_packets() would be slower, because it
-      // waits for its turn on each processor.
+      // waits until it can run on each processor.
       usleep(100);
     }
   }

@@ -11,7 +11,7 @@ struct steps {
   char text[kStepsMax][kLineMax / 4];
 };
 
-// The generator guesses the content of each slot.  A wrong guess only makes a step fail.
+// Stores the content that the generator expects in each slot.  If it is wrong, a step only fails.
 enum { kNone = -1, kSet = 100 };
 struct plan {
   struct steps* out;
@@ -22,11 +22,12 @@ struct plan {
   int has_urgent[kConnectionsMax];  // urgent bytes were sent in one of the directions
 };
 
-static uint32_t random_below(struct plan* p, uint32_t below) {
+// Returns a random number that is smaller than `bound`.
+static uint32_t random_below(struct plan* p, uint32_t bound) {
   p->random ^= p->random << 13;
   p->random ^= p->random >> 7;
   p->random ^= p->random << 17;
-  return (uint32_t)(p->random * 0x2545f4914f6cdd1dull >> 33) % below;
+  return (uint32_t)(p->random * 0x2545f4914f6cdd1dull >> 33) % bound;
 }
 static const char* one_of(struct plan* p, const char* const* words) {
   uint32_t count = 0;
@@ -44,15 +45,15 @@ static void add_step(struct plan* p, const char* format, ...) {
   va_end(arguments);
 }
 
-// Chooses a random slot that holds `wanted`: an end or kSet, or kNone for an end of any connection.
-// Returns 0 if there is none.
-static int find_slot(struct plan* p, int wanted_content, int* actor, int* at) {
+// Chooses a random slot that has this content: an end, kSet, or any end if the content is kNone.
+// Returns 0 if there is no such slot.
+static int find_slot(struct plan* p, int content_to_find, int* actor, int* at) {
   int found = 0;
   for (int a = 0; a < kActors; ++a) {
     for (int s = 0; s < kSlots; ++s) {
       const int content = p->content[a][s];
-      if (!p->is_alive[a] ||
-          (wanted_content == kNone ? content < 0 || content >= kSet : content != wanted_content)) {
+      if (!p->is_alive[a] || (content_to_find == kNone ? content < 0 || content >= kSet
+                                                       : content != content_to_find)) {
         continue;
       }
       if (random_below(p, (uint32_t)++found) == 0) *actor = a, *at = s;
@@ -60,10 +61,10 @@ static int find_slot(struct plan* p, int wanted_content, int* actor, int* at) {
   }
   return found;
 }
-static int random_slot_with(struct plan* p, int actor, int wanted_content) {
+static int random_slot_with(struct plan* p, int actor, int content_to_find) {
   int chosen = -1;
   for (int s = 0, found = 0; s < kSlots; ++s) {
-    if (p->content[actor][s] == wanted_content && random_below(p, (uint32_t)++found) == 0)
+    if (p->content[actor][s] == content_to_find && random_below(p, (uint32_t)++found) == 0)
       chosen = s;
   }
   return chosen;
@@ -110,19 +111,21 @@ static void write_send(struct plan* p, char* order, int a, int at, unsigned size
                             "sendfile", "splice", "stdio", "send", "write", "sendmsg", "dprintf");
   const char* flags =
       ONE_OF(p, "-", "-", "-", "dontwait", "nosignal", "-", "-", "dontwait", "-", "oob");
-  const int is_rare = call[0] == 'd' || strcmp(call, "stdio") == 0 || strcmp(call, "splice") == 0;
+  const int is_rare =
+      strcmp(call, "dprintf") == 0 || strcmp(call, "stdio") == 0 || strcmp(call, "splice") == 0;
   if (is_rare && random_below(p, 3) != 0) call = "send";
   if (strcmp(flags, "oob") == 0 && random_below(p, 3) != 0) flags = "-";
-  if (flags[0] == 'o') record_urgent(p, a, at);
+  if (strcmp(flags, "oob") == 0) record_urgent(p, a, at);
   snprintf(order, 100, "send %d %s %u %s", at, call, size, flags);
 }
 static void write_receive(struct plan* p, char* order, int a, int at, const char* flags) {
   const char* call = ONE_OF(p, "recv", "recv", "read", "readv", "recvmsg", "recvfrom", "recvmmsg",
                             "recv", "read", "recvmsg", "splice", "stdio");
-  if ((call[0] == 's') && random_below(p, 3) != 0) call = "recv";
+  const int is_rare = strcmp(call, "splice") == 0 || strcmp(call, "stdio") == 0;
+  if (is_rare && random_below(p, 3) != 0) call = "recv";
   unsigned size = random_size(p);
-  // The library looks for urgent data by a call that takes a pending error, and its splice() does
-  // not return 0 there (docs/limits.md).
+  // Before an urgent byte, recv() of 0 bytes and splice() return other results by the ring than by
+  // TCP (docs/limits.md).
   const int end = p->content[a][at];
   const int has_urgent = end >= 0 && end < kEnds && p->has_urgent[end / 2];
   if (size == 0 && has_urgent) size = 1;
@@ -130,13 +133,14 @@ static void write_receive(struct plan* p, char* order, int a, int at, const char
   snprintf(order, 100, "recv %d %s %u %s", at, call, size, flags);
 }
 
-// Writes an order of a receive that waits.  Returns 0 if the random order is not suitable: splice()
-// and stdio do not wait here, and the kernel ends a recv() of 0 bytes whenever anything wakes it.
+// Writes an order of a receive that waits.  Returns 0 if the random order is not suitable, because
+// splice() and stdio do not wait here.  The kernel ends a recv() of 0 bytes whenever anything wakes
+// the call, so 0 bytes are not suitable either.
 static int write_blocking_receive(struct plan* p, char* order, int a, int at) {
   unsigned size = 0;
   write_receive(p, order, a, at, "-");
   sscanf(order, "recv %*d %*s %u", &size);
-  if (strstr(order, "recvmmsg") != NULL) size /= 2;  // each of its two messages gets one half
+  if (strstr(order, "recvmmsg") != NULL) size /= 2;  // each of the two messages gets one half
   return size > 0 && strstr(order, "stdio") == NULL && strstr(order, "splice") == NULL;
 }
 
@@ -170,7 +174,7 @@ static void write_wait(struct plan* p, char* order, int a, int at, int ms) {
   }
 }
 
-// Finds a set of the actor, or plans a new one.  Returns its slot, or -1.
+// Finds a set of the actor, or plans a new set.  Returns its slot, or -1.
 static int find_or_plan_set(struct plan* p, int a, int is_new) {
   int set = is_new ? -1 : random_slot_with(p, a, kSet);
   if (set >= 0) return set;
@@ -186,14 +190,14 @@ static void plan_epoll(struct plan* p, int a, int at) {
   if (set < 0) return;
   const char* events = random_events(p);
   const char* modes = ONE_OF(p, "", "", ",et", ",et", ",oneshot", ",et,oneshot", ",exclusive");
-  if (modes[1] == 'e' && modes[2] == 'x' && random_below(p, 4) != 0)
+  if (strcmp(modes, ",exclusive") == 0 && random_below(p, 4) != 0)
     events = ONE_OF(p, "in", "in,out");
   add_step(p, "do %d epctl %d %s %d %s%s", a, set, ONE_OF(p, "add", "add", "mod", "mod", "del"), at,
            events, modes);
   add_step(p, "do %d epwait %d 9 0", a, set);
 }
 
-// Puts a set into another one, or the same connection into two sets.
+// Plans to put a set into another set, or the same connection into two sets.
 static void plan_two_sets(struct plan* p, int a, int at) {
   const int inner = find_or_plan_set(p, a, 0);
   const int outer = find_or_plan_set(p, a, 1);
@@ -207,7 +211,7 @@ static void plan_two_sets(struct plan* p, int a, int at) {
   add_step(p, "do %d epwait %d 9 0", a, outer);
 }
 
-// Plans that two actors wait for epoll sets which both have one connection or the listener in them,
+// Plans that two actors wait for epoll sets that both contain the same connection or the listener,
 // sometimes with EPOLLEXCLUSIVE.
 static void plan_race(struct plan* p, int a, int at) {
   const int end = p->content[a][at];
@@ -233,8 +237,8 @@ static void plan_race(struct plan* p, int a, int at) {
   const char* mode = ONE_OF(p, ",exclusive", ",exclusive", "", ",et");
   add_step(p, "do %d epctl %d add %d in%s", a, sets[0], at, mode);
   add_step(p, "do %d epctl %d add %d in%s", c, sets[1], u, mode);
-  const char* swap = ONE_OF(p, "", "", "x");
-  const int first = swap[0] == 'x' ? c : a, second = swap[0] == 'x' ? a : c;
+  const int is_swapped = random_below(p, 3) == 2;
+  const int first = is_swapped ? c : a, second = is_swapped ? a : c;
   char act[60];
   if (uses_listener) {
     const int s = random_slot_with(p, b, kNone);
@@ -246,7 +250,7 @@ static void plan_race(struct plan* p, int a, int at) {
     snprintf(act, sizeof(act), "connect_accept %d %u %d %u", s, random_below(p, 16), accepted,
              random_below(p, 16));
   } else {
-    // So few bytes are one TCP segment, which wakes the waiting actors only once.
+    // Send few bytes, which are one TCP segment and so wake the waiting actors only once.
     snprintf(act, sizeof(act), "send %d send %u -", t, 1 + random_below(p, 500));
   }
   add_step(p, "race %d epwait %d 9 -1 | %d epwait %d 9 -1 | %d %s", first,
@@ -263,7 +267,7 @@ static void plan_copy(struct plan* p, int a, int at) {
   p->content[a][to] = p->content[a][at];
 }
 
-// Plans that one actor waits, and another one makes a call that wakes it.
+// Plans that one actor waits, and another actor makes a call that wakes the first one.
 static void plan_wake(struct plan* p, int a, int at) {
   char wait[100], act[100];
   int b = 0, t = 0;
@@ -286,7 +290,7 @@ static void plan_wake(struct plan* p, int a, int at) {
           (size > kStdioBytes && (strstr(act, "stdio") || strstr(act, "dprintf")));
       if (is_in_pieces) snprintf(act, sizeof(act), "send %d send %u -", t, size);
   }
-  if (act[0] == 'c') p->content[b][t] = kNone;
+  if (starts_with(act, "close ")) p->content[b][t] = kNone;
   if (random_below(p, 4) == 0) {
     add_step(p, "signal %d %s | %s | %d %s", a, wait, ONE_OF(p, "USR1", "USR2"), b, act);
   } else {
@@ -313,8 +317,8 @@ static void plan_option(struct plan* p, int a, int at) {
   }
 }
 
-// Plans signals of the kernel (SIGURG, SIGIO), and signals of other processes, which a call with a
-// signal mask may let through.
+// Plans signals of the kernel (SIGURG, SIGIO), and signals of other processes.  A call with a
+// signal mask may unblock these.
 static void plan_signals(struct plan* p, int a, int at) {
   int b = 0, t = 0;
   char wait[100];
@@ -336,14 +340,15 @@ static void plan_signals(struct plan* p, int a, int at) {
       }
       if (find_slot(p, p->content[a][at] ^ 1, &b, &t)) {
         const char* flags = ONE_OF(p, "-", "oob");
-        if (flags[0] == 'o') record_urgent(p, b, t);
+        if (strcmp(flags, "oob") == 0) record_urgent(p, b, t);
         add_step(p, "do %d send %d send %u %s", b, t, 1 + random_below(p, 30), flags);
       }
   }
   add_step(p, "do %d signals -", a);
 }
 
-// Plans that a second thread of an actor waits while the first one changes what it waits for.
+// Plans that a second thread of an actor waits, while the first thread changes the descriptors for
+// which the second one waits.
 static void plan_thread(struct plan* p, int a, int at) {
   char wait[100], change[100], act[100];
   int b = 0, t = 0;
@@ -355,8 +360,8 @@ static void plan_thread(struct plan* p, int a, int at) {
   }
   const int set = random_slot_with(p, a, kSet);
   const int to = random_slot_with(p, a, (int)random_below(p, kEnds));
-  const int is_set = wait[0] == 'e' && set >= 0;
-  switch (random_below(p, is_set ? 9 : 5)) {
+  const int waits_for_set = starts_with(wait, "epwait ") && set >= 0;
+  switch (random_below(p, waits_for_set ? 9 : 5)) {
     case 0: snprintf(change, sizeof(change), "close %d", at); break;
     case 1: snprintf(change, sizeof(change), "shut %d %u", at, random_below(p, 3)); break;
     case 2: write_send(p, change, a, at, random_size(p)); break;
@@ -372,19 +377,20 @@ static void plan_thread(struct plan* p, int a, int at) {
   }
   // poll() and select() notice a closed descriptor whenever anything wakes them, which may be at
   // any moment.
-  const int is_poll = wait[0] == 'p' || wait[0] == 's';
-  // The library makes several calls for one recvmmsg().  The later ones would find the descriptor
-  // closed (docs/limits.md).
-  const int is_in_steps = strstr(wait, "recvmmsg") != NULL;
-  if ((is_poll || is_in_steps) && (change[0] == 'c' || change[0] == 'd')) return;
-  if (change[0] == 'c') p->content[a][number(strchr(change, ' '))] = kNone;
-  if (change[0] == 'd') p->content[a][at] = p->content[a][to];
+  const int is_poll = starts_with(wait, "poll ") || starts_with(wait, "select ");
+  // The library makes several calls for one recvmmsg().  The later calls would fail, because the
+  // descriptor is closed (docs/limits.md).
+  const int makes_several_calls = strstr(wait, "recvmmsg") != NULL;
+  const int closes = starts_with(change, "close "), replaces = starts_with(change, "dup ");
+  if ((is_poll || makes_several_calls) && (closes || replaces)) return;
+  if (closes) p->content[a][number(strchr(change, ' '))] = kNone;
+  if (replaces) p->content[a][at] = p->content[a][to];
   switch (random_below(p, 6)) {
     case 0: snprintf(act, sizeof(act), "shut %d %u", t, 1 + random_below(p, 2)); break;
     case 1: snprintf(act, sizeof(act), "close %d", t); break;
     default: snprintf(act, sizeof(act), "send %d send %u -", t, 1 + random_size(p) / 2);
   }
-  if (act[0] == 'c') p->content[b][t] = kNone;
+  if (starts_with(act, "close ")) p->content[b][t] = kNone;
   add_step(p, "thread %d %s | %d %s | %d %s", a, wait, a, change, b, act);
 }
 
@@ -396,26 +402,29 @@ static void plan_reads(struct plan* p, int a) {
   }
 }
 
-// Plans that one actor sends until it waits for room, and that something ends the wait.
+// Plans that one actor sends until a send blocks because the buffers are full, and that something
+// ends the blocked send.
 static void plan_flood(struct plan* p, int a, int at) {
   int b = 0, t = 0;
   if (!find_slot(p, p->content[a][at] ^ 1, &b, &t) || a == b) return;
   const char* ending =
       ONE_OF(p, "drain", "some", "close", "timeout", "USR1", "exit", "kill", "self");
   const char* call = ONE_OF(p, "call", "full");
-  // The library waits by poll(), which the kernel does not restart (docs/limits.md).  A call that
-  // has sent some bytes returns their number, so it does not show whether the wait was restarted.
-  if (strcmp(ending, "USR1") == 0 && call[0] == 'c') ending = ONE_OF(p, "USR1", "USR2");
-  // Two actors live on, so that there are always two.
+  // The handler of SIGUSR2 restarts calls.  But the library waits by poll(), which the kernel does
+  // not restart (docs/limits.md).  A call that has sent some bytes returns their number in both
+  // cases.  So plan SIGUSR2 only for such a call.
+  if (strcmp(ending, "USR1") == 0 && strcmp(call, "call") == 0) ending = ONE_OF(p, "USR1", "USR2");
+  // At least two actors must remain.
   int living = 0;
   for (int i = 0; i < kActors; ++i) living += p->is_alive[i];
-  const int ends_actor = ending[0] == 'e' || ending[0] == 'k' || strcmp(ending, "self") == 0;
+  const int ends_sender = strcmp(ending, "self") == 0;
+  const int ends_actor = ends_sender || strcmp(ending, "exit") == 0 || strcmp(ending, "kill") == 0;
   if (ends_actor && living <= 2) ending = "drain";
   plan_reads(p, a);
   plan_reads(p, b);
   add_step(p, "flood %d %d %s | %d %d %s", a, at, call, b, t, ending);
   if (ends_actor && living > 2) {
-    const int ended = ending[0] == 's' ? a : b;
+    const int ended = ends_sender ? a : b;
     p->is_alive[ended] = 0;
     for (int s = 0; s < kSlots; ++s) p->content[ended][s] = kNone;
     if (ended == a) return;
@@ -425,7 +434,7 @@ static void plan_flood(struct plan* p, int a, int at) {
   add_step(p, "do %d recv %d recv 100 dontwait", a, at);
 }
 
-// Plans forks, execs and exits.
+// Plans a fork(), an exec(), the transfer of a descriptor, or the end of an actor.
 static void plan_process(struct plan* p, int a, int at) {
   const int b = (int)random_below(p, kActors);
   switch (random_below(p, 4)) {
@@ -451,7 +460,7 @@ static void plan_process(struct plan* p, int a, int at) {
       return;
     }
     default:
-      // The first two actors do not end here, so that there are always two.
+      // The first two actors do not end here, because at least two actors must remain.
       if (a < 2) return;
       if (random_below(p, 2)) {
         add_step(p, "exit %d", a);

@@ -13,7 +13,7 @@
 static void do_send(char** w, char* result) {
   const int fd = *descriptor_at(w[1]);
   const size_t size = (size_t)number(w[3]);
-  const int flags = (int)value_of(kFlagWords, w[4]);
+  const int flags = (int)parse_words(kFlagWords, w[4]);
   fill(bytes, (unsigned)number(w[5]), (unsigned)number(w[6]), size);
   struct iovec parts[3] = {
       {bytes, size / 3}, {bytes + size / 3, 0}, {bytes + size / 3, size - size / 3}};
@@ -36,7 +36,7 @@ static void do_send(char** w, char* result) {
       for (int i = 0; i < 2; ++i) sent += messages[i].msg_len;
     }
   } else if (strcmp(w[2], "sendfile") == 0) {
-    // The kernel sends the pages of the file without a copy, so each call needs a file of its own.
+    // Each call needs a file of its own, because the kernel sends the file's pages without a copy.
     off_t offset = 0;
     const int file = memfd_create("sockets_fuzz", 0);
     if (pwrite(file, bytes, size, 0) != (ssize_t)size) die("pwrite");
@@ -70,7 +70,7 @@ static void do_send(char** w, char* result) {
 static void do_recv(char** w, char* result) {
   const int fd = *descriptor_at(w[1]);
   const size_t size = (size_t)number(w[3]);
-  const int flags = (int)value_of(kFlagWords, w[4]);
+  const int flags = (int)parse_words(kFlagWords, w[4]);
   struct iovec parts[3] = {
       {bytes, size / 2}, {bytes + size / 2, 0}, {bytes + size / 2, size - size / 2}};
   char control[64];
@@ -128,8 +128,8 @@ static void do_recv(char** w, char* result) {
   }
   report(result, got);
   if (got > 0 && (flags & MSG_TRUNC) == 0) {
-    const int in_two = strcmp(w[2], "recvmmsg") == 0;
-    append(result, " #%08x", hash_of(bytes, in_two ? size / 2 : (size_t)got));
+    const int has_two_messages = strcmp(w[2], "recvmmsg") == 0;
+    append(result, " #%08x", hash_of(bytes, has_two_messages ? size / 2 : (size_t)got));
   }
   append(result, "%s", details);
 }
@@ -140,14 +140,15 @@ static unsigned char* flood_bytes(void) {
   return buffer;
 }
 
-// flood SLOT END OFFSET: sends more than there is room for, in one call
+// flood SLOT END OFFSET: sends more bytes than the buffers can hold, in one call
 static void do_flood(char** w, char* result) {
   unsigned char* buffer = flood_bytes();
   fill(buffer, (unsigned)number(w[2]), (unsigned)number(w[3]), kFloodBytes);
   report(result, send(*descriptor_at(w[1]), buffer, kFloodBytes, 0));
 }
 
-// fill SLOT END OFFSET: sends until there is no room, and no byte is under way that could make room
+// fill SLOT END OFFSET: sends until the buffers are full and all bytes that TCP carries have been
+// acknowledged, so that no acknowledgement can free buffer space
 static void do_fill(char** w, char* result) {
   enum { kTries = 200, kTryMs = 5 };
   const int fd = *descriptor_at(w[1]);
@@ -171,7 +172,7 @@ static void do_fill(char** w, char* result) {
   report(result, (ssize_t)sent);
 }
 
-// drain SLOT SIZE END OFFSET: receives SIZE bytes, or all bytes if the stream ends before, and
+// drain SLOT SIZE END OFFSET: receives SIZE bytes, or all bytes if the stream ends earlier, and
 // checks them.  Also waits for bytes if the descriptor is non-blocking or has a short timeout.
 static void do_drain(char** w, char* result) {
   enum { kPauseMs = 1000 };

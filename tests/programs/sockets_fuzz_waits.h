@@ -11,8 +11,8 @@
 
 // poll SLOT EVENTS SLOT EVENTS MS [MASK]: calls poll(), or with a mask ppoll()
 static void do_poll(char** w, char* result) {
-  struct pollfd fds[2] = {{*descriptor_at(w[1]), (short)value_of(kEventWords, w[2]), 0},
-                          {*descriptor_at(w[3]), (short)value_of(kEventWords, w[4]), 0}};
+  struct pollfd fds[2] = {{*descriptor_at(w[1]), (short)parse_words(kEventWords, w[2]), 0},
+                          {*descriptor_at(w[3]), (short)parse_words(kEventWords, w[4]), 0}};
   const int ms = number(w[5]);
   const struct timespec limit = time_of(ms);
   sigset_t mask;
@@ -55,37 +55,39 @@ static void do_select(char** w, char* result) {
   }
 }
 
-// epnew SLOT
+// epnew SLOT: creates an epoll set
 static void do_epnew(char** w, char* result) {
-  int* at = descriptor_at(w[1]);
-  close_slot(at);
-  *at = epoll_create1(EPOLL_CLOEXEC);
-  append(result, "%d", *at >= 0 ? 0 : -1);
+  int* slot = descriptor_at(w[1]);
+  close_slot(slot);
+  *slot = epoll_create1(EPOLL_CLOEXEC);
+  append(result, "%d", *slot >= 0 ? 0 : -1);
 }
 
-// epctl SLOT add|mod|del SLOT EVENTS
+// epctl SLOT add|mod|del SLOT EVENTS: changes the entry of the second slot in the set of the first
 static void do_epctl(char** w, char* result) {
   const int operation = w[2][0] == 'a'   ? EPOLL_CTL_ADD
                         : w[2][0] == 'm' ? EPOLL_CTL_MOD
                                          : EPOLL_CTL_DEL;
-  struct epoll_event event = {.events = value_of(kEventWords, w[4])};
+  struct epoll_event event = {.events = parse_words(kEventWords, w[4])};
   event.data.u64 = (event.events & EPOLLET ? 2000u : 1000u) + (unsigned)number(w[3]);
   report(result, epoll_ctl(*descriptor_at(w[1]), operation, *descriptor_at(w[3]), &event));
 }
 
-// Returns the events that are compared.  TCP makes edges of output when acknowledgements arrive, so
-// such edges are left out.
+// Returns the events that are compared between TCP and the ring.  Removes output events that an
+// entry with EPOLLET reports without input, because TCP also reports these when acknowledgements
+// arrive.
 static uint32_t compared_events(const struct epoll_event* event) {
-  const int is_edge = event->data.u64 >= 2000u && (event->events & EPOLLIN) == 0;
-  return is_edge ? event->events & ~(EPOLLOUT | EPOLLWRNORM | EPOLLWRBAND) : event->events;
+  const int is_output_edge = event->data.u64 >= 2000u && (event->events & EPOLLIN) == 0;
+  return is_output_edge ? event->events & ~(EPOLLOUT | EPOLLWRNORM | EPOLLWRBAND) : event->events;
 }
 
 // epwait SLOT MAXEVENTS MS [MASK [2]]: calls epoll_wait(), or with a mask epoll_pwait() or
-// epoll_pwait2()
+// epoll_pwait2().  If all entries fit into the array, reports the events of each slot in order, and
+// "+" or "0" instead of the number of entries.
 static void do_epwait(char** w, char* result) {
   struct epoll_event events[kSlots + 1];
-  const int room = kSlots + 1;
-  const int maxevents = number(w[2]) < room ? number(w[2]) : room;
+  const int entries_max = kSlots + 1;
+  const int maxevents = number(w[2]) < entries_max ? number(w[2]) : entries_max;
   const int set = *descriptor_at(w[1]), ms = number(w[3]);
   const struct timespec limit = time_of(ms);
   sigset_t mask;
@@ -93,17 +95,17 @@ static void do_epwait(char** w, char* result) {
                     : w[5] == NULL ? epoll_pwait(set, events, maxevents, ms, mask_of(w[4], &mask))
                                    : epoll_pwait2(set, events, maxevents, ms < 0 ? NULL : &limit,
                                                   mask_of(w[4], &mask));
-  int compared = count;
-  for (int i = 0; i < count; ++i) compared -= compared_events(&events[i]) == 0;
-  report(result, compared);
-  if (count > 0 && maxevents == room) strcpy(result, "0");
-  for (unsigned s = 0; maxevents == room && s <= kSlots; ++s) {
+  int compared_count = count;
+  for (int i = 0; i < count; ++i) compared_count -= compared_events(&events[i]) == 0;
+  report(result, compared_count);
+  if (count > 0 && maxevents == entries_max) strcpy(result, "0");
+  for (unsigned s = 0; maxevents == entries_max && s <= kSlots; ++s) {
     for (int i = 0; i < count; ++i) {
       if (events[i].data.u64 % 1000u != s) continue;
-      const uint32_t shown = compared_events(&events[i]);
-      if (shown == 0) continue;
+      const uint32_t slot_events = compared_events(&events[i]);
+      if (slot_events == 0) continue;
       append(result, " %u:", s);
-      append_words(result, kEventWords, shown);
+      append_words(result, kEventWords, slot_events);
       result[0] = '+';
     }
   }
@@ -172,7 +174,8 @@ static void do_nonblock(char** w, char* result) {
   report(result, done);
 }
 
-// state SLOT: reports the TCP state; states that differ only by an acknowledgement have one name
+// state SLOT: reports the TCP state.  Gives states the same name if only an acknowledgement makes
+// the difference.
 static void do_state(char** w, char* result) {
   static const char* const kNames[] = {"?",       "ESTABLISHED", "SYN",    "SYN",
                                        "FIN",     "FIN",         "CLOSED", "CLOSED",

@@ -2,9 +2,9 @@
 //   storm server PORT BACKLOG                  accepts all requests until it is killed
 //   storm client ADDRESS PORT TOTAL AT_ONCE    makes and ends TOTAL connections, AT_ONCE at a time
 // The server prints "serving" after its first connection.
-// The client prints a line for each tenth of its connections, and in the end the results of all
-// attempts.  It repeats attempts that are rejected or not answered.  It ends after a minute without
-// events.
+// The client prints a line for each tenth of its connections.  At the end it prints the results of
+// all attempts.  It repeats attempts that are rejected or not answered.  It gives up after a minute
+// without events.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <netdb.h>
@@ -26,8 +26,8 @@ static void die(const char* what) {
   exit(1);
 }
 
-// Creates a queue pair.  All of them share a protection domain and a completion queue, which stays
-// empty.
+// Creates a queue pair.  All queue pairs share a protection domain and a completion queue.  The
+// queue is always empty, because no requests are posted.
 static int make_qp(struct rdma_cm_id* id) {
   if (pd == NULL) {
     pd = ibv_alloc_pd(id->verbs);
@@ -103,8 +103,9 @@ static void finish(struct rdma_cm_id* id, long* count) {
 
 static void on_event(struct rdma_cm_id* id, enum rdma_cm_event_type type, int status) {
   struct rdma_conn_param param = parameters();
-  const int was_made = id->context != NULL;
-  if (was_made && type != RDMA_CM_EVENT_DISCONNECTED && type != RDMA_CM_EVENT_TIMEWAIT_EXIT) {
+  const int was_established = id->context != NULL;
+  if (was_established && type != RDMA_CM_EVENT_DISCONNECTED &&
+      type != RDMA_CM_EVENT_TIMEWAIT_EXIT) {
     printf("an established connection got %s, status %d\n", rdma_event_str(type), status);
     return finish(id, &failed);
   }
@@ -123,8 +124,8 @@ static void on_event(struct rdma_cm_id* id, enum rdma_cm_event_type type, int st
       rdma_disconnect(id);
       return;
     case RDMA_CM_EVENT_DISCONNECTED:
-      if (!was_made) printf("a connection ended before it was established\n");
-      return finish(id, was_made ? &ended : &failed);
+      if (!was_established) printf("a connection ended before it was established\n");
+      return finish(id, was_established ? &ended : &failed);
     case RDMA_CM_EVENT_REJECTED:
       if (refused % (total / 10) == 0) printf("refused, reason %d\n", status);
       return finish(id, &refused);

@@ -2,12 +2,16 @@
  * Uses all calls of the C library and pieces of all sizes, and checks each byte.
  *
  *   stream serve PORT MEGABYTES SEED [MODE] accepts one connection
- *   stream call PORT MEGABYTES SEED [MODE]  connects; MODE is
- *     threads    a thread sends while the other receives (the default)
- *     poll       one thread, not blocking, waits with poll()
- *     epoll      one thread, not blocking, waits with epoll, and reads once for each report
- *     fork       a child sends while its parent receives
- *     dup        uses copies of the descriptor, and closes the original
+ *   stream call PORT MEGABYTES SEED [MODE]  connects
+ *
+ * MODE is one of these:
+ *
+ *   threads    a thread sends while the other thread receives (the default)
+ *   poll       one thread makes non-blocking calls, and waits with poll()
+ *   epoll      one thread makes non-blocking calls, waits with epoll, and reads once per report
+ *   fork       a child sends while its parent receives
+ *   dup        like threads, but uses copies of the descriptor, and closes the original
+ *
  * Prints "N bytes each way" if all bytes were right.
  */
 #include <arpa/inet.h>
@@ -45,21 +49,26 @@ struct transfer {
   unsigned direction, seed;
 };
 
-static ssize_t send_piece(struct transfer* j, int flags) {
+static ssize_t send_piece(struct transfer* transfer, int flags) {
   static __thread unsigned char piece[kPieceMax];
-  size_t size = 1 + (size_t)(rand_r(&j->seed) % (rand_r(&j->seed) % 4 ? 3000 : kPieceMax));
-  if (size > j->total - j->done) size = (size_t)(j->total - j->done);
-  for (size_t i = 0; i < size; ++i) piece[i] = byte_at(j->done + i, j->direction);
+  size_t size =
+      1 + (size_t)(rand_r(&transfer->seed) % (rand_r(&transfer->seed) % 4 ? 3000 : kPieceMax));
+  if (size > transfer->total - transfer->done) size = (size_t)(transfer->total - transfer->done);
+  for (size_t i = 0; i < size; ++i) piece[i] = byte_at(transfer->done + i, transfer->direction);
   struct iovec parts[2] = {{piece, size / 3}, {piece + size / 3, size - size / 3}};
   struct msghdr message = {.msg_iov = parts, .msg_iovlen = 2};
   ssize_t sent;
-  switch (rand_r(&j->seed) % 4) {
-    case 0: sent = send(j->fd, piece, size, flags); break;
-    case 1: sent = sendmsg(j->fd, &message, flags); break;
-    case 2: sent = flags ? send(j->fd, piece, size, flags) : write(j->fd, piece, size); break;
-    default: sent = flags ? sendmsg(j->fd, &message, flags) : writev(j->fd, parts, 2); break;
+  switch (rand_r(&transfer->seed) % 4) {
+    case 0: sent = send(transfer->fd, piece, size, flags); break;
+    case 1: sent = sendmsg(transfer->fd, &message, flags); break;
+    case 2:
+      sent = flags ? send(transfer->fd, piece, size, flags) : write(transfer->fd, piece, size);
+      break;
+    default:
+      sent = flags ? sendmsg(transfer->fd, &message, flags) : writev(transfer->fd, parts, 2);
+      break;
   }
-  if (sent > 0) j->done += (uint64_t)sent;
+  if (sent > 0) transfer->done += (uint64_t)sent;
   return sent;
 }
 
@@ -71,45 +80,50 @@ static void check(const unsigned char* bytes, size_t size, uint64_t at, unsigned
   }
 }
 
-static ssize_t receive_piece(struct transfer* j, int flags) {
+static ssize_t receive_piece(struct transfer* transfer, int flags) {
   static __thread unsigned char piece[kPieceMax];
-  const size_t size = 1 + (size_t)(rand_r(&j->seed) % (rand_r(&j->seed) % 4 ? 3000 : kPieceMax));
+  const size_t size =
+      1 + (size_t)(rand_r(&transfer->seed) % (rand_r(&transfer->seed) % 4 ? 3000 : kPieceMax));
   struct iovec parts[2] = {{piece, size / 2}, {piece + size / 2, size - size / 2}};
   struct msghdr message = {.msg_iov = parts, .msg_iovlen = 2};
   ssize_t got;
-  switch (rand_r(&j->seed) % 5) {
-    case 0: got = recv(j->fd, piece, size, flags); break;
-    case 1: got = recvmsg(j->fd, &message, flags); break;
-    case 2: got = flags ? recv(j->fd, piece, size, flags) : read(j->fd, piece, size); break;
-    case 3: /* MSG_PEEK leaves the bytes for the next call */
-      got = recv(j->fd, piece, size, flags | MSG_PEEK);
-      if (got > 0) check(piece, (size_t)got, j->done, j->direction);
+  switch (rand_r(&transfer->seed) % 5) {
+    case 0: got = recv(transfer->fd, piece, size, flags); break;
+    case 1: got = recvmsg(transfer->fd, &message, flags); break;
+    case 2:
+      got = flags ? recv(transfer->fd, piece, size, flags) : read(transfer->fd, piece, size);
+      break;
+    case 3: /* with MSG_PEEK, the next call receives the same bytes again */
+      got = recv(transfer->fd, piece, size, flags | MSG_PEEK);
+      if (got > 0) check(piece, (size_t)got, transfer->done, transfer->direction);
       return got > 0 ? 1 : got;
-    default: got = flags ? recvmsg(j->fd, &message, flags) : readv(j->fd, parts, 2); break;
+    default:
+      got = flags ? recvmsg(transfer->fd, &message, flags) : readv(transfer->fd, parts, 2);
+      break;
   }
   if (got > 0) {
-    check(piece, (size_t)got, j->done, j->direction);
-    j->done += (uint64_t)got;
+    check(piece, (size_t)got, transfer->done, transfer->direction);
+    transfer->done += (uint64_t)got;
   }
   return got;
 }
 
 static void* send_all(void* argument) {
-  struct transfer* j = argument;
-  while (j->done < j->total) {
-    if (send_piece(j, 0) < 0) die("send");
+  struct transfer* transfer = argument;
+  while (transfer->done < transfer->total) {
+    if (send_piece(transfer, 0) < 0) die("send");
   }
-  if (shutdown(j->fd, SHUT_WR) != 0) die("shutdown");
+  if (shutdown(transfer->fd, SHUT_WR) != 0) die("shutdown");
   return NULL;
 }
 
-static void receive_all(struct transfer* j) {
+static void receive_all(struct transfer* transfer) {
   for (;;) {
-    const ssize_t got = receive_piece(j, 0);
+    const ssize_t got = receive_piece(transfer, 0);
     if (got < 0) die("receive");
     if (got == 0) break;
   }
-  if (j->done != j->total) die("the end came too early");
+  if (transfer->done != transfer->total) die("the end came too early");
 }
 
 static void use_poll(struct transfer* out, struct transfer* in) {

@@ -21,12 +21,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { kFound = 16, kNotFound = 17, kBySa = 0x10, kTimeoutMs = 5000, kOwnLifeTime = 15 };
+// These are values that Debian's header does not have: an event and a flag.
+enum { kAddrInfoResolved = 16, kRaiSa = 0x10 };
+enum { kTimeoutMs = 5000, kOwnPacketLifeTime = 15 };
 
 static struct rdma_event_channel* channel;
 // Debian's header does not declare these two functions of rdma-core 60.
-static int (*resolve)(struct rdma_cm_id*, const char*, const char*, const struct rdma_addrinfo*);
-static int (*query)(struct rdma_cm_id*, struct rdma_addrinfo**);
+static int (*resolve_addrinfo)(struct rdma_cm_id*, const char*, const char*,
+                               const struct rdma_addrinfo*);
+static int (*query_addrinfo)(struct rdma_cm_id*, struct rdma_addrinfo**);
 
 static void need(int good, const char* what) {
   if (good) return;
@@ -35,7 +38,7 @@ static void need(int good, const char* what) {
 }
 
 // Acknowledges the next event, which must be `wanted`, and returns its id.
-static struct rdma_cm_id* expect(int wanted) {
+static struct rdma_cm_id* expect_event(int wanted) {
   struct rdma_cm_event* event = NULL;
   need(rdma_get_cm_event(channel, &event) == 0, "rdma_get_cm_event");
   if ((int)event->event != wanted) {
@@ -63,10 +66,10 @@ static struct sockaddr_ib own_address(uint64_t service_id) {
   return address;
 }
 
-static struct rdma_cm_id* make_bound_id(uint64_t service_id, int sync) {
+static struct rdma_cm_id* make_bound_id(uint64_t service_id, int is_sync) {
   struct rdma_cm_id* id = NULL;
   struct sockaddr_ib address = own_address(service_id);
-  need(rdma_create_id(sync ? NULL : channel, &id, NULL, RDMA_PS_TCP) == 0, "rdma_create_id");
+  need(rdma_create_id(is_sync ? NULL : channel, &id, NULL, RDMA_PS_TCP) == 0, "rdma_create_id");
   need(rdma_bind_addr(id, (struct sockaddr*)&address) == 0, "rdma_bind_addr");
   return id;
 }
@@ -85,11 +88,11 @@ static void serve(uint16_t port, int count) {
   fflush(stdout);
   struct rdma_conn_param param = {.responder_resources = 1, .initiator_depth = 1};
   for (; count > 0; --count) {
-    struct rdma_cm_id* id = expect(RDMA_CM_EVENT_CONNECT_REQUEST);
+    struct rdma_cm_id* id = expect_event(RDMA_CM_EVENT_CONNECT_REQUEST);
     make_qp(id);
     need(rdma_accept(id, &param) == 0, "rdma_accept");
-    expect(RDMA_CM_EVENT_ESTABLISHED);
-    expect(RDMA_CM_EVENT_DISCONNECTED);
+    expect_event(RDMA_CM_EVENT_ESTABLISHED);
+    expect_event(RDMA_CM_EVENT_DISCONNECTED);
     rdma_disconnect(id);
     rdma_destroy_qp(id);
     need(rdma_destroy_id(id) == 0, "rdma_destroy_id");
@@ -108,35 +111,35 @@ static void print_services(const struct rdma_addrinfo* info) {
   }
 }
 
-static void connect_to(struct rdma_cm_id* id, int sync) {
+static void connect_to(struct rdma_cm_id* id, int is_sync) {
   struct rdma_conn_param param = {.responder_resources = 1, .initiator_depth = 1};
   make_qp(id);
   need(rdma_connect(id, &param) == 0, "rdma_connect");
-  if (!sync) expect(RDMA_CM_EVENT_ESTABLISHED);
+  if (!is_sync) expect_event(RDMA_CM_EVENT_ESTABLISHED);
   puts("connected");
   need(rdma_disconnect(id) == 0, "rdma_disconnect");
   rdma_destroy_qp(id);
   need(rdma_destroy_id(id) == 0, "rdma_destroy_id");
 }
 
-static void find_and_connect(const char* service, int sync) {
-  const struct rdma_addrinfo hints = {.ai_flags = kBySa};
-  struct rdma_cm_id* id = make_bound_id(0, sync);
+static void find_and_connect(const char* service, int is_sync) {
+  const struct rdma_addrinfo hints = {.ai_flags = kRaiSa};
+  struct rdma_cm_id* id = make_bound_id(0, is_sync);
   struct rdma_addrinfo* info = NULL;
-  need(query(id, &info) == -1 && errno == ENOENT, "a query before a lookup");
-  need(resolve(id, NULL, service, &hints) == 0, "rdma_resolve_addrinfo");
-  if (!sync) expect(kFound);
-  need(resolve(id, NULL, service, &hints) == -1 && errno == EINVAL, "a second lookup");
-  need(query(id, &info) == 0, "rdma_query_addrinfo");
+  need(query_addrinfo(id, &info) == -1 && errno == ENOENT, "a query before a lookup");
+  need(resolve_addrinfo(id, NULL, service, &hints) == 0, "rdma_resolve_addrinfo");
+  if (!is_sync) expect_event(kAddrInfoResolved);
+  need(resolve_addrinfo(id, NULL, service, &hints) == -1 && errno == EINVAL, "a second lookup");
+  need(query_addrinfo(id, &info) == 0, "rdma_query_addrinfo");
   print_services(info);
   rdma_freeaddrinfo(info);
   need(rdma_resolve_route(id, kTimeoutMs) == 0, "rdma_resolve_route");
-  if (!sync) expect(RDMA_CM_EVENT_ROUTE_RESOLVED);
-  connect_to(id, sync);
+  if (!is_sync) expect_event(RDMA_CM_EVENT_ROUTE_RESOLVED);
+  connect_to(id, is_sync);
 }
 
 static void look_up(const char* service) {
-  const struct rdma_addrinfo hints = {.ai_flags = kBySa};
+  const struct rdma_addrinfo hints = {.ai_flags = kRaiSa};
   struct rdma_addrinfo* info = NULL;
   const int error = rdma_getaddrinfo(NULL, service, &hints, &info);
   if (error == EAI_NONAME) {
@@ -162,7 +165,7 @@ static struct ibv_path_data path_data_of(const struct ibv_sa_path_rec* path) {
   data.path.qosclass_sl = htobe16(path->sl);
   data.path.mtu = 2 << 6 | path->mtu;  // 2: exactly this value
   data.path.rate = 2 << 6 | path->rate;
-  data.path.packetlifetime = 2 << 6 | kOwnLifeTime;
+  data.path.packetlifetime = 2 << 6 | kOwnPacketLifeTime;
   return data;
 }
 
@@ -177,10 +180,10 @@ static void connect_by_path(const char* ip, uint16_t port) {
   need(rdma_create_id(channel, &reference, NULL, RDMA_PS_TCP) == 0, "rdma_create_id");
   need(rdma_resolve_addr(reference, NULL, (struct sockaddr*)&to, kTimeoutMs) == 0,
        "rdma_resolve_addr");
-  expect(RDMA_CM_EVENT_ADDR_RESOLVED);
+  expect_event(RDMA_CM_EVENT_ADDR_RESOLVED);
   need(rdma_resolve_route(reference, kTimeoutMs) == 0, "rdma_resolve_route");
-  expect(RDMA_CM_EVENT_ROUTE_RESOLVED);
-  // Only the second record is for both directions, so librdmacm must use it.
+  expect_event(RDMA_CM_EVENT_ROUTE_RESOLVED);
+  // Only the second record is a path for both directions, so librdmacm must use that record.
   struct ibv_path_data paths[2] = {path_data_of(reference->route.path_rec),
                                    path_data_of(reference->route.path_rec)};
   paths[0].flags = IBV_PATH_FLAG_ALTERNATE;
@@ -189,7 +192,7 @@ static void connect_by_path(const char* ip, uint16_t port) {
   need(rdma_create_id(channel, &id, NULL, RDMA_PS_TCP) == 0, "rdma_create_id");
   need(set_path(id, paths, 2) == -1 && errno == EINVAL, "a path before the address is resolved");
   need(rdma_resolve_addr(id, NULL, (struct sockaddr*)&to, kTimeoutMs) == 0, "rdma_resolve_addr");
-  expect(RDMA_CM_EVENT_ADDR_RESOLVED);
+  expect_event(RDMA_CM_EVENT_ADDR_RESOLVED);
   need(set_path(id, paths, 1) == -1 && errno == EINVAL, "no path for both directions");
   struct ibv_path_data wrong = paths[1];
   memset(&wrong.path.sgid, 0x42, sizeof wrong.path.sgid);
@@ -198,10 +201,10 @@ static void connect_by_path(const char* ip, uint16_t port) {
            errno == EINVAL,
        "an incomplete record");
   need(set_path(id, paths, 2) == 0, "rdma_set_option");
-  expect(RDMA_CM_EVENT_ROUTE_RESOLVED);
+  expect_event(RDMA_CM_EVENT_ROUTE_RESOLVED);
   need(id->route.num_paths == 1 && id->route.path_rec->dlid == reference->route.path_rec->dlid,
        "the path that was set");
-  need(id->route.path_rec->packet_life_time == kOwnLifeTime, "the packet life time");
+  need(id->route.path_rec->packet_life_time == kOwnPacketLifeTime, "the packet life time");
   need(rdma_destroy_id(reference) == 0, "rdma_destroy_id");
   connect_to(id, 0);
 }
@@ -210,9 +213,9 @@ int main(int argc, char** argv) {
   need(argc >= 3, "usage: see its source");
   channel = rdma_create_event_channel();
   need(channel != NULL, "rdma_create_event_channel");
-  *(void**)&resolve = dlvsym(RTLD_DEFAULT, "rdma_resolve_addrinfo", "RDMACM_1.4");
-  *(void**)&query = dlvsym(RTLD_DEFAULT, "rdma_query_addrinfo", "RDMACM_1.4");
-  need(resolve != NULL && query != NULL, "functions of rdma-core 60");
+  *(void**)&resolve_addrinfo = dlvsym(RTLD_DEFAULT, "rdma_resolve_addrinfo", "RDMACM_1.4");
+  *(void**)&query_addrinfo = dlvsym(RTLD_DEFAULT, "rdma_query_addrinfo", "RDMACM_1.4");
+  need(resolve_addrinfo != NULL && query_addrinfo != NULL, "functions of rdma-core 60");
   if (strcmp(argv[1], "serve") == 0 && argc == 4) {
     serve((uint16_t)atoi(argv[2]), atoi(argv[3]));
   } else if (strcmp(argv[1], "connect") == 0) {

@@ -1,5 +1,5 @@
 // Runs a server or a client, which send a message back and forth and survive the death of the
-// agent.  When the device is gone (IBV_EVENT_DEVICE_FATAL and RDMA_CM_EVENT_DEVICE_REMOVAL) they
+// agent.  When the device is removed (IBV_EVENT_DEVICE_FATAL and RDMA_CM_EVENT_DEVICE_REMOVAL) they
 // destroy their connections and begin a new round, as if an adapter had been unplugged and plugged
 // in again.  All rounds use the same protection domain, memory region, completion queue and open
 // device.
@@ -7,9 +7,9 @@
 //   survivor server PORT
 //   survivor client ADDRESS PORT
 //
-// Prints "connected ROUND" for each connection, and "heard ROUND MILLISECONDS" when the device has
-// gone, with the time of the clock.  SIGTERM ends it cleanly.  It fails if an object cannot be
-// destroyed.
+// Prints "connected ROUND" for each connection.  Prints "heard ROUND MILLISECONDS" when an event
+// has reported the removal of the device; MILLISECONDS is the time of the clock.  SIGTERM ends the
+// program cleanly.  The program fails if an object cannot be destroyed.
 #include <arpa/inet.h>
 #include <errno.h>
 #include <poll.h>
@@ -79,8 +79,9 @@ static void post_send(void) {
   (void)ibv_post_send(connection->qp, &wr, &bad);
 }
 
-// Handles the failure of a call: ends the program, unless an event reports that the device is gone.
-static int device_gone_or_die(const char* what) {
+// Handles the failure of a call.  Returns -1 if an event reports that the device was removed.
+// Otherwise ends the program.
+static int device_removed_or_die(const char* what) {
   const int error = errno;
   struct pollfd pending = {.fd = device == NULL ? -1 : device->async_fd, .events = POLLIN};
   if (device != NULL && (is_fatal || poll(&pending, 1, kTimeoutMs) == 1)) return -1;
@@ -105,13 +106,13 @@ static int make_qp(struct rdma_cm_id* id) {
       .recv_cq = cq,
       .cap = {.max_send_wr = 8, .max_recv_wr = 8, .max_send_sge = 1, .max_recv_sge = 1},
       .qp_type = IBV_QPT_RC};
-  if (rdma_create_qp(id, pd, &init) != 0) return device_gone_or_die("rdma_create_qp");
+  if (rdma_create_qp(id, pd, &init) != 0) return device_removed_or_die("rdma_create_qp");
   connection = id;
   for (unsigned slot = 0; slot < kReceives; ++slot) post_receive(slot);
   return 0;
 }
 
-static void drop_connection(void) {
+static void destroy_connection(void) {
   if (connection == NULL) return;
   if (connection->qp != NULL) rdma_destroy_qp(connection);
   if (rdma_destroy_id(connection) != 0) die("rdma_destroy_id");
@@ -119,9 +120,9 @@ static void drop_connection(void) {
   is_connected = 0;
 }
 
-// Destroys all objects of the round, even after the device is gone.
-static void drop_all(void) {
-  drop_connection();
+// Destroys all objects of the round, which must work even after the removal of the device.
+static void destroy_round(void) {
+  destroy_connection();
   if (listener != NULL && rdma_destroy_id(listener) != 0) die("rdma_destroy_id of the listener");
   listener = NULL;
   if (channel != NULL) rdma_destroy_event_channel(channel);
@@ -131,35 +132,35 @@ static void drop_all(void) {
 
 static int begin_server(void) {
   if (rdma_create_id(channel, &listener, NULL, RDMA_PS_TCP) != 0)
-    return device_gone_or_die("rdma_create_id");
+    return device_removed_or_die("rdma_create_id");
   if (rdma_bind_addr(listener, (struct sockaddr*)&address) != 0)
-    return device_gone_or_die("rdma_bind_addr");
-  if (rdma_listen(listener, 4) != 0) return device_gone_or_die("rdma_listen");
+    return device_removed_or_die("rdma_bind_addr");
+  if (rdma_listen(listener, 4) != 0) return device_removed_or_die("rdma_listen");
   return 0;
 }
 
 static int begin_client(void) {
   if (rdma_create_id(channel, &connection, NULL, RDMA_PS_TCP) != 0)
-    return device_gone_or_die("rdma_create_id");
+    return device_removed_or_die("rdma_create_id");
   if (rdma_resolve_addr(connection, NULL, (struct sockaddr*)&address, 2000) != 0) {
-    return device_gone_or_die("rdma_resolve_addr");
+    return device_removed_or_die("rdma_resolve_addr");
   }
   return 0;
 }
 
 static int begin_round(void) {
   channel = rdma_create_event_channel();
-  if (channel == NULL) return device_gone_or_die("rdma_create_event_channel");
+  if (channel == NULL) return device_removed_or_die("rdma_create_event_channel");
   return is_server ? begin_server() : begin_client();
 }
 
 static int on_request(struct rdma_cm_id* id) {
-  drop_connection();  // the peer has begun a new round
+  destroy_connection();  // the peer has begun a new round
   connection = id;
   if (make_qp(id) != 0) return -1;
   struct rdma_conn_param param = {
       .responder_resources = 1, .initiator_depth = 1, .rnr_retry_count = 7};
-  return rdma_accept(id, &param) == 0 ? 0 : device_gone_or_die("rdma_accept");
+  return rdma_accept(id, &param) == 0 ? 0 : device_removed_or_die("rdma_accept");
 }
 
 static int on_established(void) {
@@ -171,8 +172,8 @@ static int on_established(void) {
 
 // Handles the end or the failure of a connection.  The server waits for the next connection, and
 // the client connects again.
-static int on_end(void) {
-  drop_connection();
+static int on_connection_end(void) {
+  destroy_connection();
   if (is_server) return 0;
   poll(NULL, 0, kRetryMs);
   return begin_client();
@@ -190,15 +191,15 @@ static int on_cm_event(void) {
     die("an event of an unknown id");
   switch (type) {
     case RDMA_CM_EVENT_ADDR_RESOLVED:
-      return rdma_resolve_route(id, 2000) == 0 ? 0 : device_gone_or_die("rdma_resolve_route");
+      return rdma_resolve_route(id, 2000) == 0 ? 0 : device_removed_or_die("rdma_resolve_route");
     case RDMA_CM_EVENT_ROUTE_RESOLVED:
       if (make_qp(id) != 0) return -1;
-      return rdma_connect(id, &param) == 0 ? 0 : device_gone_or_die("rdma_connect");
+      return rdma_connect(id, &param) == 0 ? 0 : device_removed_or_die("rdma_connect");
     case RDMA_CM_EVENT_CONNECT_REQUEST: return on_request(id);
     case RDMA_CM_EVENT_ESTABLISHED: return on_established();
     case RDMA_CM_EVENT_DEVICE_REMOVAL: is_removed |= id == connection; return 0;
     case RDMA_CM_EVENT_TIMEWAIT_EXIT: return 0;
-    default: return on_end();
+    default: return on_connection_end();
   }
 }
 
@@ -243,7 +244,8 @@ static void drain_channel(void) {
   }
 }
 
-// Sends messages until the device is gone.  Then checks the events and the states of all objects.
+// Sends messages until the device is removed.  Then checks the events and the states of all
+// objects.
 static void run_round(void) {
   int failed = begin_round();
   while (!should_stop && !is_fatal) {
@@ -252,7 +254,7 @@ static void run_round(void) {
                             {.fd = channel == NULL ? -1 : channel->fd, .events = POLLIN}};
     const int ready = poll(fds, 3, failed ? kTimeoutMs : -1);
     if (ready < 0 && errno != EINTR) die("poll");
-    if (ready == 0) die("a call failed, although the device is there");
+    if (ready == 0) die("a call failed, although the device was not removed");
     if (ready < 0) continue;
     if (fds[0].revents != 0) on_async();
     if (is_fatal) break;
@@ -264,12 +266,12 @@ static void run_round(void) {
   clock_gettime(CLOCK_REALTIME, &now);
   printf("heard %u %lld\n", round_number, (long long)now.tv_sec * 1000 + now.tv_nsec / 1000000);
   drain_channel();
-  if (is_connected && !is_removed) die("the connection's id was not told of the removal");
+  if (is_connected && !is_removed) die("the connection's id got no DEVICE_REMOVAL event");
   if (connection != NULL && connection->qp != NULL) {
     struct ibv_qp_attr attr;
     struct ibv_qp_init_attr init;
     if (ibv_query_qp(connection->qp, &attr, IBV_QP_STATE, &init) != 0) die("ibv_query_qp");
-    if (attr.qp_state != IBV_QPS_ERR) die("a QP outlived the device in state %d", attr.qp_state);
+    if (attr.qp_state != IBV_QPS_ERR) die("after the removal a QP is in state %d", attr.qp_state);
   }
 }
 
@@ -289,7 +291,7 @@ int main(int argc, char** argv) {
   for (; !should_stop; ++round_number) {
     run_round();
     if (should_stop && connection != NULL && is_connected) rdma_disconnect(connection);
-    drop_all();
+    destroy_round();
   }
   if (pd == NULL) return 0;
   if (ibv_destroy_cq(cq) != 0 || ibv_destroy_comp_channel(completions) != 0) die("ibv_destroy_cq");

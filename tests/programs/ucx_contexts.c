@@ -1,5 +1,5 @@
-// Creates two UCX contexts with a worker each, as MPI libraries do whose parts have their own
-// contexts.  Prints the devices and transports of the workers.
+// Creates two UCX contexts with a worker each.  Some MPI libraries do the same, because several of
+// their parts have contexts of their own.  Prints the devices and transports of the workers.
 #include <stdio.h>
 #include <stdlib.h>
 #include <ucp/api/ucp.h>
@@ -15,7 +15,7 @@ struct instance {
   ucp_worker_h worker;
 };
 
-static void begin(struct instance* instance) {
+static void open_instance(struct instance* instance) {
   const ucp_params_t params = {.field_mask = UCP_PARAM_FIELD_FEATURES,
                                .features = UCP_FEATURE_TAG | UCP_FEATURE_RMA};
   ucp_config_t* config = NULL;
@@ -27,22 +27,22 @@ static void begin(struct instance* instance) {
   need(ucp_worker_create(instance->context, &worker, &instance->worker), "ucp_worker_create");
 }
 
-static void end(const struct instance* instance) {
+static void close_instance(const struct instance* instance) {
   ucp_worker_destroy(instance->worker);
   ucp_cleanup(instance->context);
 }
 
 int main(void) {
   struct instance one, other;
-  begin(&one);
-  begin(&other);
+  open_instance(&one);
+  open_instance(&other);
   puts("one:");
   ucp_context_print_info(one.context, stdout);
   ucp_worker_print_info(one.worker, stdout);
   puts("other:");
   ucp_context_print_info(other.context, stdout);
   ucp_worker_print_info(other.worker, stdout);
-  end(&other);
-  end(&one);
+  close_instance(&other);
+  close_instance(&one);
   return 0;
 }

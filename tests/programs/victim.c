@@ -1,15 +1,15 @@
-// Serves as the target of random packets (an attack).  It has RC, UC and UD queue pairs in all
-// states, connected to a peer that does not exist, with receives and sends posted.  Its listener
-// accepts, rejects or ignores requests, and it requests connections that nobody answers.  If a
-// packet changes the state of a queue pair, the program restores it, so that an attack always finds
-// all states.
+// Serves as the target of random packets (an attack).  The program has RC, UC and UD queue pairs in
+// all states.  They have posted requests, and are connected to a peer that does not exist.  A
+// listener accepts, rejects or ignores requests.  The program also requests connections that nobody
+// answers.  If a packet changes the state of a queue pair, the program restores the state, so that
+// an attack always finds queue pairs in all states.
 //
 //   victim ADDRESS4 ADDRESS6 PEER4 PEER6 PORT
 //
-// Prints its objects on lines that tests/wire/target.h reads, and then "ready".  For each line on
-// its standard input it checks that the memory that nobody may write is unchanged, and prints
-// "whole REPAIRS CONNECTIONS": the numbers of restored QPs and of ended connections.  It ends
-// cleanly when its standard input ends.
+// Prints its objects in the format that tests/wire/target.h describes, and then "ready".  For each
+// line on its standard input it checks that protected memory, which nobody may write, is unchanged.
+// Then it prints "whole REPAIRS CONNECTIONS": the numbers of restored QPs and of ended connections.
+// It ends cleanly when its standard input ends.
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -33,21 +33,21 @@ enum {
   kPeerQpn = 0x700000,
   kQkey = 0x11223344,
   kRegionBytes = 256 * 1024,  // memory for remote access
-  kGuardBytes = 64 * 1024,    // memory before and after each region, which nobody may write
+  kGuardBytes = 64 * 1024,    // protected memory before and after each region
   kReceiveBytes = 4100,       // less than the longest datagram
   kDepth = 32,
   kSends = 5,
   kQpsMax = 64,
   kAcceptedMax = 64,
   kOutgoingMax = 4,         // connections that this program requests at the same time
-  kRestoreIntervalMs = 20,  // interval at which QPs are restored that an attack has changed
+  kRestoreIntervalMs = 20,  // the longest time before a QP that an attack has changed is restored
   kGuardByte = 0xa5,
 };
 
 struct target_qp {
   struct ibv_qp* qp;
   enum ibv_qp_state state;  // the state to restore
-  int ipv6, sends;
+  int ipv6, has_sends;
   uint32_t peer_qpn, rq_psn, sq_psn;
   enum ibv_mtu mtu;
 };
@@ -82,17 +82,17 @@ static unsigned char* allocate_guarded(size_t bytes) {
 static void check_guard(const unsigned char* at, size_t bytes, const char* what) {
   for (size_t i = 0; i < bytes; ++i) {
     if (at[i] == kGuardByte) continue;
-    fprintf(stderr, "victim: a byte was written that nobody may write: %s + %zu\n", what, i);
+    fprintf(stderr, "victim: protected memory has changed: %s + %zu\n", what, i);
     exit(1);
   }
 }
 
 static void check_memory(void) {
   check_guard(region_memory - kGuardBytes, kGuardBytes, "before the region");
-  check_guard(region_memory + kRegionBytes, kGuardBytes, "behind the region");
+  check_guard(region_memory + kRegionBytes, kGuardBytes, "after the region");
   check_guard(readable_memory - kGuardBytes, kRegionBytes + 2 * kGuardBytes, "the readable region");
   check_guard(receive_memory - kGuardBytes, kGuardBytes, "before the receives");
-  check_guard(receive_memory + kReceiveBytes, kGuardBytes, "behind the receives");
+  check_guard(receive_memory + kReceiveBytes, kGuardBytes, "after the receives");
 }
 
 // ---- queue pairs --------------------------------------------------------------------------------
@@ -106,14 +106,14 @@ static enum ibv_qp_state state_of(struct target_qp* p) {
 
 // Moves the QP to a state.  Returns 0 if an attack has moved it to the error state meanwhile.
 static int modify(struct target_qp* p, enum ibv_qp_state state) {
-  const int rc = p->qp->qp_type == IBV_QPT_RC, ud = p->qp->qp_type == IBV_QPT_UD;
+  const int is_rc = p->qp->qp_type == IBV_QPT_RC, is_ud = p->qp->qp_type == IBV_QPT_UD;
   struct ibv_qp_attr a = {.qp_state = state, .port_num = 1, .qkey = kQkey};
   int mask = IBV_QP_STATE;
   if (state == IBV_QPS_INIT) {
     a.qp_access_flags = IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_LOCAL_WRITE |
                         IBV_ACCESS_REMOTE_ATOMIC;
-    mask |= IBV_QP_PKEY_INDEX | IBV_QP_PORT | (ud ? IBV_QP_QKEY : IBV_QP_ACCESS_FLAGS);
-  } else if (state == IBV_QPS_RTR && !ud) {
+    mask |= IBV_QP_PKEY_INDEX | IBV_QP_PORT | (is_ud ? IBV_QP_QKEY : IBV_QP_ACCESS_FLAGS);
+  } else if (state == IBV_QPS_RTR && !is_ud) {
     a.path_mtu = p->mtu;
     a.dest_qp_num = p->peer_qpn;
     a.rq_psn = p->rq_psn;
@@ -125,7 +125,7 @@ static int modify(struct target_qp* p, enum ibv_qp_state state) {
         .grh = {
             .dgid = peer_gid[p->ipv6], .sgid_index = (uint8_t)gid_index[p->ipv6], .hop_limit = 64}};
     mask |= IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
-    if (rc) mask |= IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
+    if (is_rc) mask |= IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
   } else if (state == IBV_QPS_RTS) {
     a.sq_psn = p->sq_psn;
     a.timeout = 14;
@@ -133,7 +133,8 @@ static int modify(struct target_qp* p, enum ibv_qp_state state) {
     a.rnr_retry = 7;
     a.max_rd_atomic = 4;
     mask |= IBV_QP_SQ_PSN;
-    if (rc) mask |= IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
+    if (is_rc)
+      mask |= IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
   }
   errno = ibv_modify_qp(p->qp, &a, mask);
   CHECK(errno == 0 || state_of(p) == IBV_QPS_ERR);
@@ -178,7 +179,7 @@ static void break_send_queue(struct target_qp* p) {
   CHECK(ibv_destroy_ah(ah) == 0);
 }
 
-// Moves the QP to the state that it should have, by way of RESET.
+// Moves the QP to RESET, and from there to the state that it should have.
 static void restore(struct target_qp* p) {
   if (state_of(p) != IBV_QPS_RESET) CHECK(modify(p, IBV_QPS_RESET));
   if (p->state == IBV_QPS_RESET) return;
@@ -190,7 +191,7 @@ static void restore(struct target_qp* p) {
   post_receives(p);
   if (p->state == IBV_QPS_INIT || !modify(p, IBV_QPS_RTR)) return;
   if (p->state == IBV_QPS_RTR || !modify(p, IBV_QPS_RTS)) return;
-  if (p->sends) post_sends(p);
+  if (p->has_sends) post_sends(p);
   if (p->state == IBV_QPS_SQD) modify(p, IBV_QPS_SQD);
   if (p->state == IBV_QPS_SQE) break_send_queue(p);
 }
@@ -207,14 +208,14 @@ static struct ibv_qp* create_qp(enum ibv_qp_type type) {
 }
 
 static void add_qp(enum ibv_qp_type type, enum ibv_qp_state state, int ipv6, enum ibv_mtu mtu,
-                   int sends) {
+                   int has_sends) {
   CHECK(qp_count < kQpsMax);
   struct target_qp* p = &qps[qp_count];
   const uint32_t near_wraparound = 0xfffff0;
   *p = (struct target_qp){.qp = create_qp(type),
                           .state = state,
                           .ipv6 = ipv6,
-                          .sends = sends,
+                          .has_sends = has_sends,
                           .peer_qpn = (uint32_t)(kPeerQpn + qp_count),
                           .rq_psn = ipv6 ? near_wraparound : 1000,
                           .sq_psn = ipv6 ? near_wraparound : 2000,
@@ -289,7 +290,7 @@ static void drain_async(void) {
 
 // ---- connections --------------------------------------------------------------------------------
 
-static void end(struct rdma_cm_id* id) {
+static void destroy_connection(struct rdma_cm_id* id) {
   if (id->qp != NULL) rdma_destroy_qp(id);
   CHECK(rdma_destroy_id(id) == 0);
   ++ended_connections;
@@ -317,11 +318,10 @@ static void request_connection(void) {
   CHECK(rdma_destroy_id(id) == 0);
 }
 
-// Of four requests, one is accepted, one rejected, one destroyed without an answer, and one
-// ignored.
+// Accepts one of four requests, rejects one, destroys one without an answer, and ignores one.
 static void on_request(struct rdma_cm_id* id) {
   struct rdma_cm_id** entry = &accepted[requests++ % kAcceptedMax];
-  if (*entry != NULL) end(*entry);
+  if (*entry != NULL) destroy_connection(*entry);
   *entry = NULL;
   struct rdma_conn_param param = {.responder_resources = 1, .initiator_depth = 1};
   switch (requests % 4) {
@@ -331,14 +331,14 @@ static void on_request(struct rdma_cm_id* id) {
     default:
       make_cm_qp(id);
       *entry = id;
-      if (rdma_accept(id, &param) != 0) break;  // the request has been withdrawn
+      if (rdma_accept(id, &param) != 0) break;  // fails if the client has withdrawn the request
       return;
   }
   *entry = NULL;
-  end(id);
+  destroy_connection(id);
 }
 
-// Takes the next step of a connection that this program requests.
+// Takes the next step of a connection that this program requests.  Returns 0 on success.
 static int continue_request(struct rdma_cm_id* id, enum rdma_cm_event_type event) {
   struct rdma_conn_param param = {.responder_resources = 1, .initiator_depth = 1, .retry_count = 3};
   if (event == RDMA_CM_EVENT_ADDR_RESOLVED) return rdma_resolve_route(id, 1000);
@@ -360,7 +360,7 @@ static void on_cm_event(struct rdma_cm_event* event) {
   for (int i = 0; i < kAcceptedMax; ++i) {
     if (accepted[i] == id) accepted[i] = NULL;
   }
-  end(id);
+  destroy_connection(id);
 }
 
 static void drain_cm(void) {
@@ -497,7 +497,7 @@ int main(int argc, char** argv) {
   run();
   check_memory();
   for (int i = 0; i < kAcceptedMax; ++i) {
-    if (accepted[i] != NULL) end(accepted[i]);
+    if (accepted[i] != NULL) destroy_connection(accepted[i]);
   }
   CHECK(rdma_destroy_id(listener) == 0);
   for (int i = 0; i < qp_count; ++i) CHECK(ibv_destroy_qp(qps[i].qp) == 0);

@@ -1,7 +1,8 @@
 // Waits for events of the RDMA CM in all ways that programs use: with several threads, on one
 // channel or two, with signals, with cancellation, with longjmp(), with poll(2), and while other
-// threads wait for the agent.  Resolving addresses creates the events; each must come exactly once.
-// Prints "NAME: ok" for each way.  With an argument the program does not fork.
+// threads wait for the agent.  The program resolves addresses to create events.  Each event must be
+// reported exactly once.  Prints "NAME: ok" for each way.  With an argument the program does not
+// fork.
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -80,15 +81,15 @@ static void begin_wait(struct waiter* waiter, struct rdma_event_channel* channel
 
 static void end_wait(struct waiter* waiter) { CHECK(pthread_join(waiter->thread, NULL) == 0); }
 
-static int has_ended(struct waiter* waiter) {
-  struct timespec until;
-  CHECK(clock_gettime(CLOCK_REALTIME, &until) == 0);
-  until.tv_sec += 1;
-  return pthread_timedjoin_np(waiter->thread, NULL, &until) == 0;
+static int join_within_one_second(struct waiter* waiter) {
+  struct timespec deadline;
+  CHECK(clock_gettime(CLOCK_REALTIME, &deadline) == 0);
+  deadline.tv_sec += 1;
+  return pthread_timedjoin_np(waiter->thread, NULL, &deadline) == 0;
 }
 
 // Returns when the thread sleeps in a call by which the library waits for an event.
-static void until_it_waits(const struct waiter* waiter) {
+static void wait_until_asleep(const struct waiter* waiter) {
   for (;;) {
     char path[64], number[32] = "";
     while (waiter->thread_id == 0) sched_yield();
@@ -97,7 +98,8 @@ static void until_it_waits(const struct waiter* waiter) {
     CHECK(fd >= 0);
     CHECK(read(fd, number, sizeof number - 1) > 0);
     close(fd);
-    const int call = number[0] == 'r' ? -1 : atoi(number);  // "running"
+    // The text is "running" if the thread does not sleep.
+    const int call = number[0] == 'r' ? -1 : atoi(number);
     if (call == SYS_read || call == SYS_ppoll) return;
     sched_yield();
   }
@@ -157,7 +159,7 @@ static void wait_beside_a_destroyed_channel(void) {
   struct rdma_event_channel *const channel = make_channel(), *const other = make_channel();
   struct waiter stuck, waiter;
   begin_wait(&stuck, channel, 1);
-  until_it_waits(&stuck);
+  wait_until_asleep(&stuck);
   rdma_destroy_event_channel(channel);
   begin_wait(&waiter, other, kEventCount);
   for (int i = 0; i < kEventCount; ++i) resolve(other);
@@ -185,8 +187,8 @@ static void two_threads(void) {
   rdma_destroy_event_channel(channel);
 }
 
-// Checks that a channel is readable only while it has an event.  An event that is dropped with its
-// id leaves nothing to read.
+// Checks that a channel is readable only while it has an event.  rdma_destroy_id() removes the
+// events of the id, so the channel must not be readable afterwards.
 static void poll_before_each_event(void) {
   struct rdma_event_channel* const channel = make_channel();
   struct pollfd readable = {.fd = channel->fd, .events = POLLIN};
@@ -238,11 +240,11 @@ static void wait_beside_calls(void) {
   rdma_destroy_event_channel(channel);
 }
 
-static atomic_int keep_polling;
+static atomic_int should_poll;
 
-static void* poll_in_vain(void* argument) {
+static void* poll_without_events(void* argument) {
   struct rdma_cm_event* event = NULL;
-  while (keep_polling) CHECK(rdma_get_cm_event(argument, &event) == -1 && errno == EAGAIN);
+  while (should_poll) CHECK(rdma_get_cm_event(argument, &event) == -1 && errno == EAGAIN);
   return NULL;
 }
 
@@ -250,12 +252,12 @@ static void* poll_in_vain(void* argument) {
 static void wait_beside_a_polling_thread(void) {
   struct rdma_event_channel* const channel = make_channel();
   set_nonblocking(channel);
-  keep_polling = 1;
+  should_poll = 1;
   pthread_t thread;
-  CHECK(pthread_create(&thread, NULL, poll_in_vain, channel) == 0);
+  CHECK(pthread_create(&thread, NULL, poll_without_events, channel) == 0);
   one_event_after_the_other();
   wait_beside_calls();
-  keep_polling = 0;
+  should_poll = 0;
   CHECK(pthread_join(thread, NULL) == 0);
   rdma_destroy_event_channel(channel);
 }
@@ -305,14 +307,14 @@ static void interrupted_wait(void) {
   struct waiter waiter = {.channel = channel};
   set_handler(0);
   CHECK(pthread_create(&waiter.thread, NULL, expect_eintr, &waiter) == 0);
-  until_it_waits(&waiter);
+  wait_until_asleep(&waiter);
   CHECK(pthread_kill(waiter.thread, SIGUSR1) == 0);
   end_wait(&waiter);
   set_handler(SA_RESTART);
   begin_wait(&waiter, channel, 1);
   for (int i = 0; i < 20; ++i) {
     const int before = interruptions;
-    until_it_waits(&waiter);
+    wait_until_asleep(&waiter);
     CHECK(pthread_kill(waiter.thread, SIGUSR1) == 0);
     while (interruptions == before) sched_yield();
   }
@@ -329,12 +331,12 @@ static void interrupted_wait_among_other_events(void) {
   for (int i = 0; i < kEventCount; ++i) {
     struct waiter waiter = {.channel = channel};
     CHECK(pthread_create(&waiter.thread, NULL, expect_eintr, &waiter) == 0);
-    until_it_waits(&waiter);
+    wait_until_asleep(&waiter);
     for (int event = 0; event < 4; ++event) resolve(other);
-    // A signal may come just before the thread sleeps again, and then has no effect.  So it is sent
+    // A signal that arrives just before the thread sleeps again has no effect.  So send signals
     // until the thread has ended.
     do CHECK(pthread_kill(waiter.thread, SIGUSR1) == 0);
-    while (!has_ended(&waiter));
+    while (!join_within_one_second(&waiter));
     for (int event = 0; event < 4; ++event) take_event(other);
   }
   rdma_destroy_event_channel(channel);
@@ -347,7 +349,7 @@ static void cancelled_wait(void) {
   for (int i = 0; i < 20; ++i) {
     void* result = NULL;
     begin_wait(&waiter, channel, 1);
-    until_it_waits(&waiter);
+    wait_until_asleep(&waiter);
     CHECK(pthread_cancel(waiter.thread) == 0);
     CHECK(pthread_join(waiter.thread, &result) == 0 && result == PTHREAD_CANCELED);
     resolve(channel);
@@ -382,7 +384,7 @@ static void jump_out_of_a_wait(void) {
   struct sigaction action = {.sa_handler = jump};
   CHECK(sigaction(SIGUSR2, &action, NULL) == 0);
   CHECK(pthread_create(&waiter.thread, NULL, jump_out_and_come_back, &waiter) == 0);
-  until_it_waits(&waiter);
+  wait_until_asleep(&waiter);
   CHECK(pthread_kill(waiter.thread, SIGUSR2) == 0);
   for (int i = 0; i < kEventCount; ++i) resolve(channel);
   end_wait(&waiter);
@@ -403,7 +405,7 @@ static void wait_beside_a_fork(void) {
     if (i % 20 != 0) continue;
     const pid_t child = fork();
     CHECK(child >= 0);
-    if (child == 0) {  // the child has its own device
+    if (child == 0) {  // the child opens a device of its own
       alarm(kTimeoutSeconds);
       one_event_after_the_other();
       _exit(0);

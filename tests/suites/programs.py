@@ -1,4 +1,4 @@
-"""Runs the servers and clients of the programs for programs_suite.py, and notes what they do."""
+"""Runs the servers and clients of the programs for programs_suite.py, and records their results in notes."""
 import collections
 import contextlib
 import hashlib
@@ -19,27 +19,30 @@ PORT = 18600
 Program = collections.namedtuple("Program", "name run needs min_bytes not_only root quick")
 
 
-class Failed(Exception):
-    """A server does not become ready."""
+class ServerNotReady(Exception):
+    """Is raised if a server does not become ready in time."""
 
 
 class Programs:
-    """The programs of one file, in its order."""
+    """Lists the programs of one file, in their order."""
 
     def __init__(self):
         self.programs = []
 
     def add(self, *needs, min_bytes=0, not_only=None, root=False, quick=False):
-        """Adds a function that runs a program.  `needs` are programs or files that must be installed.  At least
-        `min_bytes` bytes must go by the ring.  `not_only` says why the program cannot run with --sockets=only.  `root`
-        says that the program needs root and several users.  CI runs the programs that are `quick`."""
+        """Adds a function that runs a program.
+
+        `needs` are programs or files that must be installed.  The ring must carry at least `min_bytes` bytes.
+        `not_only` is the reason why the program cannot run with --sockets=only, if there is one.  If `root` is set,
+        the program needs root and several users.  CI runs the programs that are `quick`.
+        """
         def add_function(run):
             self.programs.append(Program(run.__name__, run, needs, min_bytes, not_only, root, quick))
             return run
         return add_function
 
 
-def listens(port):
+def is_listening(port):
     suffix = f":{port:04X}"
     for name in ("/proc/net/tcp", "/proc/net/tcp6"):
         with contextlib.suppress(FileNotFoundError), open(name) as file:
@@ -59,8 +62,8 @@ def until_true(condition, seconds):
     return True
 
 
-def without_figures(text):
-    """Returns the lines of `text`, sorted and without repeats, with N instead of figures and their units."""
+def lines_without_numbers(text):
+    """Returns the lines of `text`, sorted and without repeats, with N instead of numbers and their units."""
     text = re.sub(r"\x1b\[[0-9;]*m|\r", "", text)
     text = re.sub(r"0x[0-9a-f]+|-?\d[\d.,:]*(?:e[-+]?\d+)?", "N", text)
     text = re.sub(r"N ?[kKMGT]?i?(?:Bytes|bits|B|b|s|ms|us|usec|msec|sec|m|k|K|M|G)\b", "N", text)
@@ -68,7 +71,10 @@ def without_figures(text):
 
 
 class Round:
-    """One run of a program: its directory, the ways in which its server and clients run, and notes of what they did."""
+    """Represents one run of a program.
+
+    Has its directory, the ways of its server and its clients, and notes of their results.
+    """
 
     def __init__(self, directory, server_way, client_way):
         self.directory, self.server_way, self.client_way = directory, server_way, client_way
@@ -76,7 +82,7 @@ class Round:
         self.notes = []
         self.logs = 0
 
-    def _log(self, name):
+    def _new_log_path(self, name):
         self.logs += 1
         return self.directory / f"{name}.{self.logs}.log"
 
@@ -84,11 +90,12 @@ class Round:
         return str(self.directory / name)
 
     def data(self, name, size):
-        """Makes a file of random bytes, which are the same in each round."""
+        """Writes a file of random bytes, which are the same in each round.  Returns its path."""
         (self.directory / name).write_bytes(random.Random(size).randbytes(size))
         return self.path(name)
 
     def text(self, name, text):
+        """Writes a text file.  Returns its path."""
         (self.directory / name).write_text(text)
         return self.path(name)
 
@@ -100,16 +107,16 @@ class Round:
     def note(self, what, value):
         self.notes.append(f"{what}: {value}")
 
-    def file(self, name):
-        """Notes the bytes of a file."""
+    def note_file(self, name):
+        """Notes the size and the hash of a file."""
         path = self.directory / name
         data = path.read_bytes() if path.exists() else None
         self.note(name, "missing" if data is None else f"{len(data)} bytes {hashlib.sha256(data).hexdigest()[:16]}")
 
     def _note_output(self, name, code, output, keep):
-        """Notes an exit code, and the lines of `output` that have the pattern `keep`; no lines if `keep` is None."""
+        """Notes an exit code, and the lines of `output` that match the pattern `keep`.  None matches no line."""
         self.note(name, f"exit code {code}")
-        for line in without_figures(output) if keep is not None else []:
+        for line in lines_without_numbers(output) if keep is not None else []:
             if re.search(keep, line):
                 self.note(name, line)
 
@@ -120,16 +127,19 @@ class Round:
 
     @contextlib.contextmanager
     def server(self, *words, port=None, ready=None, keep="", stop=signal.SIGTERM, way=None, **options):
-        """Runs a server until the block ends.  It is ready when it listens, or when ready() is true."""
+        """Runs a server until the block ends.  Notes its exit code, and the output lines that match `keep`.
+
+        The server is ready when it listens on the port, or when ready() returns true.
+        """
         port = port or self.port
         name = os.path.basename(str(words[0]))
-        path = self._log(name)
+        path = self._new_log_path(name)
         with open(path, "wb") as log:
             process = self._start(way or self.server_way, words, log, **options)
-        is_ready = ready or (lambda: listens(port))
+        is_ready = ready or (lambda: is_listening(port))
         try:
             if not until_true(lambda: is_ready() or process.poll() is not None, READY_SECONDS) or not is_ready():
-                raise Failed(f"{name} is not ready: {path.read_text(errors='replace')[-2000:]}")
+                raise ServerNotReady(f"{name} is not ready: {path.read_text(errors='replace')[-2000:]}")
             yield process
             if stop is not None and process.poll() is None:
                 process.send_signal(stop)
@@ -142,13 +152,13 @@ class Round:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-            if ready is None and not until_true(lambda: not listens(port), END_SECONDS):
+            if ready is None and not until_true(lambda: not is_listening(port), END_SECONDS):
                 self.note(name, f"port {port} is not free")
 
     def client(self, *words, keep="", way=None, input=None, seconds=CLIENT_SECONDS, **options):
-        """Runs a client, and notes its exit code and output.  Returns its output."""
+        """Runs a client.  Notes its exit code, and the output lines that match `keep`.  Returns its output."""
         name = os.path.basename(str(words[0]))
-        path = self._log(name)
+        path = self._new_log_path(name)
         if input is not None:
             source = self.directory / "input"
             source.write_bytes(input)

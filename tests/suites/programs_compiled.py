@@ -1,4 +1,4 @@
-"""More programs that run under `verbena run --sockets`: compiled ones, and event libraries."""
+"""Runs compiled programs and event libraries under `verbena run --sockets`."""
 import os
 import signal
 
@@ -221,7 +221,7 @@ def libuv(r):
 
 @PROGRAMS.add("gcc", "/usr/include/ev.h", min_bytes=100_000)
 def libev(r):
-    """libev by select, poll and epoll."""
+    """Runs libev by select, poll and epoll."""
     r.prepare("gcc", "-O", "-o", "ev", r.text("ev.c", EV), "-lev")
     client = r.text("call.py", ECHO_CLIENT)
     for backend in (1, 2, 4):
@@ -339,7 +339,7 @@ fn main() {
         })
         .collect();
     println!("{:?}", all.into_iter().map(|t| t.join().unwrap()).collect::<Vec<_>>());
-    // A file goes to the socket by sendfile() or splice() in copy().
+    // copy() sends a file to the socket by sendfile() or splice().
     let (mut c, mut f) = (TcpStream::connect(&at).unwrap(), std::fs::File::open(&a[3]).unwrap());
     c.write_all(b"file\n").unwrap();
     let r = c.try_clone().unwrap();
@@ -353,12 +353,12 @@ fn main() {
 
 @PROGRAMS.add("rustc", min_bytes=100_000)
 def rust(r):
-    """Rust's copy() hands files to sendfile() and splice()."""
+    """Rust's copy() sends files by sendfile() and splice()."""
     big = r.data("big", 3 * MB)
     r.prepare("rustc", "-O", "-o", "echo", r.text("echo.rs", RUST))
     with r.server(r.path("echo"), "serve", r.port, stop=signal.SIGKILL):
         r.client(r.path("echo"), "call", r.port, big)
-        r.file("copy")
+        r.note_file("copy")
 
 
 MONO = r"""
@@ -463,7 +463,7 @@ def lua(r):
 @PROGRAMS.add("ucx_perftest", min_bytes=MB,
               not_only="two processes that connect to each other hold a lock that their accepting threads need")
 def ucx(r):
-    """A thread of UCX sleeps for an epoll set.  An entry of that set is the set of the connections, without events."""
+    """A thread of UCX waits for an epoll set.  This set contains the epoll set of the connections, without events."""
     env = os.environ | {"UCX_TLS": "tcp,self", "UCX_NET_DEVICES": "lo"}
     for test in ("tag_bw", "tag_lat", "stream_bw", "ucp_put_bw", "ucp_am_bw"):
         with r.server("ucx_perftest", "-p", r.port, env=env, keep="rror|failed", stop=None):

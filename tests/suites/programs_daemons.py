@@ -1,4 +1,4 @@
-"""More programs that run under `verbena run --sockets`: servers, and those written in Go."""
+"""Runs servers, some of them written in Go, under `verbena run --sockets`."""
 import os
 import pwd
 import signal
@@ -12,7 +12,7 @@ GO = "Go does not use the C library"
 
 @PROGRAMS.add("ngircd", "python3", root=True)
 def ngircd(r):
-    """Many clients of one chat.  Each client receives the lines of all others."""
+    """Many clients join one chat.  Each client receives the lines of all others."""
     conf = r.text("conf", f"""
 [Global]
 Name = irc.x.y
@@ -94,7 +94,7 @@ http: {{ addr: '127.0.0.1:{r.port}' }}
                  f"curl -sS -o said -w '%{{http_code}}\\n' -X PUT -H 'Content-Type: application/octet-stream' "
                  f"--data-binary @{big} \"$to&digest=$sum\"; "
                  f"curl -sS {url}/$sum -o copy; cat said", keep="")
-        r.file("copy")
+        r.note_file("copy")
 
 
 @PROGRAMS.add("influxd", "curl", not_only=GO)
@@ -119,13 +119,13 @@ bind-address = "127.0.0.1:{r.port}"
                  "q=SELECT sum(v), count(v) FROM m")
         r.client("curl", "-sS", "-G", f"{url}/query", "--data-urlencode", "db=d", "--data-urlencode",
                  "q=SELECT v FROM m", "-o", "copy")
-        r.file("copy")
+        r.note_file("copy")
 
 
 @PROGRAMS.add("proftpd", "curl", root=True, min_bytes=100_000,
               not_only="a session makes its connection its standard input")
 def proftpd(r):
-    """A process for each session, and data connections that the client makes, or that the server makes."""
+    """proftpd has a process for each session.  The client or the server makes the data connections."""
     r.data("big", 5 * MB)
     users = r.text("users", "")
     r.prepare("bash", "-c",
@@ -155,11 +155,11 @@ TransferLog none
         at = f"ftp://u:p@127.0.0.1:{r.port}/{r.directory}"
         for i, more in enumerate(((), ("-P", "127.0.0.1"), ("--disable-epsv",))):
             r.client("curl", "-sS", *more, f"{at}/big", "-o", f"copy{i}")
-            r.file(f"copy{i}")
+            r.note_file(f"copy{i}")
             r.client("curl", "-sS", *more, "-T", "big", f"{at}/sent{i}")
-            r.file(f"sent{i}")
+            r.note_file(f"sent{i}")
         r.client("curl", "-sS", "-r", "100-199", f"{at}/big", "-o", "part")
-        r.file("part")
+        r.note_file("part")
 
 
 @PROGRAMS.add("postfix", "swaks", root=True, min_bytes=10_000)
@@ -218,7 +218,7 @@ postlog unix-dgram n - n - 1 postlogd
 
 @PROGRAMS.add("icecast2", "curl", "python3", root=True, min_bytes=100_000)
 def icecast(r):
-    """One source, and several clients that receive its stream at the same time."""
+    """One source sends a stream, which several clients receive at the same time."""
     conf = r.text("conf", f"""<icecast>
 <limits><clients>20</clients><sources>2</sources><burst-size>0</burst-size></limits>
 <authentication><source-password>p</source-password><admin-password>p</admin-password></authentication>

@@ -1,8 +1,8 @@
-"""More programs that run under `verbena run --sockets`: languages, and tools for programmers."""
+"""Runs programs in several languages, and tools for programmers, under `verbena run --sockets`."""
 import os
 import signal
 
-from programs import Programs, listens
+from programs import Programs, is_listening
 from programs_named import MB
 
 PROGRAMS = Programs()
@@ -15,7 +15,7 @@ def tcpserver(r):
     r.data("big", 3 * MB)
     with r.server("tcpserver", "-RHl0", "127.0.0.1", r.port, "cat"):
         r.client("bash", "-c", f"nc -N 127.0.0.1 {r.port} <big >copy")
-        r.file("copy")
+        r.note_file("copy")
     with r.server("tcpserver", "-RHl0", "127.0.0.1", r.port, "sh", "-c", "head -c 100; wc -c"):
         r.client("bash", "-c", f"nc -N 127.0.0.1 {r.port} <big | tail -c 8")
     with r.server("tcpserver", "-RHl0", "127.0.0.1", r.port, "perl", "-e", "while (<>) { print scalar reverse $_; }"):
@@ -28,7 +28,7 @@ def socket_activate(r):
     r.data("big", 3 * MB)
     with r.server("systemd-socket-activate", "-l", f"127.0.0.1:{r.port}", "-a", "--inetd", "cat", keep="rror"):
         r.client("bash", "-c", f"nc -N 127.0.0.1 {r.port} <big >copy")
-        r.file("copy")
+        r.note_file("copy")
 
 
 JAVA = """
@@ -46,7 +46,7 @@ public class Web { public static void main(String[] a) throws Exception { int po
   for (var f : all) System.out.println(f.get() == 1000000);
   for (int i = 0; i < 3; i++) { var u = (HttpURLConnection) new URL("http://127.0.0.1:" + port + "/").openConnection();
     System.out.println(u.getInputStream().readAllBytes().length == 1000000); }
-  // A blocking and a selectable channel, in one program.
+  // Uses a blocking and a selectable channel in one program.
   ServerSocketChannel l = ServerSocketChannel.open().bind(new InetSocketAddress("127.0.0.1", port + 1));
   Thread t = new Thread(() -> { try { SocketChannel p = l.accept(); ByteBuffer b = ByteBuffer.allocate(65536); while (p.read(b) >= 0)
     { b.flip(); while (b.hasRemaining()) p.write(b); b.clear(); } p.close(); } catch (Exception e) { e.printStackTrace(); } }); t.start();
@@ -95,13 +95,13 @@ func main() {
 @PROGRAMS.add("go", "curl", "python3",
               not_only="Go does not use the C library")
 def go(r):
-    """Go does not use the C library, so its connections stay on TCP, also those with a peer that has the library."""
+    """Go does not use the C library, so its connections use TCP, even if the peer has the library."""
     r.text("web.go", GO)
     r.prepare("go", "build", "-o", "web", "web.go", env=os.environ | {"HOME": str(r.directory), "GO111MODULE": "off"})
     with r.server(r.path("web"), "serve", r.port):
         r.client(r.path("web"), "call", r.port)
         r.client("curl", "-sS", f"http://127.0.0.1:{r.port}/", "-o", "copy")
-        r.file("copy")
+        r.note_file("copy")
 
 
 PERL_SERVER = """
@@ -152,7 +152,7 @@ def ruby(r):
     r.data("big", 3 * MB)
     with r.server("ruby", "-run", "-e", "httpd", r.directory, "-p", r.port, "-b", "127.0.0.1", keep="ERROR"):
         r.client("curl", "-sS", f"http://127.0.0.1:{r.port}/big", "-o", "copy")
-        r.file("copy")
+        r.note_file("copy")
 
 
 TCL = """
@@ -187,8 +187,8 @@ def erlang(r):
 
 @PROGRAMS.add("gdbserver", "gdb", not_only="gdbserver asks for SIGIO")
 def gdbserver(r):
-    with r.server("gdbserver", f"127.0.0.1:{r.port}", "/bin/echo", "hello", stop=None, ready=lambda: listens(r.port),
-                  keep="hello|rror"):
+    with r.server("gdbserver", f"127.0.0.1:{r.port}", "/bin/echo", "hello", stop=None,
+                  ready=lambda: is_listening(r.port), keep="hello|rror"):
         r.client("gdb", "-nx", "-batch", "-ex", f"target remote 127.0.0.1:{r.port}", "-ex", "break write", "-ex", "continue",
                  "-ex", "info registers rip", "-ex", "delete", "-ex", "continue", "/bin/echo",
                  keep="exited normally|Breakpoint N, |rror")
@@ -228,7 +228,7 @@ def distcc(r):
                   "--log-stderr", "--log-level", "error", "--user", "nobody", "--enable-tcp-insecure", keep="rror"):
         r.client("distcc", "gcc", "-c", source, "-o", "a.o", env=os.environ | {
             "DISTCC_HOSTS": f"127.0.0.1:{r.port}", "DISTCC_FALLBACK": "0", "DISTCC_DIR": str(r.directory), "CCACHE_DISABLE": "1"})
-        r.file("a.o")
+        r.note_file("a.o")
 
 
 @PROGRAMS.add("valgrind", "curl", "python3")
@@ -236,20 +236,20 @@ def valgrind(r):
     r.data("big", MB)
     with r.server("python3", "-m", "http.server", r.port, "--bind", "127.0.0.1", keep=None):
         r.client("valgrind", "-q", "curl", "-sS", f"http://127.0.0.1:{r.port}/big", "-o", "copy", keep="==.*(Invalid|uninit|lost)")
-        r.file("copy")
+        r.note_file("copy")
 
 
 @PROGRAMS.add("ncat", "nc.traditional",
               not_only="the next program has the connection as its standard input")
 def other_netcats(r):
     r.data("big", 3 * MB)
-    with r.server("ncat", "-l", "127.0.0.1", r.port, "--recv-only", "-o", "got", stop=None, ready=lambda: listens(r.port),
-                  keep=None):
+    with r.server("ncat", "-l", "127.0.0.1", r.port, "--recv-only", "-o", "got", stop=None,
+                  ready=lambda: is_listening(r.port), keep=None):
         r.client("bash", "-c", f"ncat --send-only 127.0.0.1 {r.port} <big")
-    r.file("got")
+    r.note_file("got")
     with r.server("ncat", "-l", "127.0.0.1", r.port, "-k", "-c", "wc -c"):
         r.client("bash", "-c", f"nc.traditional -q 5 127.0.0.1 {r.port} <big")
     with r.server("nc.traditional", "-l", "-p", r.port, "-s", "127.0.0.1", "-e", "/bin/cat", stop=None,
-                  ready=lambda: listens(r.port)):
+                  ready=lambda: is_listening(r.port)):
         r.client("bash", "-c", f"nc -N 127.0.0.1 {r.port} <big >copy2")
-        r.file("copy2")
+        r.note_file("copy2")

@@ -1,4 +1,4 @@
-"""More programs that run under `verbena run --sockets`: sound, pictures and desktops."""
+"""Runs programs for sound, pictures and desktops under `verbena run --sockets`."""
 import signal
 
 from programs import Programs
@@ -9,7 +9,7 @@ PROGRAMS = Programs()
 
 @PROGRAMS.add("ffmpeg")
 def ffmpeg(r):
-    """A stream of pictures, sent and received by TCP and by HTTP."""
+    """ffmpeg sends and receives a stream of pictures by TCP and by HTTP."""
     source = ("-f", "lavfi", "-i", "testsrc=size=320x240:rate=25", "-frames:v", "60", "-pix_fmt", "yuv420p", "-c:v",
               "rawvideo", "-threads", "1")
     quiet = ("ffmpeg", "-nostdin", "-y", "-v", "error")
@@ -20,19 +20,19 @@ def ffmpeg(r):
                       "yuv4mpegpipe",
                       "-strict", "-1", r.path(f"got{i}"), stop=None):
             r.client(*quiet, *source, "-f", "nut", call_url)
-        r.file(f"got{i}")
+        r.note_file(f"got{i}")
 
 
 @PROGRAMS.add("gst-launch-1.0")
 def gstreamer(r):
-    """GLib's sockets, with a thread for each element."""
+    """GStreamer uses GLib's sockets, with a thread for each element."""
     big = r.data("big", 5 * MB)
     with r.server("gst-launch-1.0", "-q", "tcpserversrc", "host=127.0.0.1", f"port={r.port}", "!", "filesink",
                   f"location={r.path('got')}",
                   stop=None):
         r.client("gst-launch-1.0", "-q", "filesrc", f"location={big}", "!", "tcpclientsink", "host=127.0.0.1",
                  f"port={r.port}")
-    r.file("got")
+    r.note_file("got")
     with r.server("gst-launch-1.0", "-q", "videotestsrc", "!", "video/x-raw,width=160,height=120", "!",
                   "tcpserversink", "host=127.0.0.1",
                   f"port={r.port}", keep="rror", stop=signal.SIGKILL):

@@ -1,4 +1,4 @@
-"""More programs that run under `verbena run --sockets`: libraries that pass messages."""
+"""Runs programs that use messaging libraries under `verbena run --sockets`."""
 import signal
 
 from programs import Programs

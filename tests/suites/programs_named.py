@@ -1,10 +1,10 @@
-"""Well-known programs that must work under `verbena run --sockets`, from easy to hard."""
+"""Runs well-known programs under `verbena run --sockets`, from easy to hard."""
 import glob
 import os
 import signal
 import subprocess
 
-from programs import Programs, listens, until_true
+from programs import Programs, is_listening, until_true
 
 PROGRAMS = Programs()
 PG = next(iter(sorted(glob.glob("/usr/lib/postgresql/*/bin"))), "/usr/lib/postgresql")
@@ -13,7 +13,7 @@ MB = 1_000_000
 
 @PROGRAMS.add("sockperf", min_bytes=MB)
 def sockperf(r):
-    # The server does not end by itself.
+    # The server does not end by itself, so SIGINT ends it.
     with r.server("sockperf", "server", "--tcp", "-i", "127.0.0.1", "-p", r.port, keep=None, stop=signal.SIGINT):
         for words in (("ping-pong", "-m", "64"), ("throughput", "-m", "16384"), ("under-load", "--mps", "2000")):
             r.client("sockperf", *words, "--tcp", "-i", "127.0.0.1", "-p", r.port, "-t", "1",
@@ -24,9 +24,9 @@ def sockperf(r):
 def nc(r):
     big = r.data("big", 5 * MB)
     with open(big, "rb") as file, r.server("nc", "-l", "127.0.0.1", r.port, keep=None, stop=None,
-                                           ready=lambda: listens(r.port)):
+                                           ready=lambda: is_listening(r.port)):
         r.client("nc", "-N", "127.0.0.1", r.port, stdin=file)
-    r.file("nc.1.log")
+    r.note_file("nc.1.log")
 
 
 def certificate(r):
@@ -44,7 +44,7 @@ def openssl(r):
                         input=b"GET /big HTTP/1.0\r\n\r\n", keep=None)
         r.note("bytes", len(output) > 2 * MB)
         r.client("curl", "-sS", "--cacert", cert, f"https://localhost:{r.port}/big", "-o", "copy", "--http0.9")
-        r.file("copy")
+        r.note_file("copy")
 
 
 @PROGRAMS.add("curl", "python3", min_bytes=MB, quick=True)
@@ -53,11 +53,11 @@ def curl_python_http(r):
     with r.server("python3", "-m", "http.server", r.port, "--bind", "127.0.0.1"):
         url = f"http://127.0.0.1:{r.port}"
         r.client("curl", "-sS", f"{url}/big", "-o", "copy")
-        r.file("copy")
+        r.note_file("copy")
         r.client("curl", "-sS", "-i", f"{url}/none", f"{url}/cert", keep="HTTP|Error")
         r.client("curl", "--no-progress-meter", "-Z", *[word for i in range(8) for word in (f"{url}/big", "-o", f"copy{i}")])
         for i in range(8):
-            r.file(f"copy{i}")
+            r.note_file(f"copy{i}")
 
 
 @PROGRAMS.add("iperf3", min_bytes=MB)
@@ -113,7 +113,7 @@ def memcached(r):
         servers = f"--servers=127.0.0.1:{r.port}"
         r.client("memccp", servers, name)
         r.client("memccat", servers, f"--file={r.path('copy')}", name)
-        r.file("copy")
+        r.note_file("copy")
         for words in ((), ("--binary",), ("--non-blocking",), ("--tcp-nodelay", "--test=get", "--initial-load=1000")):
             r.client("memcslap", servers, "--concurrency=8", "--execute-number=2000", *words)
 
@@ -145,7 +145,7 @@ def nginx(r):
         r.client("bash", "-c", f"for i in 1 2 3; do sleep 0.3; kill -HUP $(cat {r.path('pid')}); done & "
                  f"ab -q -k -c 20 -n 20000 {url}/small; wait", keep="Failed|Non-2xx|Complete")
         r.client("curl", "-sS", f"{url}/big", "-o", "copy")
-        r.file("copy")
+        r.note_file("copy")
     r.note("errors", open(r.path("errors")).read().count("\n"))
 
 
@@ -159,7 +159,7 @@ def nginx_proxy(r):
         url = f"http://127.0.0.1:{r.port}/upper/big"
         r.client("wrk", "-t2", "-c50", "-d1", url, keep="Non-2xx|threads and")
         r.client("curl", "-sS", url, "-o", "copy")
-        r.file("copy")
+        r.note_file("copy")
     r.note("errors", open(r.path("errors")).read().count("error"))
 
 
@@ -221,7 +221,7 @@ def postgres(r):
         r.client(f"{PG}/pgbench", *at, "-i", "-s", "1", "-q", "postgres", keep="rror|vacuum|creating")
         r.client("psql", *at, "-c", r"\copy pgbench_accounts to accounts", "-c", "create table b (like pgbench_accounts)",
                  "-c", r"\copy b from accounts", "-c", "select count(*), sum(aid) from b", "postgres")
-        r.file("accounts")
+        r.note_file("accounts")
         for words in (("-S", "-c", "8"), ("-S", "-c", "8", "-j", "2", "-M", "prepared"), ("-S", "-C", "-c", "2"), ("-c", "4")):
             r.client(f"{PG}/pgbench", *at, "-n", "-t", "200", *words, "postgres", keep="rror|processed|clients|failed")
         # Kill a backend.  Its client sees the end of the connection, and the server restarts.
@@ -236,10 +236,10 @@ def socat(r):
     r.data("big", 5 * MB)
     with r.server("socat", f"TCP-LISTEN:{r.port},reuseaddr,fork", "EXEC:cat"):
         r.client("bash", "-c", f"socat -t 20 - TCP:127.0.0.1:{r.port} <big >copy")
-        r.file("copy")
+        r.note_file("copy")
     with r.server("socat", f"TCP-LISTEN:{r.port},reuseaddr", f"OPEN:{r.path('got')},creat,trunc", stop=None):
         r.client("socat", "-u", f"OPEN:{r.path('big')}", f"TCP:127.0.0.1:{r.port}")
-    r.file("got")
+    r.note_file("got")
 
 
 @PROGRAMS.add("socat", "bash", quick=True, not_only="bash writes by stdio, and socat's SYSTEM keeps a copy of the descriptor")
@@ -277,11 +277,11 @@ Subsystem sftp internal-sftp
         at = (*options, "-p", r.port, "root@127.0.0.1")
         r.client("ssh", *at, "echo hi; exit 3")
         r.client("bash", "-c", f"ssh {' '.join(map(str, at))} cat <big >copy")
-        r.file("copy")
+        r.note_file("copy")
         r.client("scp", *options, "-P", r.port, f"root@127.0.0.1:{r.path('big')}", r.path("copy2"))
-        r.file("copy2")
+        r.note_file("copy2")
         r.client("sftp", *options, "-P", r.port, "-b", "-", "root@127.0.0.1", input=f"get {r.path('big')} copy3\n".encode())
-        r.file("copy3")
+        r.note_file("copy3")
         r.prepare("git", "init", "-q", "--bare", "repo.git")
         r.prepare("git", "init", "-q", "work")
         r.prepare("git", "-C", "work", "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "--allow-empty", "-m", "x",
@@ -294,7 +294,8 @@ Subsystem sftp internal-sftp
         with r.server("python3", "-m", "http.server", r.port + 3, "--bind", "127.0.0.1", port=r.port + 3):
             with r.server("ssh", *options, "-p", r.port, "-N", "-o", "ExitOnForwardFailure=yes", "-L",
                           f"{r.port + 1}:127.0.0.1:{r.port + 3}", "-R", f"{r.port + 2}:127.0.0.1:{r.port + 3}",
-                          "root@127.0.0.1", ready=lambda: listens(r.port + 1) and listens(r.port + 2), way=r.client_way):
+                          "root@127.0.0.1", ready=lambda: is_listening(r.port + 1) and is_listening(r.port + 2),
+                          way=r.client_way):
                 for port in (r.port + 1, r.port + 2):
                     r.client("curl", "-sS", f"http://127.0.0.1:{port}/big", "-o", "copy4")
-                    r.file("copy4")
+                    r.note_file("copy4")

@@ -1,4 +1,4 @@
-"""More programs that run under `verbena run --sockets`: Python's libraries for networks."""
+"""Runs Python's network libraries under `verbena run --sockets`."""
 import signal
 
 from programs import Programs
@@ -131,7 +131,7 @@ def python_trio(r):
 
 @PROGRAMS.add(f"{MODULES}/uvloop", min_bytes=100)
 def python_uvloop(r):
-    """libuv, also with a peer that uses the event loop of Python's own library."""
+    """Runs libuv, also with a peer that uses the event loop of Python's standard library."""
     echo(r, UVLOOP)
     with r.server(PYTHON, r.text("other.py", ASYNCIO + MAIN), "serve", r.port, keep=None, stop=signal.SIGKILL):
         r.client(PYTHON, "echo.py", "call", r.port, "012")
@@ -139,7 +139,7 @@ def python_uvloop(r):
 
 @PROGRAMS.add(f"{MODULES}/gevent", min_bytes=MB)
 def python_gevent(r):
-    """libev, by epoll and by poll."""
+    """Runs libev by epoll and by poll."""
     echo(r, GEVENT)
     echo(r, "import os; os.environ['GEVENT_BACKEND'] = 'poll'\n" + GEVENT)
 

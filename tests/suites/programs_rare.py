@@ -1,4 +1,4 @@
-"""More programs that run under `verbena run --sockets`: programs in rare languages."""
+"""Runs programs in rare languages under `verbena run --sockets`."""
 import signal
 
 from programs import Programs
@@ -50,7 +50,7 @@ serve(C) :- tcp_open_socket(C, I, O), set_stream(I, encoding(octet)), set_stream
 
 @PROGRAMS.add("fpc", not_only="a static program cannot have the library")
 def pascal(r):
-    """Free Pascal makes its system calls itself, so its connections stay on TCP."""
+    """Free Pascal makes its system calls itself, so its connections use TCP."""
     r.prepare("fpc", "-O2", r.text("echo.pas", """
 program echo; uses sockets, baseunix, sysutils;
 var l, c: longint; a: TInetSockAddr; n, k, done: int64; b: array[0..19999] of byte; on: longint;

@@ -1,4 +1,4 @@
-"""More programs that run under `verbena run --sockets`: relays, and clients that make load."""
+"""Runs relays, and clients that make load, under `verbena run --sockets`."""
 import os
 import signal
 
@@ -19,11 +19,11 @@ def fetch_files(r):
     url = f"http://127.0.0.1:{r.port}"
     for i in range(3):
         r.client("curl", "-sS", f"{url}/big", "-o", f"copy{i}")
-        r.file(f"copy{i}")
+        r.note_file(f"copy{i}")
     r.client("curl", "--no-progress-meter", "-Z", *[word for i in range(6)
                                                     for word in (f"{url}/big", "-o", f"many{i}")])
     for i in range(6):
-        r.file(f"many{i}")
+        r.note_file(f"many{i}")
 
 
 @PROGRAMS.add("pen", "curl", "python3", min_bytes=MB)
@@ -46,13 +46,13 @@ def sslh(r):
 
 @PROGRAMS.add("microsocks", "curl", "python3", min_bytes=MB)
 def microsocks(r):
-    """A SOCKS server with one thread for each connection."""
+    """microsocks is a SOCKS server with one thread for each connection."""
     r.data("big", 3 * MB)
     with web_server(r), r.server("microsocks", "-i", "127.0.0.1", "-p", r.port, keep="rror", stop=signal.SIGKILL):
         for i in range(4):
             r.client("curl", "-sS", "-x", f"socks5h://127.0.0.1:{r.port}", f"http://127.0.0.1:{r.port + 1}/big", "-o",
                      f"copy{i}")
-            r.file(f"copy{i}")
+            r.note_file(f"copy{i}")
 
 
 @PROGRAMS.add("privoxy", "curl", "python3", root=True)
@@ -63,7 +63,7 @@ def privoxy(r):
         for i in range(3):
             r.client("curl", "-sS", "-x", f"http://127.0.0.1:{r.port}", f"http://127.0.0.1:{r.port + 1}/big", "-o",
                      f"copy{i}")
-            r.file(f"copy{i}")
+            r.note_file(f"copy{i}")
 
 
 @PROGRAMS.add("siege", "nginx", root=True, min_bytes=100_000)
@@ -116,14 +116,14 @@ http://127.0.0.1:{r.port} {{
                           env=os.environ | {"HOME": str(r.directory), "XDG_DATA_HOME": str(r.directory)}):
         fetch_files(r)
         r.client("curl", "-sS", f"http://127.0.0.1:{r.port}/own/big", "-o", "copy")
-        r.file("copy")
+        r.note_file("copy")
         r.client("ab", "-q", "-k", "-c", "10", "-n", "200", f"http://127.0.0.1:{r.port}/own/Caddyfile",
                  keep="Failed|Non-2xx|Complete")
 
 
 @PROGRAMS.add("nghttpx", "h2load", "nghttp", "nginx", "openssl", root=True, min_bytes=100_000)
 def nghttp2(r):
-    """HTTP/2 with and without TLS, by libev, and HTTP/1 to the server behind."""
+    """nghttpx serves HTTP/2 with and without TLS by libev, and uses HTTP/1 to the web server."""
     cert, key = certificate(r)
     r.data("small", 6120)
     r.data("big", MB // 2)
@@ -138,7 +138,7 @@ def nghttp2(r):
             for name in ("small", "big"):
                 r.client("h2load", "-n", "200", "-c", "8", "-m", "10", f"{url}/{name}", keep="^requests:|status codes")
             r.client("bash", "-c", f"nghttp --no-verify-peer {url}/big 2>&1 >copy | head -5")
-            r.file("copy")
+            r.note_file("copy")
 
 
 @PROGRAMS.add("aria2c", "nginx", root=True, min_bytes=MB)
@@ -151,4 +151,4 @@ def aria2(r):
             r.client("aria2c", "-q", "--no-conf", f"--event-poll={events}", "-x", "8", "-s", "8", "-k", "1M", "-o",
                      f"copy{i}",
                      f"http://127.0.0.1:{r.port}/big")
-            r.file(f"copy{i}")
+            r.note_file(f"copy{i}")

@@ -1,4 +1,4 @@
-"""More programs that run under `verbena run --sockets`: services with protocols of their own."""
+"""Runs services with protocols of their own under `verbena run --sockets`."""
 import os
 import signal
 
@@ -22,8 +22,8 @@ def rsync(r):
         r.client("rsync", "-ac", "--itemize-changes", f"{url}/files/", "up/")
         r.client("rsync", url + "/")
     for i in range(20):
-        r.file(f"copy/{i}")
-        r.file(f"up/{i}")
+        r.note_file(f"copy/{i}")
+        r.note_file(f"up/{i}")
 
 
 @PROGRAMS.add("vsftpd", "curl", "lftp", "ftp", root=True, not_only="vsftpd makes the connection its standard input")
@@ -55,16 +55,16 @@ pasv_max_port={r.port + 90}
     with r.server("vsftpd", conf, keep="OOPS", stop=signal.SIGTERM):
         url = f"ftp://127.0.0.1:{r.port}"
         r.client("curl", "-sS", f"{url}/big", "-o", "copy")
-        r.file("copy")
+        r.note_file("copy")
         r.client("curl", "-sS", "--ftp-port", "127.0.0.1", f"{url}/big", "-o", "copy2")
-        r.file("copy2")
+        r.note_file("copy2")
         r.client("curl", "-sS", "-T", "copy", f"{url}/in/up")
-        r.file("home/in/up")
+        r.note_file("home/in/up")
         r.client("lftp", "-c", f"open {url}; mirror -P 3 / all")
-        r.file("all/big")
+        r.note_file("all/big")
         r.client("ftp", "-n", "127.0.0.1", r.port, input=b"user anonymous x\nbinary\nget big copy3\nbye\n",
                  keep="Transfer complete|rror")
-        r.file("copy3")
+        r.note_file("copy3")
 
 
 @PROGRAMS.add("mariadbd", "mariadb", "mariadb-install-db")
@@ -145,7 +145,7 @@ def git_daemon(r):
                   "--enable=receive-pack", "--reuseaddr", keep="fatal"):
         url = f"git://127.0.0.1:{r.port}/repo.git"
         r.client("git", "clone", "-q", url, "clone")
-        r.file("clone/big")
+        r.note_file("clone/big")
         r.client("git", "ls-remote", url)
         r.data("clone/more", 2 * MB)
         r.prepare("git", "-C", "clone", "add", "more")
@@ -168,7 +168,7 @@ def subversion(r):
             r.client("svn", "commit", "-m", "x", out, keep="rror|Committed")
             r.client("svn", "cat", f"{url}/big{len(words)}", keep=None)
             r.client("svn", "export", url, f"{out}.export", keep="rror|Exported")
-            r.file(f"{out}.export/big{len(words)}")
+            r.note_file(f"{out}.export/big{len(words)}")
 
 
 @PROGRAMS.add("dropbear", "dbclient", "dropbearkey", root=True)
@@ -189,7 +189,7 @@ def dropbear(r):
             at = ("-y", "-y", "-i", r.path("user"), "-p", r.port, "root@127.0.0.1")
             r.client("dbclient", *at, "echo hi; exit 3", keep="hi|rror|refused|denied")
             r.client("bash", "-c", f"dbclient {' '.join(map(str, at))} 'cat {r.path('big')}' >copy", keep="rror|denied")
-            r.file("copy")
+            r.note_file("copy")
     finally:
         r.prepare("umount", "/etc/passwd")
 
@@ -228,8 +228,8 @@ force user = root
         for command in ("get big copy", "put copy up", "ls", "recurse; ls"):
             r.client("smbclient", "-s", conf, "//127.0.0.1/s", "-p", r.port, "-N", "-c", command,
                      keep="NT_STATUS|rror|big|up")
-        r.file("copy")
-        r.file("share/up")
+        r.note_file("copy")
+        r.note_file("share/up")
 
 
 @PROGRAMS.add("etcd", "etcdctl",
@@ -249,12 +249,12 @@ def nbdkit(r):
     disk = r.data("disk", 8 * 1024 * 1024)
     with r.server("nbdkit", "-f", "-i", "127.0.0.1", "-p", r.port, "file", disk):
         r.client("nbdcopy", f"nbd://127.0.0.1:{r.port}", "copy")
-        r.file("copy")
+        r.note_file("copy")
         r.client("qemu-img", "convert", "-O", "raw", f"nbd://127.0.0.1:{r.port}", "copy2")
-        r.file("copy2")
+        r.note_file("copy2")
     with r.server("qemu-nbd", "-f", "raw", "-b", "127.0.0.1", "-p", r.port, "-t", disk):
         r.client("nbdcopy", f"nbd://127.0.0.1:{r.port}", "copy3")
-        r.file("copy3")
+        r.note_file("copy3")
 
 
 @PROGRAMS.add("slapd", "ldapadd", "ldapsearch")
@@ -332,9 +332,9 @@ EXPORT {{ Export_Id = 1; Path = {r.path('share')}; Pseudo = /share; Access_Type 
     with r.server("rpcbind", "-f", port=111, way="plain", keep=None):
         with r.server("ganesha.nfsd", "-F", "-f", conf, "-L", r.path("ganesha.log"), "-p", r.path("pid"), keep="rror"):
             r.client("nfs-cp", url.format("big"), r.path("copy"))
-            r.file("copy")
+            r.note_file("copy")
             r.client("nfs-cp", r.path("copy"), url.format("up"))
-            r.file("share/up")
+            r.note_file("share/up")
             r.client("nfs-ls", url.format(""), keep="big|up|rror")
 
 
@@ -409,5 +409,5 @@ service stats {{
         url = f"imap://127.0.0.1:{r.port}/INBOX"
         r.client("curl", "-sS", "-u", "a:b", "-T", letter, url)
         r.client("curl", "-sS", "-u", "a:b", f"{url};MAILINDEX=1", "-o", "copy")
-        r.file("copy")
+        r.note_file("copy")
         r.client("curl", "-sS", "-u", "a:b", f"imap://127.0.0.1:{r.port}/", "-X", "STATUS INBOX (MESSAGES)")

@@ -1,8 +1,8 @@
 """Runs TCP programs by TCP and under `verbena run --sockets`.   python3 programs_suite.py DIRECTORY [NAME...]
 
 Each program is a function in one of the files programs_*.py, which runs a server and its clients.  It runs by TCP
-first, and then in each of WAYS.  Exit codes, the output without figures, and the files that the programs write must be
-the same each time.  No connection may be left afterwards.
+first, and then in each of WAYS.  Exit codes, the output without numbers, and the files that the programs write must be
+the same each time.  No connection may remain afterwards.
 """
 import argparse
 import difflib
@@ -29,33 +29,33 @@ import programs_web
 import ways
 from programs import END_SECONDS, READY_SECONDS, until_true
 
-# Each entry has the way of the server and the way of the clients.  In "only", a connection that cannot use the ring is
-# an error.
+# Each entry has the way of the server and the way of the clients.  With "only", a connection fails if it cannot use the
+# ring.
 WAYS = {"tcp": ("plain", "plain"), "ring": ("ring", "ring"), "only": ("only", "only"),
         "server": ("ring", "plain"), "client": ("plain", "ring")}
 EARLY = os.environ.get("VERBENA_SOCKETS_EARLY", "50")
 
 
 def figures_since(before):
-    """Waits until the connections are gone.  Returns the bytes by the ring, the bytes by TCP and the number of rings
-    since `before`, and the number of connections that are left."""
-    until_true(lambda: ways.service()["pairs"] == 0, END_SECONDS)
-    now = ways.service()
+    """Waits until the connections are closed.  Returns the bytes by the ring, the bytes by TCP and the number of rings
+    since `before`, and the number of connections that remain."""
+    until_true(lambda: ways.service_status()["pairs"] == 0, END_SECONDS)
+    now = ways.service_status()
     return [now["total"]["by_ring"] - before["total"]["by_ring"], now["total"]["by_tcp"] - before["total"]["by_tcp"],
             now["pairs_made"] - before["pairs_made"], now["pairs"]]
 
 
 def run_once(program, way, directory):
-    """Runs a program once.  Returns notes of what it did, with the reason if it failed."""
+    """Runs a program once.  Returns notes of its results, with the reason if it failed."""
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)
     directory.chmod(0o777)
-    # Connections wait for their ring only if both ends have the library.  Otherwise they would wait in vain.
+    # Connections wait for their ring only if both ends have the library.  Otherwise they would wait without a result.
     os.environ["VERBENA_SOCKETS_EARLY"] = EARLY if way in ("ring", "only") else "0"
     round_ = programs.Round(directory, *WAYS[way])
     try:
         program.run(round_)
-    except (programs.Failed, OSError, subprocess.SubprocessError) as problem:
+    except (programs.ServerNotReady, OSError, subprocess.SubprocessError) as problem:
         round_.note("fails", problem)
     (directory / "notes").write_text("".join(f"{line}\n" for line in round_.notes))
     directory.rename(directory.parent / f"{program.name}.{way}")
@@ -71,7 +71,7 @@ def differences_of(program, directory, ways_to_run, must_use_ring):
     for way in ways_to_run:
         if way == "only" and program.not_only:
             continue
-        before = ways.service()
+        before = ways.service_status()
         notes = run_once(program, way, directory / "run")
         by_ring, by_tcp, pairs, connections_left = figures_since(before)
         if notes != expected:
@@ -120,11 +120,12 @@ def main():
         has_users = os.geteuid() == 0 and int(file.read().split()[2]) > 65534
     options.directory.chmod(0o755)
     # Keep a program connected, because the service ends with the last program, and its counters are lost then.
-    holder = subprocess.Popen(ways.command("ring", [sys.executable, "-c", ways.HOLD]), stdin=subprocess.PIPE)
-    until_true(lambda: ways.service() is not None, READY_SECONDS)
-    until_true(lambda: ways.service()["pairs"] == 0, READY_SECONDS)
+    connected_program = subprocess.Popen(ways.command("ring", [sys.executable, "-c", ways.CONNECTED_PROGRAM]),
+                                         stdin=subprocess.PIPE)
+    until_true(lambda: ways.service_status() is not None, READY_SECONDS)
+    until_true(lambda: ways.service_status()["pairs"] == 0, READY_SECONDS)
     different, skipped, run = [], [], 0
-    before = ways.service()["total"]["by_ring"]
+    before = ways.service_status()["total"]["by_ring"]
     for program in selected:
         missing_need = find_missing(program, has_users)
         if missing_need:
@@ -140,9 +141,9 @@ def main():
             print(f"  {difference}", flush=True)
         if differences:
             different.append(program.name)
-    by_ring = ways.service()["total"]["by_ring"] - before
-    holder.stdin.close()
-    holder.wait()
+    by_ring = ways.service_status()["total"]["by_ring"] - before
+    connected_program.stdin.close()
+    connected_program.wait()
     if options.quick and by_ring < 1_000_000:
         different.append(f"only {by_ring:,} bytes went by the ring")
     print(f"programs: {run} run, {len(different)} differ: {different}; {len(skipped)} left out: {skipped}")

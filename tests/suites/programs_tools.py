@@ -1,8 +1,8 @@
-"""More programs that run under `verbena run --sockets`: tools that measure, virtual machines and others."""
+"""Runs measuring tools, virtual machines and other programs under `verbena run --sockets`."""
 import os
 import signal
 
-from programs import Programs, listens
+from programs import Programs, is_listening
 from programs_named import MB
 
 PROGRAMS = Programs()
@@ -45,7 +45,7 @@ def gunicorn(r):
     for words in ((), ("-k", "gthread", "--threads", "4")):
         with r.server("/usr/bin/gunicorn", "-w", "3", *words, "-b", f"127.0.0.1:{r.port}", "app:app", keep="rror"):
             r.client("curl", "-sS", "--data-binary", "@app.py", f"http://127.0.0.1:{r.port}/", "-o", "copy")
-            r.file("copy")
+            r.note_file("copy")
             r.client("ab", "-q", "-c", "10", "-n", "200", f"http://127.0.0.1:{r.port}/", keep="Failed|Non-2xx|Complete")
 
 
@@ -55,7 +55,7 @@ def uwsgi(r):
     with r.server("uwsgi", "--plugin", "python3,http", "--http", f"127.0.0.1:{r.port}", "--wsgi-file", "app.py", "--processes", "2",
                   "--master", "--die-on-term", keep=None):
         r.client("curl", "-sS", f"http://127.0.0.1:{r.port}/", "-o", "copy")
-        r.file("copy")
+        r.note_file("copy")
         r.client("ab", "-q", "-c", "10", "-n", "200", f"http://127.0.0.1:{r.port}/", keep="Failed|Non-2xx|Complete")
 
 
@@ -65,9 +65,9 @@ def downloaders(r):
     conf = r.text("lighttpd.conf", f'server.document-root = "{r.directory}"\nserver.port = {r.port}\nserver.bind = "127.0.0.1"\n')
     with r.server("lighttpd", "-D", "-f", conf, keep="rror"):
         r.client("wget", "-q", f"http://127.0.0.1:{r.port}/big", "-O", "copy2")
-        r.file("copy2")
+        r.note_file("copy2")
         r.client("aria2c", "-q", "-x", "4", "-s", "4", "-k", "1M", f"http://127.0.0.1:{r.port}/big", "-o", "copy3")
-        r.file("copy3")
+        r.note_file("copy3")
 
 
 @PROGRAMS.add("Xvfb", "xdpyinfo", "xprop")
@@ -113,7 +113,7 @@ def inetd(r):
                   f"127.0.0.1:{r.port + 1} stream tcp nowait root internal\n")
     with r.server("inetd", "-d", conf, keep=None):
         r.client("bash", "-c", f"nc -N 127.0.0.1 {r.port} <big >copy")
-        r.file("copy")
+        r.note_file("copy")
 
 
 @PROGRAMS.add("tgtd", "tgtadm", "iscsi-ls", "iscsi-inq", root=True)

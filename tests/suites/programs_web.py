@@ -1,4 +1,4 @@
-"""More programs that run under `verbena run --sockets`: web servers and proxies."""
+"""Runs web servers and proxies under `verbena run --sockets`."""
 import os
 import signal
 
@@ -13,10 +13,10 @@ def web_checks(r, port, *, names=("big",), closes=True):
     url = f"http://127.0.0.1:{port}"
     for name in names:
         r.client("curl", "-sS", f"{url}/{name}", "-o", "copy")
-        r.file("copy")
+        r.note_file("copy")
     r.client("curl", "--no-progress-meter", "-Z", *[word for i in range(6) for word in (f"{url}/big", "-o", f"copy{i}")])
     for i in range(6):
-        r.file(f"copy{i}")
+        r.note_file(f"copy{i}")
     options = (("-k",), ()) if closes else (("-k",),)
     for option in options:
         r.client("ab", "-q", *option, "-c", "10", "-n", "500", f"{url}/small", keep="Failed|Non-2xx|Complete|Length")
@@ -134,7 +134,7 @@ def nginx_http2(r):
     with r.server("nginx", "-p", r.directory, "-c", conf, "-e", r.path("errors"), stop=signal.SIGQUIT):
         r.client("curl", "-sS", "--http2", "--cacert", cert, f"https://localhost:{r.port}/big", "-o", "copy",
                  "-w", "%{http_version}\n")
-        r.file("copy")
+        r.note_file("copy")
         r.client("h2load", "-n", "500", "-c", "10", "-m", "10", f"https://127.0.0.1:{r.port}/small",
                  keep="^requests|^status")
 
@@ -159,9 +159,9 @@ coredump_dir {r.directory}
             proxy = ("-x", f"http://127.0.0.1:{r.port}")
             for name in ("small", "big"):
                 r.client("curl", "-sS", *proxy, f"http://127.0.0.1:{web}/{name}", "-o", "copy")
-                r.file("copy")
+                r.note_file("copy")
             r.client("curl", "-sS", *proxy, "-p", f"http://127.0.0.1:{web}/big", "-o", "copy")
-            r.file("copy")
+            r.note_file("copy")
 
 
 @PROGRAMS.add("varnishd", "python3", "curl", "ab", root=True)
@@ -185,7 +185,7 @@ def tinyproxy(r):
             for words in ((), ("-p",)):
                 r.client("curl", "-sS", "-x", f"http://127.0.0.1:{r.port}", *words, f"http://127.0.0.1:{web}/big", "-o",
                          "copy")
-                r.file("copy")
+                r.note_file("copy")
 
 
 @PROGRAMS.add("h2o", "curl", "ab", root=True)
@@ -223,7 +223,7 @@ def stunnel(r):
             with r.server("stunnel4", client, keep="LOG[N].*rror"):
                 for i in range(3):
                     r.client("curl", "-sS", f"http://127.0.0.1:{r.port}/big", "-o", "copy")
-                    r.file("copy")
+                    r.note_file("copy")
 
 
 @PROGRAMS.add("php", "curl", "ab")
@@ -248,11 +248,11 @@ def php(r):
 @PROGRAMS.add("busybox", "curl",
               not_only="a static program cannot have the library")
 def busybox(r):
-    """A static program, into which no library can be loaded, is first the server and then the client."""
+    """A static program, which cannot load a library, is first the server and then the client."""
     r.data("big", 2 * MB)
     with r.server("env", "busybox", "httpd", "-f", "-p", f"127.0.0.1:{r.port}", "-h", r.directory):
         r.client("curl", "-sS", f"http://127.0.0.1:{r.port}/big", "-o", "copy")
-        r.file("copy")
+        r.note_file("copy")
     with r.server("python3", "-m", "http.server", r.port, "--bind", "127.0.0.1", keep=None):
         r.client("env", "busybox", "wget", "-q", "-O", "copy2", f"http://127.0.0.1:{r.port}/big")
-        r.file("copy2")
+        r.note_file("copy2")

@@ -15,7 +15,7 @@ test_multiprocessing_spawn test_multiprocessing_main_handling""".split()
 # These cases need a peer that does not exist here.
 SKIPPED_CASES = {"test.test_socket.ThreadedVSOCKSocketStreamTest.testStream"}
 CASES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "cases.py")
-# One case can have several results.  The first of these that it has counts.
+# If a case has several results, the first one in this list counts.
 RANK = ["died", "ERROR", "FAIL", "unexpected", "expected", "skipped", "ok"]
 DEATHS_MAX = 20
 
@@ -50,7 +50,7 @@ def run(way, module, cases):
         result, case = line.split(maxsplit=1)
         if case.strip() in SKIPPED_CASES:
             continue
-        case = re.sub(r"_[(\[].*", "", case.strip())  # without the values of a subtest
+        case = re.sub(r"_[(\[].*", "", case.strip())  # removes the values of a subtest
         if result != "begin" and (case not in results or RANK.index(result) < RANK.index(results[case])):
             results[case] = result
     return results

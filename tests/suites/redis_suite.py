@@ -1,7 +1,7 @@
 """Runs Redis' own tests by TCP and by the ring.   python3 redis_suite.py DIRECTORY SOURCE [UNIT...]
 
 SOURCE is Redis' source tree, with the programs in SOURCE/src.  A UNIT is a file below SOURCE/tests, without ".tcl".
-The servers, the programs that they start and the client in Tcl all run in one way: by TCP, or by the ring.
+The servers, the programs that they start and the client in Tcl all use the same way: TCP, or the ring.
 """
 import fcntl
 import os
@@ -23,6 +23,7 @@ integration/psync2-reg integration/psync2-pingoff integration/psync2-master-rest
 integration/aof integration/aof-race integration/aof-multi-part integration/rdb integration/redis-cli
 integration/redis-benchmark integration/shutdown integration/logging integration/dismiss-mem""".split()
 LIMIT = 1200
+# If a case has several results, the first one in this list counts.
 RANK = ["err", "exception", "died", "ok", "ignore"]
 
 directory, source = sys.argv[1:3]
@@ -57,7 +58,7 @@ def run(way, unit, cases):
 
 
 if __name__ == "__main__":
-    # Redis' tests write to the source tree, so one run at a time uses it.
+    # Redis' tests write to the source tree, so only one run at a time may use it.
     lock = open(os.path.join(source, "verbena-lock"), "w")
     fcntl.flock(lock, fcntl.LOCK_EX)
     sys.exit(1 if ways.compare("redis", sys.argv[3:] or UNITS, run) else 0)

@@ -1,8 +1,8 @@
-"""Runs something by TCP and under `verbena run --sockets`, and compares the results of its cases.
+"""Runs test suites by TCP and under `verbena run --sockets`, and compares the results of their cases.
 
-Each suite is a function run(way, unit, cases) that returns a dict of results by case.  If `cases` is empty it runs all
-of the unit.  A case that differs is run again alone, several times in both ways, because some differences are random.
-known.txt has a line for each difference that cannot be mended, and says why.
+Each suite is a function run(way, unit, cases) that returns a dict of results by case.  If `cases` is empty, it runs all
+cases of the unit.  If the results of a case differ, compare() runs the case alone, several times in both ways, because
+some differences are random.  known.txt has a line for each difference that cannot be mended, and gives the reason.
 """
 import fnmatch
 import json
@@ -12,7 +12,7 @@ import sys
 
 VERBENA = os.environ["VB_PREFIX"] + "/bin/verbena"
 REPEATS = 3
-REPEATED_CASES_MAX = 30  # cases of one unit that are run again
+REPEATED_CASES_MAX = 30  # the largest number of cases of one unit that are run again
 KNOWN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "known.txt")
 GOOD = {"ok", "skipped", "expected"}
 
@@ -24,8 +24,8 @@ def command(way, words):
     return [VERBENA, "run", "--sockets=auto" if way == "ring" else "--sockets=only", "--", *words]
 
 
-def service():
-    """Returns what `verbena sockets stat` knows, or None if no service runs."""
+def service_status():
+    """Returns the service's status from `verbena sockets stat`, or None if no service runs."""
     output = subprocess.run([VERBENA, "sockets", "stat", "--json"], capture_output=True, text=True).stdout
     return json.loads(output)["service"] if output else None
 
@@ -37,14 +37,16 @@ def known_differences(suite):
 
 
 def bytes_and_pairs():
-    now = service()
+    """Returns the bytes by the ring, the bytes by TCP, and the number of rings that have been made."""
+    now = service_status()
     return (now["total"]["by_ring"], now["total"]["by_tcp"], now["pairs_made"]) if now else (0, 0, 0)
 
 
 def compare(suite, units, run):
-    """Prints the differences.  Returns the number of cases that differ again when they are repeated."""
+    """Prints the differences.  Returns the number of cases that differ again when they run again."""
     # Keep a program connected, because the service ends with the last program, and its counters are lost then.
-    holder = subprocess.Popen(command("ring", [sys.executable, "-c", HOLD]), stdin=subprocess.PIPE)
+    connected_program = subprocess.Popen(command("ring", [sys.executable, "-c", CONNECTED_PROGRAM]),
+                                         stdin=subprocess.PIPE)
     known = known_differences(suite)
     confirmed, unconfirmed = [], []
     sums = {"cases": 0, "ok": 0, "ring": 0, "tcp": 0, "pairs": 0}
@@ -74,8 +76,8 @@ def compare(suite, units, run):
                 confirmed.append(f"{unit} {case}")
             else:
                 unconfirmed.append(f"{unit} {case}")
-    holder.stdin.close()
-    holder.wait()
+    connected_program.stdin.close()
+    connected_program.wait()
     print(f"{suite}: {sums['cases']} cases, {sums['ok']} ok, {len(confirmed)} differ again: {confirmed}")
     if unconfirmed:
         print(f"{suite}: {len(unconfirmed)} have differed once, and not again: {unconfirmed}")
@@ -84,7 +86,7 @@ def compare(suite, units, run):
 
 
 # This program makes a connection, which starts the service, and keeps the service until its input ends.
-HOLD = """
+CONNECTED_PROGRAM = """
 import socket, sys
 server = socket.create_server(("127.0.0.1", 0))
 client = socket.create_connection(server.getsockname())

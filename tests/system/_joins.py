@@ -40,10 +40,10 @@ def give_up(text):
 class Process:
     def __init__(self, number, program, node, address):
         self.number, self.node = number, node
-        self.memberships = {}  # by group: "full" or "send", if the process is a member or has been told to join
-        self.leaves_begun = dict.fromkeys(GROUPS, 0)  # by group: number of leaves that the process was told to do
-        self.leaves_ended = dict.fromkeys(GROUPS, 0)  # by group: number of leaves that have ended
-        self.leaves_at_join = {}  # by group: number of leaves that had ended when the last join ended
+        self.memberships = {}  # by group: "full" or "send", if the process is a member or its join is under way
+        self.leaves_begun = dict.fromkeys(GROUPS, 0)  # by group: number of commands to leave
+        self.leaves_ended = dict.fromkeys(GROUPS, 0)  # by group: number of these commands that have ended
+        self.leaves_at_join = {}  # by group: value of leaves_ended when the last join ended
         self.join_time = {}  # by group: time of the last command to join
         self.log = []
         self.lost_count = 0
@@ -57,20 +57,20 @@ class Process:
             lines.put((self, line.rstrip("\n")))
         lines.put((self, None))
 
-    def tell(self, *words):
+    def send_command(self, *words):
         self.log.append("> " + " ".join(words))
         self.child.stdin.write(" ".join(words) + "\n")
 
-    def change(self, group, how):
-        """Leaves the group if the process is a member or joins it now, and else joins the group."""
+    def join_or_leave(self, group, kind):
+        """Leaves the group if the process is a member or its join is under way.  Otherwise joins the group."""
         if group not in self.memberships:
-            self.memberships[group] = how
+            self.memberships[group] = kind
             self.join_time[group] = time.time()
-            self.tell("join", group, how)
+            self.send_command("join", group, kind)
         else:
             del self.memberships[group]
             self.leaves_begun[group] += 1
-            self.tell("leave", group)
+            self.send_command("leave", group)
 
     def is_busy(self, group):
         return (self.leaves_ended[group] != self.leaves_begun[group] or
@@ -120,7 +120,7 @@ def mgid(group):
 
 
 def print_unexplained(log):
-    """Prints the lost memberships whose groups the log does not show as created again.  Then forgets all losses."""
+    """Prints the lost memberships whose groups were not created again, as the log shows.  Then clears `losses`."""
     created = []
     for line in open(log, errors="replace"):
         found = re.match(r'(\w+ +\d+ [\d:]+) (\d+) .*"New mcast group created", MGID:(\S+)', line)
@@ -142,7 +142,7 @@ for command in sys.stdin:
     word, *argument = command.split()
     if word == "run":
         for _ in range(int(argument[0])):
-            rng.choice(processes).change(rng.choice(GROUPS), rng.choice(list(STATES)))
+            rng.choice(processes).join_or_leave(rng.choice(GROUPS), rng.choice(list(STATES)))
             handle_lines(lambda: lines.empty() and busy_count() <= BUSY_MAX)
         print("ran", flush=True)
     elif word == "end":
@@ -151,9 +151,9 @@ for command in sys.stdin:
         handle_lines(lambda: lines.empty() and busy_count() == 0)
         expected = {}
         for process in processes:
-            for group, how in process.memberships.items():
+            for group, kind in process.memberships.items():
                 key = mgid(group), process.node
-                expected[key] = expected.get(key, 0) | STATES[how]
+                expected[key] = expected.get(key, 0) | STATES[kind]
         print("settled", sum(process.lost_count for process in processes), flush=True)
         for (group, node), state in sorted(expected.items()):
             print(group, node, f"{state:#x}")

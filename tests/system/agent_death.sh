@@ -1,6 +1,6 @@
 #!/bin/bash
-# Kills the agent again and again, at random moments.  Both programs are told within 2 s.  Their next call finds or
-# starts a new agent, and they connect again.  At the end no process, socket or file is left.
+# Kills the agent again and again, at random moments.  Both programs must notice it within 2 s.  Their next call must
+# find or start a new agent, and they must connect again.  At the end no process, socket or file may remain.
 . "$(dirname "$0")/lib.sh"
 need ss
 rounds=${VB_ROUNDS:-6}
@@ -15,8 +15,9 @@ client=$!
 alive() { kill -0 $server 2>/dev/null && kill -0 $client 2>/dev/null; }
 has_printed() { grep -q "^$1 $2\b" "$work/server" && grep -q "^$1 $2\b" "$work/client"; }
 has_printed_or_ended() { has_printed "$@" || ! alive; }
-# Waits until both programs have said WHAT of the round.  They count the same rounds, because they lose the same agents.
-await() {  # await WHAT ROUND SECONDS
+# wait_printed WORD ROUND SECONDS: waits until both programs have printed "WORD ROUND".  Their numbers of rounds agree,
+# because both programs use each agent that is killed.
+wait_printed() {
   until_true "$3" has_printed_or_ended "$1" "$2" || fail "round $2: not both programs are $1: $(tail -n 3 "$work"/server* "$work"/client*; verbena ps)"
   alive || fail "round $2: a program ended: $(tail -n 3 "$work"/server* "$work"/client*)"
 }
@@ -26,9 +27,9 @@ import json, sys
 print(json.load(sys.stdin)["agent"]["programs"])' 2>/dev/null)" = 2 ]; }
 
 for round in $(seq "$rounds"); do
-  # Every other kill comes while the programs look for the new agent and connect.
+  # Every second kill comes while the programs are finding the new agent and connecting.
   if [ $((round % 2)) = 1 ]; then
-    await connected "$round" 20
+    wait_printed connected "$round" 20
   else
     until_true 20 both_have_an_agent || fail "round $round: not both programs have an agent: $(verbena agent status)"
   fi
@@ -39,13 +40,13 @@ for round in $(seq "$rounds"); do
   until_true 30 gone "$agent" || fail "round $round: the agent does not die"
   # The 2 s begin when the agent has ended, because its death takes long on a loaded machine.
   start_time=$(date +%s%3N)
-  await heard "$round" 10
+  wait_printed heard "$round" 10
   for program in server client; do
     elapsed_ms=$(($(sed -n "s/^heard $round //p" "$work/$program") - start_time))
-    [ $elapsed_ms -lt 2000 ] || fail "round $round: the $program heard after $elapsed_ms ms"
+    [ $elapsed_ms -lt 2000 ] || fail "round $round: the $program noticed it after $elapsed_ms ms"
   done
 done
-await connected $((rounds + 1)) 20
+wait_printed connected $((rounds + 1)) 20
 two_qps_in_rts() { [ "$(verbena ps | grep -cE '[[:space:]]RC[[:space:]]+RTS[[:space:]]')" -eq 2 ]; }
 until_true 20 two_qps_in_rts || fail "not two QPs: $(verbena ps)"
 
@@ -53,6 +54,6 @@ kill $server $client
 for pid in $server $client; do
   wait $pid || fail "a program failed when it was asked to end: $(cat "$work"/*.err)"
 done
-# The agent first gives up its unanswered DREQs.  Then it ends after 10 s without programs.
+# The agent repeats its unanswered DREQs until they time out.  Then it ends after 10 s without programs.
 until_true 45 no_agent || fail "the agent is still there: $(verbena agent status)"
 check_nothing_left

@@ -1,7 +1,7 @@
 #!/bin/bash
 # ctest: TIMEOUT 120
 # Kills the agent of many programs.  Then many threads of each program make calls at the same moment.  Each program must
-# connect to the new agent once, and only one agent may start.  Also tests calls that cannot connect to an agent.
+# connect to the new agent once, and only one agent may remain.  Also tests a call that gets no descriptor for a socket.
 . "$(dirname "$0")/lib.sh"
 need python3 ss
 programs=5
@@ -13,30 +13,33 @@ for i in $(seq $programs); do
   pids+=($!)
   eval "exec {to[$i]}>\"$work/in.$i\""
 done
-tell_all() { local i; for i in $(seq $programs); do tell "${to[$i]}"; done; }
-all_made() { [ "$(cat "$work"/out.* | grep -c made)" -eq $((programs * $1)) ]; }
-agents() { local p; for p in /proc/[0-9]*; do readlink "$p/exe" 2>/dev/null; done | grep -c verbenad || true; }
-field() { verbena agent status --json | python3 -c "
+# Lets each program make its next calls.
+continue_all() { local i; for i in $(seq $programs); do send_newline "${to[$i]}"; done; }
+# all_have_made COUNT: succeeds if each program has printed "made" COUNT times.
+all_have_made() { [ "$(cat "$work"/out.* | grep -c made)" -eq $((programs * $1)) ]; }
+count_agents() { local p; for p in /proc/[0-9]*; do readlink "$p/exe" 2>/dev/null; done | grep -c verbenad || true; }
+agent_field() { verbena agent status --json | python3 -c "
 import json, sys
 print(json.load(sys.stdin)['agent']['$1'])"; }
 
-tell_all
-until_true 30 all_made 1 || fail "first: $(cat "$work"/err.* "$work"/out.*)"
-[ "$(field leases)" -eq $programs ] || fail "not a lease for each program: $(field leases)"
+continue_all
+until_true 30 all_have_made 1 || fail "first: $(cat "$work"/err.* "$work"/out.*)"
+[ "$(agent_field leases)" -eq $programs ] || fail "not a lease for each program: $(agent_field leases)"
 
-agent=$(field pid)
+agent=$(agent_field pid)
 kill -9 "$agent"
-# Wait until all programs know that the agent has died.  Until then they can make QPs with numbers of the old agent.
+# Wait until all programs have noticed the death of the agent.  Before that, they can still create QPs with QP numbers
+# of the old agent.
 no_sockets() { [ -z "$(ss -uanH 'sport = :4791')" ]; }
 until_true 10 no_sockets || fail "a program holds the sockets of its dead agent: $(ss -uanp)"
-tell_all
-until_true 30 all_made 2 || fail "with the next agent: $(cat "$work"/err.* "$work"/out.*)"
-# Several agents may start.  The first takes the agent's name, and the others find the name taken, and end.
-one_agent() { [ "$(agents)" -eq 1 ]; }
-until_true 10 one_agent || fail "$(agents) agents"
-[ "$(field programs)" -eq $programs ] || fail "$(field programs) programs have joined"
-[ "$(field leases)" -eq $programs ] || fail "not a lease for each program: $(field leases)"
-[ "$(field pid)" != "$agent" ] || fail "the old agent still serves"
+continue_all
+until_true 30 all_have_made 2 || fail "with the next agent: $(cat "$work"/err.* "$work"/out.*)"
+# Several agents may start.  The first one gets the agent's name.  The others find the name in use, and end.
+has_one_agent() { [ "$(count_agents)" -eq 1 ]; }
+until_true 10 has_one_agent || fail "$(count_agents) agents"
+[ "$(agent_field programs)" -eq $programs ] || fail "$(agent_field programs) programs have joined"
+[ "$(agent_field leases)" -eq $programs ] || fail "not a lease for each program: $(agent_field leases)"
+[ "$(agent_field pid)" != "$agent" ] || fail "the old agent still runs"
 # The agent closes a connection that sends no Hello.
 python3 - <<'PYTHON' || fail "the agent keeps a connection without Hello, or did not accept it"
 import os, socket

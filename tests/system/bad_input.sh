@@ -28,6 +28,6 @@ grep -qE 'RDMA_CM_EVENT_(ADDR_ERROR|UNREACHABLE)|rdma_resolve_addr' "$work/out" 
 if verbena run -- timeout 20 rping -s -a 203.0.113.77 >"$work/out" 2>&1; then fail "bound 203.0.113.77"; fi
 grep -q 'rdma_bind_addr: Cannot assign requested address' "$work/out" || fail "bind: $(cat "$work/out")"
 
-# The exit code and the signals are the program's own.
+# `run` ends with the program's exit code, or with a code for the signal that has ended the program.
 verbena run -- bash -c 'exit 42' || [ $? -eq 42 ] || fail "exit code"
 verbena run -- bash -c 'kill -TERM $$' || [ $? -eq 143 ] || fail "the exit status does not show the signal"

@@ -14,11 +14,11 @@ mtus=(1500 4200 9000)
 all="loss=10 duplicate=10 reorder=20 corrupt=1 jitter=1"
 slow="$all delay=100"
 
-# run_failed TEXT...: ends the test.  The message begins with $what, which describes the run.
+# run_failed TEXT...: fails the test.  The message begins with $what, which describes the run.
 run_failed() { fail "$what: $*; $replay; $(line_counts)"; }
 listens() { gone "$server" || on b verbena ps | grep -q "listening.*:$1\b"; }
 listens_tcp() { gone "$server" || [ -n "$(on b ss -tlnH "sport = :18515")" ]; }
-gid_of() {  # gid_of HOST FAMILY
+gid_index_of() {  # gid_index_of HOST FAMILY
   local address
   address=$(address_of "$1" "$2")
   case $2 in
@@ -46,11 +46,11 @@ run() {
       client_command=(rdma_client -s "$address")
       ;;
     ibv_rc_pingpong)
-      index=$(gid_of b "$2")
-      # The programs wait for completion events on a slow line, and every other time.
+      index=$(gid_index_of b "$2")
+      # Both programs wait for completion events (-e) on a slow line, and otherwise with every second seed.
       [ "$faults" != "$slow" ] && [ $((seed % 8)) -ne 7 ] || events=(-e)
       server_command=(ibv_rc_pingpong -g "$index" -n "$rounds" -s 20000 -c "${events[@]}")
-      index=$(gid_of a "$2")
+      index=$(gid_index_of a "$2")
       client_command=(ibv_rc_pingpong -g "$index" -n "$rounds" -s 20000 -c "${events[@]}" "$(address_of b 4)")
       ;;
   esac
@@ -71,9 +71,9 @@ run() {
     run_failed "${server_command[*]}: exit $server_status: $(tail -8 "$work/server")" \
       "(the client: $(tail -8 "$work/client"))"
 }
-# Succeeds if a failure is no fault of Verbena.  Each end of ibv_rc_pingpong exits as soon as it has received
-# everything.  If the line loses the last acknowledgement of that end, nobody sends it again.  Then the other end fails,
-# as on any adapter.
+# Succeeds if a failure is not caused by Verbena.  Each end of ibv_rc_pingpong exits as soon as it has received
+# everything.  If the line loses the last acknowledgement of that end, no program sends the acknowledgement again.  Then
+# the other end fails, as on any adapter.
 has_all_data() {  # has_all_data PROGRAM OUTPUT-OF-FIRST-END OUTPUT-OF-FAILED-END
   [ "$1" = ibv_rc_pingpong ] && grep -q "iters in" "$2" &&
     grep -q "transport retry counter exceeded" "$3"

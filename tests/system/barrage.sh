@@ -1,9 +1,9 @@
 #!/bin/bash
 # Sends valid and invalid packets of every kind to a host (tests/wire/barrage.h): to its agent, to a program with QPs in
 # every state, and to QP numbers of a dead program and of no program.  No process may end, memory must stay bounded, and
-# every packet must be counted by reason.  A stream between two other programs must go on.  VB_PACKETS sets the number
-# of packets, VB_SEED their seed, and VB_FROM the number of the first one.  A failure names the first packet of its
-# round.
+# every packet must be counted by reason.  A stream between two other programs must continue.  VB_PACKETS sets the
+# number of packets, VB_SEED their seed, and VB_FROM the number of the first one.  A failure names the first packet of
+# its round.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 source "$VB_SOURCE/tests/wire/lib.sh"
 need rping python3
@@ -16,7 +16,8 @@ agent_kib_max=$((32 * 1024))
 victim_kib_max=$((32 * 1024))
 [ -z "${VB_PRELOAD:-}" ] || agent_kib_max=$((512 * 1024)) victim_kib_max=$((512 * 1024))
 
-stream_port=7174  # no random packet may be for it, although most recorded connection requests are for rping's port
+# The stream uses rping's port.  No random packet may be for this port, although most recorded REQs are.
+stream_port=7174
 victim4=10.78.0.1 victim6=fd78::1 peer4=10.78.0.2 peer6=fd78::2
 port=7500
 
@@ -56,13 +57,13 @@ start_victim() {
   exec {victim_in}>"$work/victim.in"
   until_true 20 grep -q '^ready' "$work/$1" || fail "$1: $(cat "$work/$1.err")"
 }
-# Kill this program before the first packet is sent, because packets that it received would not be counted.
+# This program is killed before the first packet is sent, because its counters cannot be read after its death.
 start_victim dead $((port + 1))
 kill -9 $started
 { wait $started; } 2>/dev/null || true
 exec {victim_in}>&-
 
-# Runs a stream between the hosts that checks its data.  No random packet is for its QPs.
+# Runs a stream between the hosts.  Both ends check its data, and no random packet is for their QPs.
 start_on b verbena run -- rping -s -P -a "$(address_of b 4)" -S 5000 -V >"$work/stream.server" 2>&1 &
 server=$!
 listens() { on "$1" verbena ps | grep -q "listening.*:$2\b"; }
@@ -93,10 +94,10 @@ agent=$(on b verbena agent status --json | python3 -c 'import json, sys; print(j
 resident() { awk '$1 == "VmRSS:" { print $2 }' "/proc/$1/status"; }
 check_memory() {  # check_memory NAME PID KIB-MAX
   local now
-  now=$(resident "$2") && [ -n "$now" ] || fail_round "the $1 is gone: $(cat "$work/victim.err")"
+  now=$(resident "$2") && [ -n "$now" ] || fail_round "the $1 has ended: $(cat "$work/victim.err")"
   [ "$now" -le "$3" ] || fail_round "the $1 has $now KiB, and may have $3"
 }
-all_alive() {
+check_all_alive() {
   kill -0 $victim 2>/dev/null || fail_round "the victim has ended: $(cat "$work/victim.err")"
   kill -0 $server 2>/dev/null || fail_round "the stream's server has ended: $(tail -3 "$work/stream.server")"
   kill -0 $client 2>/dev/null || fail_round "the stream's client has ended: $(tail -3 "$work/stream.client")"
@@ -112,17 +113,17 @@ while [ $sent -lt "$packets" ]; do
   round_start=$((first + sent))
   send_command fire $round
   sent=$((sent + round))
-  all_alive
+  check_all_alive
   echo "$reply agent=$(resident "$agent")KiB victim=$(resident $victim)KiB"
 done
 elapsed_ms=$((($(date +%s%N) - start_time) / 1000000))
 
 # Sends more packets than the victim's sockets can hold, while the victim is stopped.
 round_start=$((first + sent))
-halt $victim
+stop_process $victim
 send_command fire $flood_packets rush
 kill -CONT $victim
-all_alive
+check_all_alive
 
 # Checks that the stream has made progress, and still does.
 packets_received() { on b verbena ps --counters --json | python3 -c '
@@ -131,7 +132,7 @@ print(*(p["counters"]["packets_in"] for p in json.load(sys.stdin)["processes"] i
 before=$(packets_received)
 has_grown() { [ "$(packets_received)" -gt $((before + 100)) ]; }
 until_true 20 has_grown || fail_round "the stream has stopped at $before packets"
-all_alive
+check_all_alive
 
 # Ends the stream's client, so that no more packets arrive and the kernel's counts match the programs'.  The server must
 # live, because its counters belong to the sum.
@@ -147,9 +148,9 @@ kernel_count() { sed -n "s/^kernel:.* $1=\([0-9]*\).*/\1/p" "$work/accounts"; }
 [ "$(kernel_count RcvbufErrors)" -gt 0 ] || fail_round "no packet was lost, although the sockets were full"
 arrived=$(($(kernel_count InDatagrams) + $(kernel_count InErrors)))
 [ $arrived -ge $intact ] || fail_round "only $arrived packets arrived, of $intact that the kernel must deliver"
-echo "$sent packets in $elapsed_ms ms, $((sent * 1000 / (elapsed_ms + 1))) a second; then $flood_packets in a rush"
+echo "$sent packets in $elapsed_ms ms, $((sent * 1000 / (elapsed_ms + 1))) a second; then $flood_packets without a pause"
 
-# A new connection works at once, while the victim lives.
+# A new connection must work while the victim still runs.
 start_on b verbena run -- timeout 60 rping -s -a "$(address_of b 4)" -p 7175 -C 10 -V >"$work/new" 2>&1 &
 new=$!
 until_true 20 listens b 7175 || fail_round "a new server does not listen: $(cat "$work/new")"
@@ -157,6 +158,7 @@ on a verbena run -- timeout 60 rping -c -a "$(address_of b 4)" -p 7175 -C 10 -V 
   fail_round "a new client: $(tail -3 "$work/new.client")"
 wait $new || fail_round "a new server: $(tail -3 "$work/new")"
 
+# The victim checks that no packet has changed its memory.
 echo ask >&$victim_in
 until_true 20 grep -q '^whole' "$work/victim" || fail_round "the victim's memory: $(cat "$work/victim.err")"
 grep '^whole' "$work/victim"

@@ -5,14 +5,14 @@
 unset VERBENA_LINK  # programs on a fabric need lanes
 need ibv_rc_pingpong python3 opensm
 
-# Leaves out the part `guest`, whose emulated machine takes half a minute to start.  The test linux_one_machine has it.
+# Omits the part `guest`, whose emulated machine takes half a minute to start.  The test linux_one_machine starts it.
 parts=()
 for part in pingpong perftest host_peers two_hosts incast fabrics connect cmtime start memory micro instructions jobs; do parts+=(--only "$part"); done
 python3 "$VB_SOURCE/bench/bench.py" --prefix "$VB_PREFIX" --preload "${VB_PRELOAD:-}" \
   --rounds 1 --scale 0.002 --picture "$work/picture.svg" --job-picture "$work/jobs.svg" "${parts[@]}" >"$work/table" 2>"$work/problems" ||
   fail "bench.py: exit $?: $(cat "$work/problems")"
 
-# Each row has a figure of ours.  If it has a peer, it has the peer's figure and a ratio.
+# Each row must have a figure of Verbena.  A row that names a peer must also have the peer's figure and a ratio.
 python3 - "$work/table" <<'PYTHON' || fail "$(cat "$work/table")"
 import re, sys
 FIGURE = r"-?[\d,]+(\.\d+)?( \(-?[\d,.]+--?[\d,.]+\))?"
@@ -42,19 +42,19 @@ if not wanted <= groups or rows < 25:
 print(f"{rows} rows can be read")
 PYTHON
 
-# The picture is well-formed, and has a bar for each row that compares speeds.  Jobs have a picture of their own.
+# The picture must be well-formed, and have a bar for each row that compares speeds.  The jobs have a separate picture.
 python3 - "$work/table" "$work/picture.svg" <<'PYTHON' || fail "the picture does not show the table"
 import re, sys
 import xml.etree.ElementTree as tree
 UNITS = "Gbit/s|MB/s|per second|million messages/s|us|us, typical"
-PEER = r"(?!Verbena on one|TCP on one|one queue pair)[^| ][^|]*"  # the picture leaves these out
+PEER = r"(?!Verbena on one|TCP on one|one queue pair)[^| ][^|]*"  # the picture has no bars for the excluded peers
 compared = sum(bool(re.match(rf"\| [^|]+ \| ({UNITS}) \| [^|]+ \| {PEER} \|", line))
                for line in open(sys.argv[1]).read().split("## Job start")[0].splitlines())
 bars = tree.parse(sys.argv[2]).getroot().findall("{http://www.w3.org/2000/svg}rect[@class='bar']")
 sys.exit(0 if len(bars) == compared > 10 else f"{len(bars)} bars for {compared} rows")
 PYTHON
 
-# The simulated and the real jobs send as many queries as their mode needs.
+# The simulated and the real jobs must send as many queries as their mode needs.
 python3 - "$work/table" "$work/jobs.svg" <<'PYTHON' || fail "the section about jobs: $(cat "$work/table")"
 import re, sys
 import xml.etree.ElementTree as tree

@@ -1,15 +1,16 @@
 #!/bin/bash
 # ctest: TIMEOUT 300
-# A line is dead for 5 s, then works for 2 s, and so on.  A connection must be made over it, and data must go on flowing
-# after each dead period.  VB_PERIODS sets the number of periods (default 1).
+# A line loses all packets for 5 s, then works for 2 s, and so on.  A connection must be made over this line, and data
+# must flow again after each outage.  VB_PERIODS sets the number of outages (default 1).
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 source "$VB_SOURCE/tests/wire/lib.sh"
 need rping ucmatose python3
 periods=${VB_PERIODS:-1}
 
 listens() { on b verbena ps | grep -q "listening.*:$1\b"; }
+# cut_frames: prints the number of frames that the line has lost in its outages.
 cut_frames() { line_counts | sed 's/.*cut=\([0-9]*\).*cut=\([0-9]*\).*/\1 \2/' | awk '{ print $1 + $2 }'; }
-is_cut() { [ "$(cut_frames)" -gt "$1" ]; }
+has_cut_more_than() { [ "$(cut_frames)" -gt "$1" ]; }
 # Prints the number of bytes that the client's queue pair has received, or "none" if it is not connected.
 bytes_received() {
   on a verbena ps --json | python3 -c '
@@ -18,13 +19,14 @@ qps = [qp for process in json.load(sys.stdin)["processes"] for qp in process["qp
        if process["pid"] == int(sys.argv[1]) and qp["state"] == "RTS"]
 print(qps[0]["bytes_in"] if qps else "none")' "$client"
 }
-more_than() {
+has_received_more_than() {
   local now
   now=$(bytes_received)
-  [ "$now" != none ] || fail "the connection is gone: $(cat "$work/client" "$work/server")"
+  [ "$now" != none ] || fail "the connection has ended: $(cat "$work/client" "$work/server")"
   [ "$now" -gt "$1" ]
 }
-flows() { until_true 30 more_than $(($(bytes_received) + 100000)); }
+# check_flow: succeeds if the client receives more than 100,000 further bytes within 30 s.
+check_flow() { until_true 30 has_received_more_than $(($(bytes_received) + 100000)); }
 
 make_hosts 1500
 start_on b verbena run -- rping -s -a 10.77.0.2 -C 100000000 -S 3000 -V >"$work/server" 2>&1 &
@@ -38,9 +40,9 @@ connected() { gone $client || [ "$(bytes_received)" != none ]; }
 until_true 60 connected || fail "no connection is made: $(cat "$work/client"); $(line_counts)"
 echo "connected after $((SECONDS - start_time)) s"
 for ((period = 1; period <= periods; ++period)); do
-  flows || fail "period $period: no data flows: $(cat "$work/client"); $(line_counts)"
-  until_true 20 is_cut "$(cut_frames)" || fail "period $period: the line is not cut: $(line_counts)"
-  flows || fail "period $period: data does not go on: $(cat "$work/client"); $(line_counts)"
+  check_flow || fail "period $period: no data flows: $(cat "$work/client"); $(line_counts)"
+  until_true 20 has_cut_more_than "$(cut_frames)" || fail "period $period: the line is not cut: $(line_counts)"
+  check_flow || fail "period $period: no data flows after the outage: $(cat "$work/client"); $(line_counts)"
 done
 echo "$periods periods: $(bytes_received) bytes verified; $(line_counts)"
 kill $client $server

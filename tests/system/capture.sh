@@ -27,7 +27,7 @@ if grep -iE 'malformed|unknown' "$work/text"; then fail "malformed packets or un
 [ "$(tshark -r "$work/rping.pcapng" --disable-protocol rpcordma -Y _ws.malformed 2>/dev/null | wc -l)" -eq 0 ] ||
   fail "malformed packets"
 
-# The packets are in order of time.
+# The packets must be in order of time.
 tshark -r "$work/rping.pcapng" -T fields -e frame.time_epoch >"$work/times"
 sort -c -n "$work/times" || fail "not in order of time"
 echo "$(wc -l <"$work/times") packets"

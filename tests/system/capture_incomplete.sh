@@ -1,7 +1,7 @@
 #!/bin/bash
 # ctest: TIMEOUT 120
-# A capture may be cut short by a full disk or a file size limit.  `run --pcap` says so and ends with 125, and
-# `agent status` counts it.  The program is not disturbed.
+# A full disk or a file size limit makes a capture incomplete.  `run --pcap` must report this and end with 125, and
+# `agent status` must count the capture.  The program must run as without a capture.
 . "$(dirname "$0")/lib.sh"
 need rping mount
 
@@ -30,16 +30,16 @@ grep -q "full.pcapng' does not hold all packets: the capture is incomplete: No s
   "$work/client.err" || fail "no line says that the capture is incomplete: $(cat "$work/client.err")"
 [ "$(count_incomplete)" = 1 ] || fail "not counted: $(verbena agent status)"
 
-# If the program fails, its exit code is that of `run`.
+# If the program fails, `run` must end with the program's exit code.
 code=0
 verbena run --pcap "$work/own.pcapng" -- bash -c 'exit 3' || code=$?
 [ $code -eq 3 ] || fail "the program's exit code became $code"
 
-# An agent that is started under a hard limit has that limit, too.
+# An agent that is started under a hard limit inherits that limit.
 kill $server
 wait $server || true
 verbena agent stop >/dev/null
-until_true 20 no_process || fail "the agent is still there"
+until_true 20 no_verbena_process || fail "the agent is still there"
 code=0
 (
   ulimit -f 100

@@ -48,7 +48,7 @@ for line in open(sys.argv[1]):
         cm[int(attribute, 0)] += 1
     elif opcode <= READ:  # RC requests
         requests[qp][psn] = opcode
-# There are three connections.  There may be more REQs, because those that came before a server listened were rejected.
+# There are three connections.  There may be more REQs, because a REQ that comes before the server listens is rejected.
 for message in (REQ, REP, RTU, DREQ, DREP):
     assert cm[message] >= 3, f"{cm}: too few of {message:#x}"
 assert len(requests) == 6, f"data of {len(requests)} QPs, not of 6"

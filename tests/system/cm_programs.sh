@@ -2,7 +2,7 @@
 # ctest: TIMEOUT 180
 # Tests the RDMA CM by programs on two hosts: many connections at once (cmtime), ids that move to another event channel
 # while their events arrive (ucmatose -m), addresses by GID and service id (AF_IB), vendor options (ece.c), requests
-# whose peers have gone away (lost_request.c), and events that programs write themselves (own_events.c).
+# whose peers end before they are accepted (lost_request.c), and events that programs write (own_events.c).
 #   VB_CONNECTIONS    connections of cmtime (default 1000)
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 source "$VB_SOURCE/tests/wire/lib.sh"

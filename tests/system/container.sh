@@ -13,7 +13,7 @@ case "${1:-}" in
     exit
     ;;
   mounts)
-    # The repository may lie below /tmp, too.
+    # As a mount of its own, /tmp stays writable when the root becomes read-only.  The test's files are below /tmp.
     mount --bind /tmp /tmp
     mount -t tmpfs -o size=64m tmpfs /dev/shm
     mount -o remount,bind,ro /
@@ -43,7 +43,7 @@ start() {
 start run -- rping -s -C 200 -S 60000 -V >"$work/server" 2>&1 &
 server=$!
 wait_listening 7174
-# The kernel shows twice the requested size; the default is 212992.
+# The receive buffers must have the kernel's default size.
 sizes=$(ss -uanmH 'sport = :4791' | grep -o 'rb[0-9]*' | sort -u)
 [ "$sizes" = "rb$(cat /proc/sys/net/core/rmem_default)" ] || fail "receive buffers: $sizes"
 verbena run -- timeout 60 rping -c -a 127.0.0.1 -C 200 -S 60000 -V >"$work/client" 2>&1 ||
@@ -60,7 +60,7 @@ for bytes in 4096 1048576; do
   wait $server || fail "ibv_rc_pingpong, $bytes bytes: the server: $(cat "$work/server")"
 done
 
-# verbena ps sees a connected pair.
+# `verbena ps` must show a connected pair.
 start run -- rping -s >"$work/server" 2>&1 &
 server=$!
 wait_listening 7174

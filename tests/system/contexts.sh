@@ -1,6 +1,6 @@
 #!/bin/bash
 # ctest: TIMEOUT 60
-# Each ibv_open_device() has its own descriptor and events, also in a forked child.
+# Each context that ibv_open_device() returns has its own descriptor and events, also in a forked child.
 . "$(dirname "$0")/lib.sh"
 need ip
 

@@ -5,7 +5,7 @@
 . "$(dirname "$0")/lib.sh"
 need rping ip python3
 
-export VERBENA_LINK=udp  # lanes do not notice that the network is away
+export VERBENA_LINK=udp  # lanes would work even without the network
 export VERBENA_LOG=$work/log VERBENA_TRACE=1  # the log of the agent that the first program starts
 start run -- rping -s -P >"$work/server" 2>&1 &
 server=$!
@@ -27,16 +27,16 @@ wait_counter() { until_true 20 at_least "$@" || fail "$2 of $1 is not $3: $(verb
 
 wait_counter $client packets_in 100
 wait_counter $server udp_in_datagrams 100
-# without_duplicates MESSAGE: prints how often the agent has received the message.  Omits duplicates, because a busy
-# machine may have sent the message again.
-without_duplicates() { echo $(($(counter agent "cm_$1_received") - $(counter agent "cm_$1_duplicate"))); }
+# count_without_duplicates MESSAGE: prints how often the agent has received the message.  Omits duplicates, because the
+# message may have been sent again on a busy machine.
+count_without_duplicates() { echo $(($(counter agent "cm_$1_received") - $(counter agent "cm_$1_duplicate"))); }
 for message in req rep rtu; do
-  [ "$(without_duplicates $message)" -eq 1 ] || fail "one connection's $message: $(verbena ps --counters | grep cm_)"
+  [ "$(count_without_duplicates $message)" -eq 1 ] || fail "one connection's $message: $(verbena ps --counters | grep cm_)"
 done
 at_least agent cm_rtu_sent 1 || fail "the RTU is not counted: $(verbena ps --counters | grep cm_)"
 
-# Each step of a connection has a counter for its time.  If a program is slow, an MRA may come first, so a step of the
-# log may begin in an MRA state.
+# Each step of a connection has a counter for its time.  If a program is slow, an MRA may be sent before its message, so
+# a step in the log may begin in an MRA state.
 has_time_of() { verbena ps --counters | grep -q "cm_time_in_$1_up_to_[0-9]*_us"; }
 for step in req_sent req_rcvd rep_rcvd rep_sent; do
   has_time_of $step || fail "no time of $step: $(verbena ps --counters | grep cm_)"
@@ -48,7 +48,7 @@ for step in "CLOSED -> REQ_SENT" "(REQ_SENT|MRA_REQ_RCVD) -> REP_RCVD" \
     fail "no line for $step: $(cat "$work/log")"
 done
 
-# The names have only characters that scripts can use, and no name appears twice.
+# The names must have only characters that scripts can use, and no name may appear twice.
 verbena ps --counters --json | python3 -c '
 import json, re, sys
 def unique(pairs):
@@ -65,7 +65,7 @@ verbena ps --counters >"$work/text"
 grep -qE "^$client +rping +packets_in +[1-9]" "$work/text" || fail "no line: $(cat "$work/text")"
 if grep -E '[[:space:]]0$' "$work/text"; then fail "a counter that is 0 is listed"; fi
 
-# A packet with a wrong ICRC, sent to the client's own QP, is counted there.
+# The client must count a packet with a wrong ICRC that is sent to its own QP.
 qpn=$(verbena ps --json | python3 -c '
 import json, sys
 print([q["qpn"] for p in json.load(sys.stdin)["processes"] if p["pid"] == '$client' for q in p["qps"]][0])')
@@ -75,21 +75,22 @@ out = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 out.sendto(struct.pack("!BBHII", 4, 0, 0xffff, int(sys.argv[1]), 0) + bytes(8), ("127.0.0.1", 4791))' "$qpn"
 wait_counter $client udp_in_wrong_icrc 1
 
-# In an outage of the network, probes and timeouts are counted; afterwards, retransmissions are.
+# During an outage of the network, probes and timeouts must be counted.  After the outage, retransmissions must be
+# counted.
 ip link set lo down
 wait_counter any probes 1
 wait_counter any timeouts 1
 ip link set lo up
 wait_counter any retransmissions 1
 
-# The counters of a stopped program can be read.  They do not change.
-halt $client
+# The counters of a stopped program can be read, and do not change.
+stop_process $client
 before=$(counter $client packets_out)
 [ "$before" -gt 0 ] || fail "the counters of a stopped program are not shown"
 [ "$(counter $client packets_out)" -eq "$before" ] || fail "a counter of a stopped program has changed"
 kill -CONT $client
 
-# A REJ is counted by its reason on both sides, which have the same agent here.
+# A REJ must be counted by its reason at the sender and at the receiver, which have the same agent here.
 if verbena run -- timeout 20 rping -c -a 127.0.0.1 -p 9 -C 1 >"$work/rejected" 2>&1; then fail "connected to port 9"; fi
 at_least agent cm_rej_sent_8_invalid_service_id 1 || fail "the REJ is not counted: $(verbena ps --counters)"
 at_least agent cm_rej_received_8_invalid_service_id 1 || fail "the received REJ is not counted"

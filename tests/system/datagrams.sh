@@ -35,7 +35,7 @@ for gid in ::ffff:10.77.0.2 fd77::2; do
 done
 echo "udaddy by GID: ok"
 
-# The line loses requests and responses in bursts, or repeats them.  Each request must be answered in the end.
+# The line loses requests and responses in bursts, or duplicates them.  Each request must get an answer in the end.
 line "both loss=30 burst=3 duplicate=10"
 start_on b verbena run -- timeout 100 udaddy -b 10.77.0.2 -c 20 -C 0 >"$work/server" 2>&1 &
 server=$!
@@ -46,15 +46,16 @@ ends_well $server server
 echo "udaddy, 20 connections on a bad line: ok; $(line_counts)"
 line both
 
-# If nobody listens, the client gets an error with the peer's reason at once.
+# If no program listens, the client must get an error with the peer's reason at once.
 start_time=$SECONDS
-! VERBENA_VERBOSE=1 on a verbena run -- timeout 60 udaddy -s 10.77.0.2 >"$work/client" 2>&1 || fail "udaddy to nobody"
-[ $((SECONDS - start_time)) -lt 10 ] || fail "udaddy to nobody took $((SECONDS - start_time)) s"
+! VERBENA_VERBOSE=1 on a verbena run -- timeout 60 udaddy -s 10.77.0.2 >"$work/client" 2>&1 || fail "udaddy connects without a listener"
+[ $((SECONDS - start_time)) -lt 10 ] || fail "udaddy without a listener took $((SECONDS - start_time)) s"
 grep -q 'connect to 10.77.0.2:7174 failed after .*: refused, nobody listens on the port (SIDR status 1)' "$work/client" ||
-  fail "udaddy to nobody: $(cat "$work/client")"
+  fail "udaddy without a listener: $(cat "$work/client")"
 echo "nobody listens: reported at once"
 
-# Host a has one member of a group, and host b has three.  One of the three leaves early while the others go on.
+# Host a has one member of a group, and host b has three members.  One of them leaves early, and the others must get all
+# messages.
 members() {  # members HOST GROUP: prints how many sockets of the host are members
   on "$1" ip maddress show dev eth0 |
     awk -v group="$2" '$2 == group { n = $3 == "users" ? $4 : 1 } END { print n + 0 }'
@@ -77,7 +78,7 @@ for family in 4 6; do
   on a verbena run -- timeout 60 mckey -m $group -b "$address_a" -s -C 10 >"$work/sender" 2>&1 ||
     fail "mckey -s: exit $?: $(tail -5 "$work/sender")"
   for name in first second third home; do ends_well "${receiver_pid[$name]}" $name; done
-  until_true 20 has_members b $group 0 || fail "members on b that have gone: $(members b $group)"
+  until_true 20 has_members b $group 0 || fail "members remain on b: $(members b $group)"
 
   # The sender joins the group only to send (-o).
   receive first b $group "$address_b" 3
@@ -89,7 +90,7 @@ for family in 4 6; do
 done
 
 check_captures
-# The captures have one SIDR_REQ and one SIDR_REP for each connection.  Repeats have the same transaction id.
+# The captures must have one SIDR_REQ and one SIDR_REP for each connection.  Repeats have the same transaction id.
 expected=$((2 * 21 + 2 * 3 + 20 + 1))
 for attribute in 0x0017 0x0018; do
   count=$(fields a "infiniband.mad.attributeid == $attribute" -e infiniband.mad.transactionid | sort -u | wc -l)

@@ -1,6 +1,6 @@
 #!/bin/bash
 # ctest: TIMEOUT 60
-# There is one device.  Its port is active on Ethernet, and its GIDs are the addresses of the host.
+# There must be one device.  Its port must be active on Ethernet, and its GIDs must be the addresses of the host.
 . "$(dirname "$0")/lib.sh"
 need ibv_devices ibv_devinfo ip
 
@@ -17,7 +17,7 @@ if ip -6 addr show dev lo | grep -q '::1/128'; then
   grep -Eq 'GID\[.*(::1|0000:0000:0000:0000:0000:0000:0000:0001)' "$work/info" || fail "::1 is no GID"
 fi
 
-# An address that is added while the agent lives becomes a GID at a new index.
+# An address that is added while the agent runs must become a GID at a new index.
 before=$(grep -c 'GID\[' "$work/info")
 ip addr add 10.99.0.1/32 dev lo
 new_gid() { verbena run -- ibv_devinfo -v | grep -q 'GID\[.*::ffff:10.99.0.1'; }

@@ -1,12 +1,13 @@
 #!/bin/bash
 # ctest: TIMEOUT 60
-# `verbena doctor` reports what keeps programs from running, and what to do.  It reports nothing else as a problem.
+# `verbena doctor` must report what keeps programs from running, and what to do.  It must report nothing else as a
+# problem.
 . "$(dirname "$0")/lib.sh"
 need ip python3 rping
 
-# findings EXIT-CODE [WRAPPER...]: runs `verbena doctor`, by the wrapper if there is one.  Checks the exit code and the
-# form of the output, which is then in $work/doctor.
-findings() {
+# run_doctor EXIT-CODE [WRAPPER...]: runs `verbena doctor`, or the wrapper with this command.  Checks the exit code and
+# the form of the output, and stores the output in $work/doctor.
+run_doctor() {
   local code=$1 got=0
   shift
   "$@" verbena doctor >"$work/doctor" 2>"$work/doctor.err" || got=$?
@@ -16,14 +17,15 @@ findings() {
   awk '/^(note|problem)/ { getline below; if (below !~ /^ +-> /) exit 1 }' "$work/doctor" ||
     fail "a finding without a fix: $(cat "$work/doctor")"
 }
-says() { grep -qE "$1" "$work/doctor" || fail "no '$1' in: $(cat "$work/doctor")"; }
+# expect_line PATTERN: fails the test unless a line of the output of run_doctor matches.
+expect_line() { grep -qE "$1" "$work/doctor" || fail "no '$1' in: $(cat "$work/doctor")"; }
 
-# On a healthy host, doctor finds no problem and starts nothing.
-findings 0
-says '^ok +libraries: in .*, build '
-says '^note +UDP port 4791: free'
-says '^ok +interface lo: MTU [0-9]+ \(RDMA 4096\), 127\.0\.0\.1'
-says '^ok +agent: none is running'
+# On a healthy host, doctor must find no problem, and must start no agent.
+run_doctor 0
+expect_line '^ok +libraries: in .*, build '
+expect_line '^note +UDP port 4791: free'
+expect_line '^ok +interface lo: MTU [0-9]+ \(RDMA 4096\), 127\.0\.0\.1'
+expect_line '^ok +agent: none is running'
 no_agent || fail "doctor has started an agent"
 verbena doctor --json | python3 -c '
 import json, sys
@@ -31,14 +33,14 @@ findings = json.load(sys.stdin)["findings"]
 assert all(f["level"] in ("ok", "note") for f in findings), findings
 assert all(f["fix"] for f in findings if f["level"] != "ok"), findings'
 
-# Doctor reports the agent and the program that run now.
+# Doctor must report the agent and the program that are running.
 start run -- rping -s >"$work/server" 2>&1 &
 server=$!
 wait_listening 7174
-findings 0
-says '^ok +agent: pid [0-9]+, build .*, 1 program$'
-says '^note +UDP port 4791: the agent has it on all addresses'
-says '127\.0\.0\.1 \(GID [0-9]+\)'
+run_doctor 0
+expect_line '^ok +agent: pid [0-9]+, build .*, 1 program$'
+expect_line '^note +UDP port 4791: the agent has it on all addresses'
+expect_line '127\.0\.0\.1 \(GID [0-9]+\)'
 kill $server
 verbena agent stop >/dev/null
 
@@ -53,37 +55,37 @@ mkfifo "$work/hold"
 hold_port 127.0.0.1 &
 holder=$!
 exec 9>"$work/hold"
-until_true 20 grep -qs held "$work/held" || fail "the port cannot be held"
-findings 1
-says "^problem +UDP port 4791: pid $holder \(python3\) of root holds it on 127\.0\.0\.1"
+until_true 20 grep -qs held "$work/held" || fail "the test cannot bind the port"
+run_doctor 1
+expect_line "^problem +UDP port 4791: pid $holder \(python3\) of root holds it on 127\.0\.0\.1"
 exec 9>&-
 wait $holder
-findings 0
+run_doctor 0
 
 # A low limit of descriptors is a problem if no program can run, and a note if only few can.
 with_open_files() { (ulimit -n "$1"; shift; "$@"); }
-findings 1 with_open_files 24
-says '^problem +open files: RLIMIT_NOFILE is 24 '
-findings 0 with_open_files 256
-says '^note +open files: .*the agent can serve about [0-9]+ programs'
+run_doctor 1 with_open_files 24
+expect_line '^problem +open files: RLIMIT_NOFILE is 24 '
+run_doctor 0 with_open_files 256
+expect_line '^note +open files: .*the agent can serve about [0-9]+ programs'
 
-# The address to bind to does not exist.
+# The host does not have the address in VERBENA_BIND.
 export VERBENA_BIND=10.99.0.1
-findings 1
-says '^problem +UDP port 4791: VERBENA_BIND=10\.99\.0\.1 is no address of this host'
+run_doctor 1
+expect_line '^problem +UDP port 4791: VERBENA_BIND=10\.99\.0\.1 is no address of this host'
 ip addr add 10.99.0.1/32 dev lo
-findings 0
-says '^ok +UDP port 4791: free; an agent will open it on 10\.99\.0\.1 only'
+run_doctor 0
+expect_line '^ok +UDP port 4791: free; an agent will open it on 10\.99\.0\.1 only'
 unset VERBENA_BIND
 
-# First no interface is up, and then none has an address.
+# First no interface is up.  Then the interface is up, but has no address.
 ip link set lo down
-findings 1
-says '^note +interface lo: down'
-says '^problem +addresses: no interface is up'
+run_doctor 1
+expect_line '^note +interface lo: down'
+expect_line '^problem +addresses: no interface is up'
 ip link set lo up
 ip addr flush dev lo
-findings 1
-says '^note +interface lo: no address'
+run_doctor 1
+expect_line '^note +interface lo: no address'
 
 no_agent || fail "doctor has started an agent"

@@ -1,7 +1,7 @@
 #!/bin/bash
 # ctest: TIMEOUT 120
 # Runs the examples of the C++ API without `verbena run`, and checks their results.  Also tests that a user can build
-# them against an installed Verbena, by CMake and by pkg-config.
+# the examples against an installed Verbena, by CMake and by pkg-config.
 . "$(dirname "$0")/lib.sh"
 need cmake pkg-config cmp ip
 examples=$VB_PREFIX/examples
@@ -17,26 +17,26 @@ serve() {  # serve WORD NAME ARGUMENT...: starts an example, and waits until it 
   has_printed() { gone $server || grep -q "$word" "$work/$name.out"; }
   until_true 20 has_printed && ! gone $server || fail "$name $*: $(cat "$work/$name.out")"
 }
-client() {  # client NAME ARGUMENT...
+run_client() {  # run_client NAME ARGUMENT...
   local name=$1
   shift
   "${run_example[@]}" timeout 30 "$examples/$name" "$@" >"$work/client" 2>&1 || fail "$name $*: $(cat "$work/client")"
 }
 
 serve listening pingpong 7601
-client pingpong 7601 127.0.0.1
+run_client pingpong 7601 127.0.0.1
 grep -q '^1000 rounds of 64 bytes' "$work/client" || fail "pingpong: $(cat "$work/client")"
 wait $server || fail "pingpong's server: $(cat "$work/pingpong.out")"
 grep -q '^answered 1000 messages' "$work/pingpong.out" || fail "$(cat "$work/pingpong.out")"
 
 serve listening write 7600
-client write 7600 127.0.0.1 "written from afar"
+run_client write 7600 127.0.0.1 "written from afar"
 wait $server || fail "write's server: $(cat "$work/write.out")"
 grep -qx 'written from afar' "$work/write.out" || fail "write: $(cat "$work/write.out")"
 
 head -c 9000001 /dev/urandom >"$work/file"
 serve offering rcopy offer "$work/file" 7602
-client rcopy fetch 127.0.0.1 7602 "$work/copy"
+run_client rcopy fetch 127.0.0.1 7602 "$work/copy"
 cmp "$work/file" "$work/copy" || fail "the copy differs from the file"
 wait $server || fail "rcopy's server: $(cat "$work/rcopy.out")"
 
@@ -55,11 +55,11 @@ grep -q 'no such key: four' "$work/client" || fail "$(cat "$work/client")"
 kill $server
 wait $server 2>/dev/null || true
 
-# Lets three programs chat.  One leaves the group; from then on it receives no messages.
+# Lets three programs chat.  One of them leaves the group, and must receive no messages after that.
 ip addr add 10.99.0.1/24 dev lo
 declare -A chat_input chat_pid
-line_is_there() { grep -qsxF "$2" "$work/$1.chat"; }
-wait_line() { until_true 20 line_is_there "$1" "$2" || fail "$1 does not hear '$2': $(cat "$work/$1.chat")"; }
+has_line() { grep -qsxF "$2" "$work/$1.chat"; }
+wait_line() { until_true 20 has_line "$1" "$2" || fail "$1 does not print '$2': $(cat "$work/$1.chat")"; }
 for name in red green blue; do
   mkfifo "$work/$name.in"
   (
@@ -76,7 +76,7 @@ printf 'hello, red\nand blue\n' >&"${chat_input[green]}"
 for name in red green blue; do
   for line in "red: hello" "green: hello, red" "green: and blue"; do wait_line $name "$line"; done
 done
-# Sends more lines than a queue pair has receives.
+# Sends more lines than a queue pair has receive requests.
 for number in $(seq 1 100); do
   echo "line $number" >&"${chat_input[red]}"
   [ $((number % 20)) -ne 0 ] || wait_line green "red: line $number"
@@ -86,7 +86,7 @@ exec {fd}>&-
 wait "${chat_pid[blue]}" || fail "blue: $(cat "$work/blue.chat")"
 echo "is blue still here?" >&"${chat_input[red]}"
 wait_line green "red: is blue still here?"
-! line_is_there blue "red: is blue still here?" || fail "blue has left the chat, but still receives its messages"
+! has_line blue "red: is blue still here?" || fail "blue has left the chat, but still receives its messages"
 for name in red green; do
   fd=${chat_input[$name]}
   exec {fd}>&-
@@ -122,7 +122,7 @@ grep -q "version: $version" "$work/cmake" || fail "the error does not name the v
 grep -m1 error "$work/older" >"$work/older.first" && grep -q "need C++23: compile with -std=c++23" "$work/older.first" || fail "$(head -5 "$work/older")"
 examples=$work
 serve listening pingpong 7604
-client pingpong 7604 127.0.0.1
+run_client pingpong 7604 127.0.0.1
 wait $server || fail "pingpong's server: $(cat "$work/pingpong.out")"
 ! "${run_example[@]}" "$work/build/kvstore" 2>"$work/client" || fail "kvstore without arguments"
 grep -q '^usage: kvstore' "$work/client" || fail "$(cat "$work/client")"

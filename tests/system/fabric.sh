@@ -14,8 +14,8 @@ counter() { verbena fabric show lab --json | python3 -c 'import json, sys
 print(json.load(sys.stdin)["fabric"]["counters"][sys.argv[1]])' "$1"; }
 has_members() { [ "$(counter multicast_members)" -eq "$1" ]; }
 listens_tcp() { ss -ltnH "sport = :$1" | grep -q .; }
-# both WHAT SERVER_HOST PORT "SERVER..." CLIENT_HOST "CLIENT...": runs a server and its client, which must both succeed.
-both() {
+# run_pair WHAT SERVER_HOST PORT "SERVER..." CLIENT_HOST "CLIENT...": runs a server and its client.  Both must succeed.
+run_pair() {
   local server
   # shellcheck disable=SC2086
   start_on "$2" timeout 60 $4 >"$work/server" 2>&1 &
@@ -27,7 +27,7 @@ both() {
   echo "$1: ok"
 }
 
-# ---- files
+# ---- `fabric make` and `fabric check`
 verbena fabric make --hosts 3 --rails 2 >"$work/made.toml"
 verbena fabric check "$work/made.toml" | grep -q '3 hosts, 6 rails' || fail "check of a made file"
 verbena fabric make --fat-tree 16 >"$work/tree.net"
@@ -52,12 +52,12 @@ name = "c"
 rails = [ { network = "green", addresses = ["10.31.2.3"] } ]
 TOML
 sed 's/mtu = 1500/mtu = 15/' "$work/lab.toml" >"$work/bad.toml"
-if verbena fabric up "$work/bad.toml" 2>"$work/err"; then fail "a bad file came up"; fi
+if verbena fabric up "$work/bad.toml" 2>"$work/err"; then fail "fabric up accepts a bad file"; fi
 grep -q "bad.toml:11:56: 'mtu' is a number from 576 to 65535" "$work/err" || fail "bad file: $(cat "$work/err")"
-if verbena fabric up "$work/none.toml" 2>"$work/err"; then fail "a missing file came up"; fi
+if verbena fabric up "$work/none.toml" 2>"$work/err"; then fail "fabric up accepts a missing file"; fi
 grep -q 'none.toml: No such file' "$work/err" || fail "missing file: $(cat "$work/err")"
 
-# ---- up
+# ---- `fabric up`, and the choice of a fabric and a host
 if verbena run --node a -- true 2>"$work/err"; then fail "a program ran without a fabric"; fi
 grep -q 'no fabric is up' "$work/err" || fail "no fabric: $(cat "$work/err")"
 verbena fabric up "$work/lab.toml"
@@ -68,46 +68,47 @@ verbena fabric ls >"$work/ls"
 grep -q '^lab .* 3 ' "$work/ls" && grep -q '^other ' "$work/ls" || fail "ls: $(cat "$work/ls")"
 if verbena run --node a -- true 2>"$work/err"; then fail "run chose one of two fabrics"; fi
 grep -q 'name one: lab, other' "$work/err" || fail "two fabrics: $(cat "$work/err")"
-if verbena run --node z --fabric lab -- true 2>"$work/err"; then fail "a program ran on no host"; fi
+if verbena run --node z --fabric lab -- true 2>"$work/err"; then fail "a program ran on a host that does not exist"; fi
 grep -q "has no host 'z'; it has: a, b, c" "$work/err" || fail "no host: $(cat "$work/err")"
 on a ibv_devices >"$work/devices"
 grep -q verbena1 "$work/devices" || fail "host a does not have two devices: $(cat "$work/devices")"
 verbena fabric show lab | grep -q 'verbena1.*blue.*1500.*10.31.1.2' || fail "show: $(verbena fabric show lab)"
 
 # ---- programs
-both rping a 7174 "rping -s -C 20 -S 20000 -V" b "rping -c -a 10.31.0.1 -C 20 -S 20000 -V"
-both "rping, IPv6" a 7174 "rping -s -a fd31::1 -C 5 -V" b "rping -c -a fd31::1 -C 5 -V"
-both "rping on the second rail" b 7174 "rping -s -C 5 -S 20000 -V" a "rping -c -a 10.31.1.2 -C 5 -S 20000 -V"
-both "rping on one host" a 7174 "rping -s -C 5 -V" a "rping -c -a 127.0.0.1 -C 5 -V"
-both ucmatose a 7471 "ucmatose -c 3" b "ucmatose -c 3 -s 10.31.0.1"
-both udaddy a 7174 "udaddy -c 3" b "udaddy -c 3 -s 10.31.0.1"
+run_pair rping a 7174 "rping -s -C 20 -S 20000 -V" b "rping -c -a 10.31.0.1 -C 20 -S 20000 -V"
+run_pair "rping, IPv6" a 7174 "rping -s -a fd31::1 -C 5 -V" b "rping -c -a fd31::1 -C 5 -V"
+run_pair "rping on the second rail" b 7174 "rping -s -C 5 -S 20000 -V" a "rping -c -a 10.31.1.2 -C 5 -S 20000 -V"
+run_pair "rping on one host" a 7174 "rping -s -C 5 -V" a "rping -c -a 127.0.0.1 -C 5 -V"
+run_pair ucmatose a 7471 "ucmatose -c 3" b "ucmatose -c 3 -s 10.31.0.1"
+run_pair udaddy a 7174 "udaddy -c 3" b "udaddy -c 3 -s 10.31.0.1"
 [ "$(counter forwarded)" -gt 0 ] || fail "nothing went through the switch"
 
-# Programs find the interfaces of their host and loopback, and no other interface of this machine.
+# Programs must find loopback and the interfaces of their host, and no other interface of this machine.
 interfaces=$VB_PREFIX/tests/programs/interfaces
 on b "$interfaces" >"$work/interfaces" || fail "interfaces: $(cat "$work/interfaces")"
-sees() { grep -qE "^$1\$" "$work/interfaces" || fail "no interface '$1': $(cat "$work/interfaces")"; }
-sees 'lo up running loopback hardware type 772 address 0{12}'
-sees 'verbena0 up running multicast hardware type 1 address 02[0-9a-f]{10}'
-sees 'verbena1 up running multicast hardware type 1 address 02[0-9a-f]{10}'
-sees 'lo 127.0.0.1 mask 255.0.0.0'
-sees 'verbena0 10.31.0.2 mask 255.255.255.0'
-sees 'verbena0 fd31::2'
-sees 'verbena1 10.31.1.2 mask 255.255.255.0'
+# expect_interface PATTERN: fails unless a line of the program's output matches.
+expect_interface() { grep -qE "^$1\$" "$work/interfaces" || fail "no interface '$1': $(cat "$work/interfaces")"; }
+expect_interface 'lo up running loopback hardware type 772 address 0{12}'
+expect_interface 'verbena0 up running multicast hardware type 1 address 02[0-9a-f]{10}'
+expect_interface 'verbena1 up running multicast hardware type 1 address 02[0-9a-f]{10}'
+expect_interface 'lo 127.0.0.1 mask 255.0.0.0'
+expect_interface 'verbena0 10.31.0.2 mask 255.255.255.0'
+expect_interface 'verbena0 fd31::2'
+expect_interface 'verbena1 10.31.1.2 mask 255.255.255.0'
 ! grep -vE '^(lo|verbena[01]) ' "$work/interfaces" || fail "b has foreign interfaces"
 [ "$(grep -c hardware "$work/interfaces")" = 3 ] || fail "b has not three interfaces: $(cat "$work/interfaces")"
 [ "$(grep -o 'address 02.*' "$work/interfaces" | sort -u | wc -l)" = 2 ] || fail "two rails have one hardware address"
 names=$(on c python3 -c 'import socket; print([name for _, name in socket.if_nameindex()])')
 [ "$names" = "['lo', 'verbena0']" ] || fail "Python finds $names"
-# Children of the program are on the same host.  An interface whose link is down is not "running".
+# Children of the program must be on the same host.  An interface whose link is down must not be "running".
 verbena fabric fault link --name lab c green down >"$work/out"
 on c bash -c "exec '$interfaces'" >"$work/interfaces" || fail "interfaces: $(cat "$work/interfaces")"
-sees 'verbena0 up multicast hardware type 1 address 02[0-9a-f]{10}'
+expect_interface 'verbena0 up multicast hardware type 1 address 02[0-9a-f]{10}'
 verbena fabric fault link --name lab c green up >"$work/out"
 "$interfaces" >"$work/machine" || fail "interfaces of this machine"
 verbena run --fabric lab --node b --interfaces machine -- "$interfaces" >"$work/interfaces"
 cmp "$work/machine" "$work/interfaces" || fail "--interfaces machine shows: $(cat "$work/interfaces")"
-# The files of --sysfs name these interfaces, too.
+# The files of --sysfs must also name these interfaces.
 if unshare --mount true 2>/dev/null; then
   # shellcheck disable=SC2016
   verbena run --fabric lab --node b --sysfs -- sh -c 'cd /sys/class/infiniband/verbena1
@@ -134,7 +135,7 @@ pingpong ibv_rc_pingpong -g 0 -n 1000 -m 4096 -s 65536
 pingpong ibv_uc_pingpong -g 0 -n 200
 pingpong ibv_ud_pingpong -g 0 -n 200 -s 2000
 
-# A message to a group reaches the member on the same network.
+# A message to a group must reach the member on the same network.
 start_on b timeout 60 mckey -m 239.7.7.7 -b 10.31.0.2 -C 10 >"$work/server" 2>&1 &
 member=$!
 until_true 20 has_members 1 || fail "no member: $(cat "$work/server")"
@@ -144,6 +145,7 @@ until_true 20 has_members 0 || fail "members are left"
 echo "mckey: ok"
 
 # ---- connections that cannot work are refused with a reason
+# fails_with WHAT TEXT HOST COMMAND...: checks that the command fails on the host, and prints the text.
 fails_with() {
   local what=$1 text=$2
   shift 2
@@ -155,7 +157,7 @@ fails_with "another network" \
   "rail verbena0 of host a (network red, MTU 9000) does not reach rail verbena0 of host c (network green, MTU 9000)" \
   a timeout 20 rping -c -a 10.31.2.3 -C 1
 fails_with "no such address" "no host of the fabric has the address 10.31.0.9" a timeout 20 rping -c -a 10.31.0.9 -C 1
-# The path allows packets with at most 1024 bytes of data, but the program sends 4096.
+# The path allows packets with at most 1024 bytes of data, but the program sends 4096 bytes in each packet.
 start_on b timeout 60 ibv_rc_pingpong -d verbena1 -g 0 -m 1024 -p 20100 >"$work/server" 2>&1 &
 server=$!
 until_true 20 listens_tcp 20100 || fail "the server: $(cat "$work/server")"
@@ -165,18 +167,19 @@ kill $server 2>/dev/null || true
 wait $server || true
 
 # ---- a stopped program, and the death of the fabric
-forwards() { [ "$(counter forwarded)" -gt "$1" ]; }
-go_on() { until_true 20 forwards "$(($(counter forwarded) + 1000))" || fail "rping does not run: $(cat "$work/endless")"; }
+forwarded_more_than() { [ "$(counter forwarded)" -gt "$1" ]; }
+# wait_traffic: waits until the fabric has forwarded 1,000 further packets.
+wait_traffic() { until_true 20 forwarded_more_than "$(($(counter forwarded) + 1000))" || fail "rping does not run: $(cat "$work/endless")"; }
 start_on a rping -s -p 7200 -S 20000 -V >"$work/stopped" 2>&1 &
 stopped=$!
 wait_listens a 7200
 start_on b timeout 100 rping -c -a 10.31.0.1 -p 7200 -S 20000 -V >"$work/endless" 2>&1 &
 client=$!
-go_on
-halt $stopped
-both "rping beside a stopped program" a 7174 "rping -s -C 5 -V" b "rping -c -a 10.31.0.1 -C 5 -V"
+wait_traffic
+stop_process $stopped
+run_pair "rping beside a stopped program" a 7174 "rping -s -C 5 -V" b "rping -c -a 10.31.0.1 -C 5 -V"
 kill -CONT $stopped
-go_on
+wait_traffic
 pid=$(verbena fabric show lab --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["fabric"]["pid"])')
 kill -9 "$pid"
 status=0
@@ -187,7 +190,7 @@ kill $stopped 2>/dev/null || true
 wait $stopped || true
 if on a ibv_devinfo >"$work/out" 2>&1; then fail "a program ran on a dead fabric"; fi
 verbena fabric up "$work/lab.toml"
-both "rping after kill -9" a 7174 "rping -s -C 3 -V" b "rping -c -a 10.31.0.1 -C 3 -V"
+run_pair "rping after kill -9" a 7174 "rping -s -C 3 -V" b "rping -c -a 10.31.0.1 -C 3 -V"
 verbena fabric down lab
 verbena fabric down
 verbena fabric ls | grep -q 'no fabric is up' || fail "a fabric is left: $(verbena fabric ls)"

@@ -1,7 +1,7 @@
 #!/bin/bash
 # ctest: TIMEOUT 60
-# A program causes faults in fabrics by the C++ API (tests/api/faults.cc), and files cause faults at given times.  Both
-# must have the same effects as the command `verbena fabric fault`.
+# A program causes faults in fabrics with the C++ API (tests/api/faults.cc), and files cause faults at given times.
+# Both must have the same effects as the command `verbena fabric fault`.
 unset VERBENA_LINK
 source "$VB_SOURCE/tests/system/lib.sh"
 need python3 ss

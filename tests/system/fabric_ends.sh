@@ -1,6 +1,6 @@
 #!/bin/bash
-# Starts and ends many fabrics, several at once, by command and by SIGKILL.  Nothing may be left of them.  VB_ROUNDS
-# sets the number of rounds.
+# Starts and ends many fabrics, several at once, by command and by SIGKILL.  No process, socket or file of them may
+# remain.  VB_ROUNDS sets the number of rounds.
 # ctest: TIMEOUT 300
 . "$(dirname "$0")/lib.sh"
 unset VERBENA_LINK  # a virtual host has no UDP
@@ -12,8 +12,8 @@ pid_of() { verbena fabric show "$1" --json | python3 -c 'import json, sys; print
 
 is_down() { ! verbena fabric ls | grep -q "^$1 "; }
 
-# fabric NAME: starts and ends one fabric again and again, and kills it every third time.
-fabric() {
+# run_rounds NAME: starts and ends a fabric in each round, and kills it in every third round.
+run_rounds() {
   local round pid
   for round in $(seq "$rounds"); do
     verbena fabric up "$work/lab.toml" --name "$1" >/dev/null || return 1
@@ -29,7 +29,7 @@ fabric() {
 }
 jobs=()
 for name in one two three; do
-  fabric $name 2>"$work/err.$name" &
+  run_rounds $name 2>"$work/err.$name" &
   jobs+=($!)
 done
 for job in "${jobs[@]}"; do
@@ -39,7 +39,7 @@ verbena fabric ls | grep -q 'no fabric is up' || fail "a fabric is left: $(verbe
 check_nothing_left
 echo "$((3 * rounds)) fabrics: nothing is left"
 
-# If two fabrics of the same name start at once, one comes up, and the other one reports why it does not.
+# If two fabrics of the same name start at once, one must come up, and the other one must report why it does not.
 for round in $(seq 5); do
   verbena fabric up "$work/lab.toml" --name same >"$work/first" 2>&1 &
   first=$!
@@ -47,8 +47,8 @@ for round in $(seq 5); do
   verbena fabric up "$work/lab.toml" --name same >"$work/second" 2>&1 && successes=$((successes + 1))
   wait $first && successes=$((successes + 1))
   [ $successes -eq 1 ] || fail "round $round: $successes of two came up: $(cat "$work/first" "$work/second")"
-  grep -q 'up already' "$work/first" "$work/second" || fail "the other one: $(cat "$work/first" "$work/second")"
+  grep -q 'up already' "$work/first" "$work/second" || fail "the second fabric reports: $(cat "$work/first" "$work/second")"
   verbena fabric down same >/dev/null
 done
 check_nothing_left
-echo "two of one name: ok"
+echo "two fabrics of one name: ok"

@@ -1,7 +1,8 @@
 #!/bin/bash
 # ctest: TIMEOUT 120 PLAIN
-# `verbena fabric up` starts OpenSM on nodes of a subnet, waits until the ports are active, and leaves no process or
-# file behind.  The test is PLAIN because verbena-fabric starts OpenSM without the sanitizer's runtime.
+# `verbena fabric up` starts OpenSM on nodes of a subnet, and waits until the ports are active.  After the end of the
+# fabric, no process or file may remain.  The test is PLAIN because verbena-fabric starts OpenSM without the sanitizer's
+# runtime.
 unset VERBENA_LINK
 source "$VB_SOURCE/tests/system/lib.sh"
 need opensm ibstat ibstatus sminfo python3 ss
@@ -26,20 +27,20 @@ EOF
 mkdir "$work/tmp"
 export TMPDIR=$work/tmp
 
-# prints PATTERN COMMAND...: succeeds if the output of the command has the pattern.
-prints() {
+# output_has PATTERN COMMAND...: succeeds if the output of the command has the pattern.
+output_has() {
   "${@:2}" >"$work/printed" 2>&1 || true
   grep -q -- "$1" "$work/printed"
 }
 on() { verbena run --node "$1" -- "${@:2}"; }
-# manager NUMBER FIELD: prints a field of a manager from `fabric show`.
-manager() { verbena fabric show --json | python3 -c 'import json, sys
+# manager_field NUMBER FIELD: prints a field of a manager from `fabric show`.
+manager_field() { verbena fabric show --json | python3 -c 'import json, sys
 print(json.load(sys.stdin)["fabric"]["managers"][int(sys.argv[1])][sys.argv[2]])' "$@"; }
-is_in_state() { [ "$(manager "$1" state)" = "$2" ]; }
-directory_is_gone() { [ -z "$(ls -A "$work/tmp")" ]; }
+is_in_state() { [ "$(manager_field "$1" state)" = "$2" ]; }
+directory_is_empty() { [ -z "$(ls -A "$work/tmp")" ]; }
 # expect_refusal TEXT ARGUMENT...: checks that `fabric up` fails with this message.
 expect_refusal() {
-  if verbena fabric up "$work/lab.net" "${@:2}" >"$work/out" 2>&1; then fail "fabric up ${*:2} works"; fi
+  if verbena fabric up "$work/lab.net" "${@:2}" >"$work/out" 2>&1; then fail "fabric up ${*:2} does not fail"; fi
   grep -q -- "$1" "$work/out" || fail "fabric up ${*:2} prints: $(cat "$work/out")"
 }
 
@@ -49,22 +50,22 @@ grep -q "fabric 'lab' is up: 4 HCAs, 1 switch, 3 links; managed by OpenSM on Hca
   fail "fabric up prints: $(cat "$work/up")"
 on Hca3 ibstat >"$work/out"
 grep -q 'State: Active' "$work/out" || fail "fabric up returns before the ports are active: $(cat "$work/out")"
-prints 'state 3 SMINFO_MASTER' on Hca2 sminfo || fail "sminfo finds no master"
-is_in_state 0 master && [ "$(manager 0 node)" = Hca1 ] || fail "fabric show: $(verbena fabric show)"
-prints "^subnet manager on Hca1: master, OpenSM, pid $(manager 0 pid)$" verbena fabric show ||
+output_has 'state 3 SMINFO_MASTER' on Hca2 sminfo || fail "sminfo finds no master"
+is_in_state 0 master && [ "$(manager_field 0 node)" = Hca1 ] || fail "fabric show: $(verbena fabric show)"
+output_has "^subnet manager on Hca1: master, OpenSM, pid $(manager_field 0 pid)$" verbena fabric show ||
   fail "fabric show: $(verbena fabric show)"
 verbena fabric log >"$work/log"
 for wanted in 'OpenSM (pid [0-9]*) starts at Hca1:1' 'the subnet is up' 'SUBNET UP'; do
   grep -q "$wanted" "$work/log" || fail "fabric log has no line '$wanted': $(cat "$work/log")"
 done
-[ -d "$(manager 0 directory)" ] || fail "OpenSM has no directory of its own"
-# `fabric up` must also wait for the ports of switches, so start a subnet with many of them.
+[ -d "$(manager_field 0 directory)" ] || fail "OpenSM has no directory of its own"
+# `fabric up` must also wait for the ports of switches, so the next subnet has many switches.
 verbena fabric make --fat-tree 16 >"$work/tree.net"
 verbena fabric up "$work/tree.net" >"$work/up" || fail "a fat tree does not come up: $(cat "$work/up")"
 verbena fabric down tree >/dev/null
-# Programs that read /sys find the ports there.
+# Programs that read /sys must find the ports there.
 on_with_files() { verbena run --sysfs --node "$1" -- "${@:2}"; }
-if prints '^ok *run --sysfs' verbena doctor; then
+if output_has '^ok *run --sysfs' verbena doctor; then
   on_with_files Hca3 ibstatus >"$work/out" || fail "ibstatus: $(cat "$work/out")"
   lid=$(on Hca3 ibstat | sed -n 's/.*Base lid: //p')
   for wanted in "device 'verbena0' port 1" "base lid:.*$(printf '%#x' "$lid")$" 'sm lid:.*0x1$' 'state:.*4: ACTIVE' \
@@ -77,23 +78,23 @@ if prints '^ok *run --sysfs' verbena doctor; then
 fi
 echo "one manager: ok"
 
-# The end of a manager is reported.
-kill -KILL "$(manager 0 pid)"
+# The fabric must report the end of a manager.
+kill -KILL "$(manager_field 0 pid)"
 until_true 10 is_in_state 0 'ended: signal 9' || fail "the end of OpenSM is not shown: $(verbena fabric show)"
-prints 'has ended: signal 9' verbena fabric log || fail "the end of OpenSM is not in the log"
+output_has 'has ended: signal 9' verbena fabric log || fail "the end of OpenSM is not in the log"
 verbena fabric down >/dev/null
-directory_is_gone || fail "down leaves $(find "$work/tmp")"
+directory_is_empty || fail "down leaves $(find "$work/tmp")"
 check_nothing_left
 
 # ---- two managers
 verbena fabric up "$work/lab.net" --sm Hca3 --sm Hca2 >"$work/up" || fail "two managers: $(cat "$work/up")"
-one_is_standby() { [ "$(manager 0 state) $(manager 1 state)" = 'standby master' ] ||
-  [ "$(manager 0 state) $(manager 1 state)" = 'master standby' ]; }
+one_is_standby() { [ "$(manager_field 0 state) $(manager_field 1 state)" = 'standby master' ] ||
+  [ "$(manager_field 0 state) $(manager_field 1 state)" = 'master standby' ]; }
 until_true 20 one_is_standby || fail "two managers: $(verbena fabric show)"
 master=0
 is_in_state 1 master && master=1
-kill -KILL "$(manager $master pid)"
-# OpenSM asks a master that does not answer for 40 s before it takes over.
+kill -KILL "$(manager_field $master pid)"
+# A standby takes over only if the master has not answered its requests for 40 s.
 if [ -n "${VB_THOROUGH:-}" ]; then
   until_true 90 is_in_state $((1 - master)) master || fail "the standby does not take over: $(verbena fabric show)"
 fi
@@ -101,10 +102,10 @@ echo "two managers: ok"
 
 # ---- kill -9 of the fabric leaves neither OpenSM nor its files
 pid=$(verbena fabric show --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["fabric"]["pid"])')
-opensm=$(manager $((1 - master)) pid)
+opensm=$(manager_field $((1 - master)) pid)
 kill -KILL "$pid"
 until_true 10 gone "$opensm" || fail "OpenSM outlives its fabric"
-until_true 10 directory_is_gone || fail "kill -9 leaves $(find "$work/tmp")"
+until_true 10 directory_is_empty || fail "kill -9 leaves $(find "$work/tmp")"
 check_nothing_left
 echo "kill -9: ok"
 
@@ -116,10 +117,10 @@ mkdir "$work/bin"
 printf '#!/bin/sh\necho "no licence"\nexit 3\n' >"$work/bin/opensm"
 chmod +x "$work/bin/opensm"
 PATH=$work/bin:$PATH expect_refusal "the fabric 'lab' is up, but its subnet is not: OpenSM on 'Hca1' has ended: exit code 3"
-prints 'no licence' verbena fabric log || fail "fabric log hides what OpenSM prints: $(verbena fabric log)"
+output_has 'no licence' verbena fabric log || fail "fabric log hides what OpenSM prints: $(verbena fabric log)"
 verbena fabric down >/dev/null
 verbena fabric up "$work/lab.net" --sm none >/dev/null
-! prints 'State: Active' on Hca1 ibstat || fail "a manager runs in spite of --sm none"
+! output_has 'State: Active' on Hca1 ibstat || fail "a manager runs in spite of --sm none"
 verbena fabric down >/dev/null
-directory_is_gone || fail "left: $(find "$work/tmp")"
+directory_is_empty || fail "files remain: $(find "$work/tmp")"
 echo "messages: ok"

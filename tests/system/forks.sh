@@ -1,7 +1,7 @@
 #!/bin/bash
 # ctest: TIMEOUT 240
 # Programs with connections fork.  Nothing that a child does may disturb its parent's connections.  If the parent dies,
-# its peer must be told, even if the child lives on.
+# its peer must notice it, even if the child still runs.
 . "$(dirname "$0")/lib.sh"
 need tshark
 programs=$VB_PREFIX/tests/programs
@@ -11,7 +11,7 @@ start run -- "$programs/echo" 7600 >"$work/server" 2>&1 &
 server=$!
 wait_listening 7600
 
-scenario() {  # scenario NAME [OPTION...]
+run_scenario() {  # run_scenario NAME [OPTION...]: runs the part NAME of forks.c, with options of `verbena run`
   local name=$1
   shift
   verbena run "$@" -- timeout 100 "$programs/forks" 7600 "$name" >"$work/$name" 2>&1 ||
@@ -19,18 +19,18 @@ scenario() {  # scenario NAME [OPTION...]
   grep -q "nothing is disturbed" "$work/$name" || fail "$name: $(tail -5 "$work/$name")"
 }
 
-# The capture must have a DREQ, which the parent sends in the end: the end of a child has not ended the connection.
-scenario ends --pcap "$work/ends.pcapng"
+# The capture must have the DREQ that the parent sends when it ends.  The end of a child must not end the connection.
+run_scenario ends --pcap "$work/ends.pcapng"
 [ "$(grep -c 'exit handler' "$work/ends")" -eq 10 ] || fail "not 10 exit handlers ran: $(cat "$work/ends")"
 tshark -r "$work/ends.pcapng" -Y 'infiniband.mad.attributeid == 0x0015' 2>/dev/null | grep -q . ||
-  fail "the capture does not end with the DREQ"
-scenario posts
-scenario device
-scenario execs
+  fail "the capture has no DREQ"
+run_scenario posts
+run_scenario device
+run_scenario execs
 ! grep inherited "$work/execs" || fail "descriptors survive exec"
 # GCC 12's AddressSanitizer forks while another thread holds a lock of its allocator.  The child's first
 # malloc() then waits for ever.
-[ -n "${VB_PRELOAD:-}" ] || scenario threads
+[ -n "${VB_PRELOAD:-}" ] || run_scenario threads
 ! gone $server || fail "the server has ended: $(tail -5 "$work/server")"
 
 # After the death of its parent, a child may hold only stdio and the descriptors of channels, which are eventfds.
@@ -46,7 +46,7 @@ check_descriptors() {
 
 for name in outlive outlive_raw; do
   for death in exit kill; do
-    rm -f "$work/$name"  # the output of the last round
+    rm -f "$work/$name"  # the output of the previous round
     mkfifo "$work/tell"
     gone_before=$(grep -c '^gone' "$work/server" || true)
     start run -- "$programs/forks" 7600 "$name" <"$work/tell" >"$work/$name" 2>&1 &
@@ -59,12 +59,12 @@ for name in outlive outlive_raw; do
     start_time=$(date +%s%N)
     if [ $death = exit ]; then echo x >&9; else kill -9 $parent; fi
     exec 9>&-
-    server_heard() { [ "$(grep -c '^gone' "$work/server" || true)" -gt "$gone_before" ]; }
-    until_true 10 server_heard || fail "$name, $death: the server does not hear of it"
+    server_noticed() { [ "$(grep -c '^gone' "$work/server" || true)" -gt "$gone_before" ]; }
+    until_true 10 server_noticed || fail "$name, $death: the server does not notice it"
     elapsed_ms=$((($(date +%s%N) - start_time) / 1000000))
-    [ $elapsed_ms -lt 2000 ] || fail "$name, $death: the server heard after $elapsed_ms ms"
+    [ $elapsed_ms -lt 2000 ] || fail "$name, $death: the server noticed it after $elapsed_ms ms"
     wait $parent 2>/dev/null || true
-    ! gone "$child" || fail "$name, $death: the child has gone, too"
+    ! gone "$child" || fail "$name, $death: the child has ended, too"
     # The descriptors that the child holds must not disturb other programs.
     verbena run -- timeout 60 "$programs/echo" 7600 20 >/dev/null || fail "$name, $death: no new connection"
     kill -9 "$child"

@@ -1,7 +1,7 @@
 #!/bin/bash
 # ctest: TIMEOUT 120 PLAIN
-# Debian's diagnostic tools find the same subnet on Verbena as on ibsim, from one netlist and under OpenSM.  Only two
-# things differ: ibsim presets LIDs, and its ports claim to support other widths and speeds.
+# Debian's diagnostic tools must find the same subnet on Verbena as on ibsim, from one netlist and under OpenSM.  Only
+# two things may differ: ibsim presets LIDs, and its ports report other supported widths and speeds.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 unset VERBENA_LINK  # programs on a fabric need lanes
 need ibsim ibsim-run opensm ibnetdiscover ibhosts ibswitches iblinkinfo
@@ -25,7 +25,7 @@ store_output() {
   done
 }
 
-# In this file the names of hosts are their GUIDs, so ask the fabric for the node on which OpenSM runs.
+# In this file the names of hosts are their GUIDs, so only the fabric can tell on which node OpenSM runs.
 verbena fabric up "$work/named.net" --name named >"$work/up" || fail "the fabric does not come up: $(cat "$work/up")"
 node=$(verbena fabric show named --json | python3 -c 'import json, sys
 print(json.load(sys.stdin)["fabric"]["managers"][0]["node"])')
@@ -38,8 +38,8 @@ ibsim -s "$work/named.net" <"$work/console" >"$work/ibsim" 2>&1 &
 simulator=$!
 exec 9>"$work/console"
 export SIM_HOST=$node OSM_TMP_DIR=$work/theirs OSM_CACHE_DIR=$work/theirs
-answers() { timeout 10 ibsim-run ibnetdiscover >/dev/null 2>&1; }
-until_true 20 answers || fail "ibsim does not answer: $(cat "$work/ibsim")"
+ibsim_answers() { timeout 10 ibsim-run ibnetdiscover >/dev/null 2>&1; }
+until_true 20 ibsim_answers || fail "ibsim does not answer: $(cat "$work/ibsim")"
 ibsim-run opensm -f "$work/theirs/log" -s 0 >"$work/opensm" 2>&1 &
 manager=$!
 all_active() { ibsim-run iblinkinfo 2>/dev/null >"$work/links" && grep -q Active "$work/links" && ! grep -qE 'Initialize|Armed' "$work/links"; }

@@ -1,7 +1,7 @@
 #!/bin/bash
 # ctest: TIMEOUT 300
-# Changes the interfaces of a host while data flows.  Addresses come and go, an interface goes down and up, and a host
-# gets a second interface.  Also checks that packets have the values that a program has set for its path.
+# Changes the interfaces of a host while data flows.  Addresses are added and removed, an interface goes down and up,
+# and a host gets a second interface.  Also checks that packets have the values that a program has set for its path.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 source "$VB_SOURCE/tests/wire/lib.sh"
 need rping ibv_devinfo ibv_rc_pingpong ibv_asyncwatch tshark ss python3
@@ -10,14 +10,15 @@ source "$(dirname "${BASH_SOURCE[0]}")/lib_ends.sh"
 # fails_after NAME MILLISECONDS: checks that a request of NAME fails with "transport retry exceeded", but not before
 # that time.
 fails_after() {
-  expect "$1" failed
+  expect_answer "$1" failed
   read -r _ status elapsed_ms <<<"$reply"
   [ "$status" = 12 ] || fail "$1: completion status $status, not 12 (retry exceeded)"
   [ "$elapsed_ms" -ge "$2" ] || fail "$1: gave up after $elapsed_ms ms; the QP's timeout and retries need $2 ms"
   echo "$1: transport retry exceeded after $elapsed_ms ms (at least $2 ms are required)"
 }
+# gids HOST: prints a line "INDEX GID" for each GID.
 gids() { on "$1" verbena run -- ibv_devinfo -v | sed -n 's/^[[:space:]]*GID\[ *\([0-9]*\)\]:[[:space:]]*\([0-9a-f:.]*\).*/\1 \2/p'; }
-gid_of() { gids "$1" | awk -v gid="$2" '$2 == gid { print $1 }'; }
+gid_index_of() { gids "$1" | awk -v gid="$2" '$2 == gid { print $1 }'; }
 port_is() { on "$1" verbena run -- ibv_devinfo | grep -q "state:.*PORT_$2"; }
 check_rping() {  # check_rping ADDRESS: runs rping from a to an address of b
   local server
@@ -33,94 +34,94 @@ listens() { on b verbena ps | grep -q "listening.*:7174\b"; }
 
 make_hosts 1500
 
-# ---- an address comes and goes; a request fails after 8 tries of 67 ms (4.096 us * 2^14), or of 4.3 s (2^20)
-begin_end watcher a 10.77.0.1 timeout=20
-begin_end its_peer b 10.77.0.2
-connect_ends watcher its_peer
-ask watcher "flow 20000"
-expect watcher flowing
-[ -z "$(gid_of a 10.77.0.11)" ] || fail "there is a GID of an address that the host does not have: $(gids a)"
+# ---- an address is added and removed; a request fails after 8 tries of 67 ms (4.096 us * 2^14), or of 4.3 s (2^20)
+start_endpoint watcher a 10.77.0.1 timeout=20
+start_endpoint its_peer b 10.77.0.2
+connect_endpoints watcher its_peer
+send_command watcher "flow 20000"
+expect_answer watcher flowing
+[ -z "$(gid_index_of a 10.77.0.11)" ] || fail "there is a GID of an address that the host does not have: $(gids a)"
 start_on a verbena run -- ibv_asyncwatch >"$work/asyncwatch" 2>&1 &
 asyncwatch=$!
 is_watching() { gone $asyncwatch || grep -q 'async event FD' "$work/asyncwatch"; }
 until_true 20 is_watching || fail "ibv_asyncwatch: $(cat "$work/asyncwatch")"
 on a ip address add 10.77.0.11/24 dev eth0
-hear watcher "GID table change"
+wait_event watcher "GID table change"
 sees_gid_change() { grep -q 'event_type IBV_EVENT_GID_CHANGE (18), port 1' "$work/asyncwatch"; }
 until_true 20 sees_gid_change || fail "ibv_asyncwatch: $(cat "$work/asyncwatch")"
 kill $asyncwatch
-index=$(gid_of a ::ffff:10.77.0.11)
+index=$(gid_index_of a ::ffff:10.77.0.11)
 [ -n "$index" ] || fail "no GID for a new address: $(gids a)"
 for name in short long; do
   timeout=14
   [ $name = short ] || timeout=20
-  begin_end $name a 10.77.0.11 timeout=$timeout
-  begin_end peer_of_$name b 10.77.0.2 timeout=$timeout
-  connect_ends $name peer_of_$name
-  works $name
+  start_endpoint $name a 10.77.0.11 timeout=$timeout
+  start_endpoint peer_of_$name b 10.77.0.2 timeout=$timeout
+  connect_endpoints $name peer_of_$name
+  check_data $name
 done
 on a ip address del 10.77.0.11/24 dev eth0
-hear watcher "GID table change"
-[ -z "$(gid_of a ::ffff:10.77.0.11)" ] || fail "the GID of a removed address is left: $(gids a)"
-ask short "write 50000"
-ask long "write 50000"
+wait_event watcher "GID table change"
+[ -z "$(gid_index_of a ::ffff:10.77.0.11)" ] || fail "the GID of a removed address still exists: $(gids a)"
+send_command short "write 50000"
+send_command long "write 50000"
 fails_after short 536
-flows watcher
+check_flow watcher
 on a ip address add 10.77.0.11/24 dev eth0
-hear watcher "GID table change"
-[ "$(gid_of a ::ffff:10.77.0.11)" = "$index" ] || fail "GID $index comes back elsewhere: $(gids a)"
-expect long good
-works long
+wait_event watcher "GID table change"
+[ "$(gid_index_of a ::ffff:10.77.0.11)" = "$index" ] || fail "GID $index comes back at another index: $(gids a)"
+expect_answer long good
+check_data long
 port_is a ACTIVE || fail "the port is not active"
-echo "an address came, went and came back: index $index"
+echo "an address was added, removed and added again: index $index"
 
-# ---- a second address family comes and goes while data of the first one flows
+# ---- addresses of a second family are removed and added while data of the first family flows
 for host in a b; do
   on $host ip -6 address flush dev eth0
 done
-hear watcher "GID table change"
-[ -z "$(gid_of a fd77::1)" ] || fail "an IPv6 GID is left: $(gids a)"
+wait_event watcher "GID table change"
+[ -z "$(gid_index_of a fd77::1)" ] || fail "an IPv6 GID still exists: $(gids a)"
 on a ip address add fd77::1/64 dev eth0 nodad
 on b ip address add fd77::2/64 dev eth0 nodad
-hear watcher "GID table change"
-hear its_peer "GID table change"
-begin_end six a fd77::1 timeout=20
-begin_end peer_of_six b fd77::2 timeout=20
-connect_ends six peer_of_six
-works six
-flows watcher
-echo "an address of the other family came: ok"
+wait_event watcher "GID table change"
+wait_event its_peer "GID table change"
+start_endpoint six a fd77::1 timeout=20
+start_endpoint peer_of_six b fd77::2 timeout=20
+connect_endpoints six peer_of_six
+check_data six
+check_flow watcher
+echo "an address of the other family was added: ok"
 
 # ---- the interface goes down and comes back; IPv6 addresses disappear with it
-begin_end short4 a 10.77.0.1
-begin_end peer_of_short4 b 10.77.0.2
-connect_ends short4 peer_of_short4
-works short4
-index=$(gid_of a fd77::1)
-end_events[watcher]=
+start_endpoint short4 a 10.77.0.1
+start_endpoint peer_of_short4 b 10.77.0.2
+connect_endpoints short4 peer_of_short4
+check_data short4
+index=$(gid_index_of a fd77::1)
+endpoint_events[watcher]=
 on a ip link set eth0 down
-hear watcher "port error"
-hear watcher "GID table change"
+wait_event watcher "port error"
+wait_event watcher "GID table change"
 port_is a DOWN || fail "the port of a host without a network is not down"
 on a verbena agent status | grep -q "DOWN: no network interface with an address is up" ||
   fail "agent status: $(on a verbena agent status)"
-ask short4 "write 50000"
-ask six "write 50000"
+send_command short4 "write 50000"
+send_command six "write 50000"
 fails_after short4 536
 on a ip link set eth0 up
-hear watcher "port active"
+wait_event watcher "port active"
 on a ip address add fd77::1/64 dev eth0 nodad
-hear watcher "GID table change"
-[ "$(gid_of a fd77::1)" = "$index" ] || fail "GID $index comes back elsewhere: $(gids a)"
+wait_event watcher "GID table change"
+[ "$(gid_index_of a fd77::1)" = "$index" ] || fail "GID $index comes back at another index: $(gids a)"
 port_is a ACTIVE || fail "the port is not active again"
-expect six good
-flows watcher
+expect_answer six good
+check_flow watcher
 check_rping 10.77.0.2
 check_rping fd77::2
-echo "the interface went down and came back: connections go on, and new ones are made"
+echo "the interface went down and came back: connections continue, and new ones are made"
 
 # ---- a host has several interfaces
-two_interfaces() {  # two_interfaces KIND...
+test_two_interfaces() {  # test_two_interfaces KIND...: adds an interface of this kind to each host
   local host
   for host in a b; do
     on $host ip link add link eth0 name second type "$@" 2>"$work/ip" || return 1
@@ -128,76 +129,78 @@ two_interfaces() {  # two_interfaces KIND...
   done
   on a ip address add 10.78.0.1/24 dev second
   on b ip address add 10.78.0.2/24 dev second
-  hear watcher "GID table change"
-  hear its_peer "GID table change"
-  begin_end other a 10.78.0.1 timeout=20
-  begin_end peer_of_other b 10.78.0.2 timeout=20
-  connect_ends other peer_of_other
-  works other
+  wait_event watcher "GID table change"
+  wait_event its_peer "GID table change"
+  start_endpoint other a 10.78.0.1 timeout=20
+  start_endpoint peer_of_other b 10.78.0.2 timeout=20
+  connect_endpoints other peer_of_other
+  check_data other
   check_rping 10.78.0.2
   on b ip link set second down
-  flows watcher
-  port_is b ACTIVE || fail "one of two interfaces is down, and so is the port"
+  check_flow watcher
+  port_is b ACTIVE || fail "the port is down, although only one of two interfaces is down"
   on b ip link set second up
-  works other
+  check_data other
   on a ip link del second
-  hear watcher "GID table change"
-  [ -z "$(gid_of a ::ffff:10.78.0.1)" ] || fail "the GID of an interface that is gone: $(gids a)"
-  flows watcher
+  wait_event watcher "GID table change"
+  [ -z "$(gid_index_of a ::ffff:10.78.0.1)" ] || fail "the GID of a removed interface still exists: $(gids a)"
+  check_flow watcher
   on b ip link del second
-  hear its_peer "GID table change"
-  stop_end other
-  stop_end peer_of_other
+  wait_event its_peer "GID table change"
+  stop_endpoint other
+  stop_endpoint peer_of_other
   echo "two interfaces ($*): each works, also while the other is down"
 }
-two_interfaces macvlan mode bridge || skip "no macvlan interfaces here: $(cat "$work/ip")"
-two_interfaces vlan id 5 || echo "VLAN: not tried, since this kernel has none ($(cat "$work/ip"))"
+test_two_interfaces macvlan mode bridge || skip "no macvlan interfaces here: $(cat "$work/ip")"
+test_two_interfaces vlan id 5 || echo "VLAN: not tested, since this kernel has none ($(cat "$work/ip"))"
 
 # ---- packets have the traffic class, hop limit, flow label and MTU that a program has set for its path
+# flow_port LABEL: prints the UDP source port that the flow label determines.
 flow_port() { echo $((0xc000 | (($1 & 0x3fff) ^ ($1 >> 14)))); }  # annex A17.3.2
-peers=  # numbers of the peers' QPs, to select packets; other flows may have the same source ports by chance
+# The QP numbers of the peers select the packets.  Source ports would not, because other flows may have the same ones.
+peers=
 for host in a b; do on $host ip link set eth0 mtu 9000; done
 for family in 4 6; do
   [ $family = 4 ] && ends=(10.77.0.1 10.77.0.2) || ends=(fd77::1 fd77::2)
   for mtu in 1 2 3 4 5; do
-    begin_end mtu a "${ends[0]}" timeout=20 mtu=$mtu class=104 hops=$((20 + mtu)) label=$((0x60320 + mtu))
-    begin_end peer_of_mtu b "${ends[1]}" timeout=20 mtu=$mtu
-    connect_ends mtu peer_of_mtu
-    read -r _ qpn _ <<<"${end_address[peer_of_mtu]}"
+    start_endpoint mtu a "${ends[0]}" timeout=20 mtu=$mtu class=104 hops=$((20 + mtu)) label=$((0x60320 + mtu))
+    start_endpoint peer_of_mtu b "${ends[1]}" timeout=20 mtu=$mtu
+    connect_endpoints mtu peer_of_mtu
+    read -r _ qpn _ <<<"${endpoint_address[peer_of_mtu]}"
     peers+="${peers:+,}0x$qpn"
-    works mtu
-    stop_end mtu
-    stop_end peer_of_mtu
+    check_data mtu
+    stop_endpoint mtu
+    stop_endpoint peer_of_mtu
   done
 done
 for mtu in 256 512 1024 2048 4096; do
-  index=$(gid_of b ::ffff:10.77.0.2)
+  index=$(gid_index_of b ::ffff:10.77.0.2)
   start_on b verbena run -- timeout 60 ibv_rc_pingpong -g "$index" -m $mtu -n 20 -s 30000 >"$work/server" 2>&1 &
   server=$!
   until_true 20 listens_tcp || fail "ibv_rc_pingpong: $(cat "$work/server")"
-  on a verbena run -- timeout 60 ibv_rc_pingpong -g "$(gid_of a ::ffff:10.77.0.1)" -m $mtu -n 20 \
+  on a verbena run -- timeout 60 ibv_rc_pingpong -g "$(gid_index_of a ::ffff:10.77.0.1)" -m $mtu -n 20 \
     -s 30000 10.77.0.2 >"$work/client" 2>&1 || fail "ibv_rc_pingpong -m $mtu: $(cat "$work/client")"
   wait $server || fail "ibv_rc_pingpong -m $mtu, the server: $(cat "$work/server")"
 done
 
-# ---- the MTUs of the hosts differ: one host cannot send the packets that the other can
+# ---- the MTUs of the hosts differ, so one host can send longer packets than the other
 on b ip link set eth0 mtu 1500
 count_too_big() {
   on b verbena ps --counters --json | python3 -c '
 import json, sys
 print(sum(p["counters"].get("udp_out_too_big", 0) for p in json.load(sys.stdin)["processes"]))'
 }
-begin_end wide a 10.77.0.1 mtu=5
-begin_end narrow b 10.77.0.2 mtu=5
-connect_ends wide narrow
-ask narrow "write 40960"  # needs ten full packets, which the interface cannot send
+start_endpoint wide a 10.77.0.1 mtu=5
+start_endpoint narrow b 10.77.0.2 mtu=5
+connect_endpoints wide narrow
+send_command narrow "write 40960"  # needs ten full packets, which the interface cannot send
 fails_after narrow 536
 [ "$(count_too_big)" -gt 0 ] || fail "packets that are too big are not counted: $(on b verbena ps --counters)"
-begin_end wide3 a 10.77.0.1 mtu=3 timeout=20
-begin_end narrow3 b 10.77.0.2 mtu=3 timeout=20
-connect_ends wide3 narrow3
-works wide3
-for name in "${!end_in[@]}"; do stop_end "$name"; done
+start_endpoint wide3 a 10.77.0.1 mtu=3 timeout=20
+start_endpoint narrow3 b 10.77.0.2 mtu=3 timeout=20
+connect_endpoints wide3 narrow3
+check_data wide3
+for name in "${!endpoint_in[@]}"; do stop_endpoint "$name"; done
 
 captures
 tshark -r "$work/line.a.pcap" -Y "infiniband.bth.destqp in {$peers}" \

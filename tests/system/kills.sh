@@ -1,8 +1,8 @@
 #!/bin/bash
-# Kills a client or a server at a random moment with kill -9.  Some of them have a forked child that lives on.  The
-# other side must be told within 2 s, nothing may hang, and no process, socket or file may be left.  VB_ROUNDS sets the
-# number of rounds of each kind (default 6), and VB_SEED the moments; a failure prints the seed.  The test sets no
-# timeout, because scripts/soak runs many rounds.
+# Kills a client or a server at a random moment with kill -9.  Some of them have a forked child that continues to run.
+# The other side must notice it within 2 s, no program may hang, and no process, socket or file may remain.  VB_ROUNDS
+# sets the number of rounds of each kind (default 6).  VB_SEED determines the moments, and a failure prints it.  The
+# test sets no timeout, because scripts/soak runs many rounds.
 . "$(dirname "$0")/lib.sh"
 need rping ss
 programs=$VB_PREFIX/tests/programs
@@ -15,8 +15,8 @@ kind= round=
 fail_round() { fail "VB_SEED=$seed, $kind, round $round: $*; server: $(tail -3 "$work/server"); client: $(tail -3 "$work/client")"; }
 
 export VERBENA_IDLE=3
-# This sleep chooses the moment of the kill.
-random_moment() { sleep "0.$(printf %03d $((RANDOM % 400)))"; }
+# Sleeps for up to 399 ms, so that the kill comes at a random moment.
+sleep_random_time() { sleep "0.$(printf %03d $((RANDOM % 400)))"; }
 milliseconds_since() { echo $((($(date +%s%N) - $1) / 1000000)); }
 
 start_server() {
@@ -35,26 +35,27 @@ start_client() {
   esac
   client=$!
 }
-# Succeeds if the connection existed when the victim died.  Without it, the other side may still be at any earlier step.
+# Succeeds if the connection has been made.  Otherwise the other side may be at any earlier step when the victim dies.
 connected() { grep -qsaE '^(connected|here|child|ping data)' "$work/client" "$work/server"; }
+# children: prints the pids of the forked children.
 children() { sed -sn 's/^child //p' "$work/server" "$work/client" 2>/dev/null || true; }
 
-# The echo server goes on after a client's death.  Its output shows that it was told.
-server_heard() { ! grep -qs '^here' "$work/server" || grep -qE '^(gone|lost)' "$work/server"; }
+# The echo server continues after a client's death.  Its output shows whether it has noticed the death.
+server_noticed() { ! grep -qs '^here' "$work/server" || grep -qE '^(gone|lost)' "$work/server"; }
 
 # rping has a fault (rping.c, err3).  If DISCONNECTED comes before its main thread has seen ESTABLISHED, rping waits for
-# a completion that never comes, and hangs with any RDMA stack.  The test accepts this, because rping was told.
-client_heard() { gone "$client" || grep -qsa '^wait for CONNECTED state 10$' "$work/client"; }
+# a completion that never comes, and hangs with any RDMA stack.  The test accepts this, because rping got the event.
+client_noticed() { gone "$client" || grep -qsa '^wait for CONNECTED state 10$' "$work/client"; }
 
 for kind in rping-client rping-server client server client-with-child server-with-child; do
   for round in $(seq "$rounds"); do
-    rm -f "$work/server" "$work/client"  # the output of the last round
+    rm -f "$work/server" "$work/client"  # the output of the previous round
     start_server
     wait_listening $port
     start_client
-    random_moment
+    sleep_random_time
     limit_ms=2000
-    connected || limit_ms=10000  # without a connection, the other side may only just begin
+    connected || limit_ms=10000  # without a connection, the other side may still be starting
     case $kind in
       *client*) victim=$client other=$server ;;
       *) victim=$server other=$client ;;
@@ -64,11 +65,11 @@ for kind in rping-client rping-server client server client-with-child server-wit
     wait "$victim" 2>/dev/null || true
     case $kind in
       rping-client) grep -qsa 'ping data' "$work/client" && { until_true 12 gone "$other" || fail_round "the server does not end"; } ;;
-      *client*) until_true 12 server_heard || fail_round "the server does not hear" ;;
-      *) until_true 12 client_heard || fail_round "the client does not end" ;;
+      *client*) until_true 12 server_noticed || fail_round "the server does not notice it" ;;
+      *) until_true 12 client_noticed || fail_round "the client does not end" ;;
     esac || true
     elapsed_ms=$(milliseconds_since "$start_time")
-    [ "$elapsed_ms" -lt $limit_ms ] || fail_round "the other side heard after $elapsed_ms ms"
+    [ "$elapsed_ms" -lt $limit_ms ] || fail_round "the other side noticed it after $elapsed_ms ms"
     for pid in $other $(children); do kill -9 "$pid" 2>/dev/null || true; done
     wait "$other" 2>/dev/null || true
   done

@@ -13,8 +13,8 @@ skip() {
   echo "$*"
   exit 77
 }
-# Skips the test if a tool is missing, or if this machine does not let it work.  Containers have neither the right to
-# configure their network (ip) nor to make namespaces (unshare).
+# Skips the test if a tool is missing, or if this machine does not allow what the tool does.  Containers may neither
+# configure their network (ip) nor make namespaces (unshare).
 need() {
   local tool
   for tool in "$@"; do
@@ -32,7 +32,7 @@ verbena() {
     "$VB_PREFIX/bin/verbena" "$@"
 }
 
-# Becomes the command `verbena`, so that $! is the pid of the program: start run -- PROGRAM... &
+# Runs the command `verbena` by exec, so that $! is the pid of the program: start run -- PROGRAM... &
 start() {
   LD_PRELOAD=${VB_PRELOAD:-} ASAN_OPTIONS=detect_leaks=0:verify_asan_link_order=0 \
     exec "$VB_PREFIX/bin/verbena" "$@"
@@ -48,42 +48,44 @@ until_true() {
   done
 }
 
-listening() { verbena ps | grep -q "listening.*:$1\b"; }
-wait_listening() { until_true 20 listening "$1" || fail "nothing listens on port $1"; }
+has_listener() { verbena ps | grep -q "listening.*:$1\b"; }
+wait_listening() { until_true 20 has_listener "$1" || fail "nothing listens on port $1"; }
 
-# await_listener PORT: sets "awaiting" to variables for `env`.  With these a client connects only when a program of this
-# host listens on the port (tests/programs/preload/await_listener.c).
+# await_listener PORT: sets "await_listener_environment" to variables for `env`.  A client with these variables connects
+# only when a program of this host listens on the port (tests/programs/preload/await_listener.c).
 await_listener() {
-  awaiting=("PATH=$VB_PREFIX/bin:$PATH"
+  await_listener_environment=("PATH=$VB_PREFIX/bin:$PATH"
     "AWAIT_LISTENER=for i in \$(seq 200); do LD_PRELOAD= verbena ps | grep -q 'listening.*:$1\b' && exit; sleep 0.05; done; exit 1"
     "LD_PRELOAD=${VB_PRELOAD:+$VB_PRELOAD:}$VB_PREFIX/tests/programs/await_listener.so")
 }
 
-# tell DESCRIPTOR: writes an empty line to the standard input of a program.
-tell() { (echo >&"$1") 2>/dev/null || fail "the program has ended: $(cat "$work"/err* "$work"/out*)"; }
+# send_newline DESCRIPTOR: writes an empty line to the standard input of a program.
+send_newline() { (echo >&"$1") 2>/dev/null || fail "the program has ended: $(cat "$work"/err* "$work"/out*)"; }
 
+# gone PID: succeeds if the process has ended.
 gone() { ! kill -0 "$1" 2>/dev/null; }
-stopped() { grep -q '^State:[[:space:]]*T' "/proc/$1/status"; }
-# halt PID: stops a process, and waits until it has stopped.
-halt() { kill -STOP "$1" && until_true 10 stopped "$1" || fail "process $1 does not stop"; }
+is_stopped() { grep -q '^State:[[:space:]]*T' "/proc/$1/status"; }
+# stop_process PID: stops a process, and waits until it has stopped.
+stop_process() { kill -STOP "$1" && until_true 10 is_stopped "$1" || fail "process $1 does not stop"; }
 
 no_agent() { verbena agent status 2>&1 | grep -q "no agent is running"; }
 
 agent_pid() { verbena agent status --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["agent"]["pid"])'; }
 
-no_process() {
+# Succeeds if no agent, fabric or reaper runs in this namespace.
+no_verbena_process() {
   local process
   for process in /proc/[0-9]*; do
     case $(readlink "$process/exe" 2>/dev/null) in *verbenad | *verbena-fabric) return 1 ;; esac
     case $(cat "$process/comm" 2>/dev/null) in verbena-reaper) return 1 ;; esac
   done
 }
-# Fails the test if a process, socket, memory or file of Verbena is left after the agent's end.  REQUIRES: no other
+# Fails the test if a process, socket, memory or file of Verbena remains after the agent has ended.  REQUIRES: no other
 # agent runs in this namespace (scripts/isolated).
 check_nothing_left() {
   local leftover
-  # The agent gives up its name first, and then ends.
-  until_true 5 no_process || fail "an agent or a reaper is left"
+  # The agent first releases its name, and its process ends a moment later.
+  until_true 5 no_verbena_process || fail "an agent or a reaper is left"
   [ -z "$(ss -xlH 2>/dev/null | grep verbena)" ] || fail "a socket is left: $(ss -xl | grep verbena)"
   [ -z "$(ss -uanH 2>/dev/null)" ] || fail "UDP sockets are left: $(ss -uanp)"
   for leftover in /dev/shm/*verbena* /tmp/*verbena[-_]* "${XDG_RUNTIME_DIR:-/nonexistent}"/*verbena*; do

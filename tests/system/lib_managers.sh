@@ -1,4 +1,4 @@
-# Defines functions that run several OpenSM on nodes of a subnet, and programs that are members of multicast groups
+# Defines functions that run OpenSM on several nodes of a subnet, and programs that are members of multicast groups
 # (tests/programs/groups.c).  Source lib.sh first.
 groups=$VB_PREFIX/tests/programs/groups
 
@@ -19,8 +19,8 @@ wait_active() {
   done
 }
 
-# begin_manager NODE PRIORITY [OPTION...]: starts OpenSM.  Each OPTION is a line of its options file.  A standby asks
-# the master every 0.3 s, and takes over after two requests without an answer.
+# begin_manager NODE PRIORITY [OPTION...]: starts OpenSM.  Each OPTION is a line of its options file.  A standby sends a
+# request to the master every 0.3 s, and takes over after two requests without an answer.
 begin_manager() {
   local files=$work/$1.osm
   mkdir -p "$files"
@@ -34,24 +34,24 @@ end_manager() {
   wait "${manager_pid[$1]}" 2>/dev/null || true
 }
 lid() { on "$1" ibstat | sed -n 's/.*Base lid: //p'; }
-# sees_master NODE HOST: succeeds if OpenSM on HOST is the master for NODE.
+# sees_master NODE HOST: succeeds if OpenSM on HOST is the master that sminfo finds from NODE.
 sees_master() { on "$1" sminfo 2>/dev/null | grep -q "sm lid $(lid "$2") .*SMINFO_MASTER"; }
 wait_master() { until_true 30 sees_master "$1" "$2" || fail "$2 does not become master: $(tail "$work"/*.osm/log)"; }
 
-# members NODE: asks the SA from the node, and prints a line "MGID MLID NODE JOIN_STATE" for each member of a group.
+# members NODE: queries the SA from NODE.  Prints a line "MGID MLID MEMBER JOIN_STATE" for each member of each group.
 members() {
   on "$1" saquery --smkey 1 -m >"$work/saquery" 2>&1 || { echo "saquery fails: $(cat "$work/saquery")"; return; }
   awk -F '[.][.]+' '/MGID/ { mgid = $2 } /Mlid/ { mlid = $2 } /ScopeState/ { state = substr($2, length($2)) }
     /NodeDescription/ { print mgid, mlid, $2, "0x" state }' "$work/saquery" | sort
 }
-# subscriptions NODE: asks the SA from the node, and prints a line "PORT TRAP" for each subscription to notices.
+# subscriptions NODE: queries the SA from NODE.  Prints a line "PORT TRAP" for each subscription to notices.
 subscriptions() {
   on "$1" saquery --smkey 1 -I >"$work/saquery" 2>&1 || { echo "saquery fails: $(cat "$work/saquery")"; return; }
   awk -F '[.][.]+' '/SubscriberGID/ { port = $2 } /trap_num/ { print port, $2 }' "$work/saquery" | sort
 }
 
-# begin_member NODE ADDRESS: starts a program on the node that carries out the commands of `tell_member NODE
-# COMMAND...`.
+# begin_member NODE ADDRESS: starts the program of groups.c on the node.  `send_to_member NODE COMMAND...` sends
+# commands to it.
 begin_member() {
   local in
   mkfifo "$work/$1.in"
@@ -60,7 +60,7 @@ begin_member() {
   member_in[$1]=$in
   until_true 20 has_printed "$1" ready || fail "the member on $1: $(cat "$work/$1.out")"
 }
-tell_member() { (echo "${@:2}" >&"${member_in[$1]}") 2>/dev/null || fail "the member on $1 has ended: $(cat "$work/$1.out")"; }
+send_to_member() { (echo "${@:2}" >&"${member_in[$1]}") 2>/dev/null || fail "the member on $1 has ended: $(cat "$work/$1.out")"; }
 # has_printed NODE LINE: succeeds if the program on the node has printed the line.
 has_printed() { grep -qx -- "$2" "$work/$1.out"; }
-wait_printed() { until_true 30 has_printed "$1" "$2" || fail "the member on $1 does not say '$2': $(cat "$work/$1.out")"; }
+wait_printed() { until_true 30 has_printed "$1" "$2" || fail "the member on $1 does not print '$2': $(cat "$work/$1.out")"; }

@@ -1,7 +1,7 @@
 #!/bin/bash
 # ctest: TIMEOUT 120
 # Runs libfabric's verbs provider, unmodified.  Datagrams run between two hosts.  Connected end points (by the RDMA CM),
-# and reliable datagrams over those, run within one host.  fi_pingpong verifies what it receives.
+# and reliable datagrams over connected end points, run within one host.  fi_pingpong verifies the data.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 source "$VB_SOURCE/tests/wire/lib.sh"
 need fi_pingpong fi_info tshark python3
@@ -16,8 +16,8 @@ done
 for type in msg dgram rdm; do
   client=a server_address=$(address_of b 4)
   case $type in
-    # The server listens on the address of "localhost" if a device has it, which is so with Verbena only.  So the client
-    # must be on the same host.
+    # The server listens on the address of "localhost" if a device has this address, as Verbena's device does.  So the
+    # client must be on the same host.
     msg | rdm)
       client=b server_address=127.0.0.1
       sizes=(64 65536 1048576)

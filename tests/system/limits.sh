@@ -1,7 +1,7 @@
 #!/bin/bash
 # ctest: TIMEOUT 120
-# Runs programs under resource limits such as `ulimit -f`.  They must work.  An agent that one of them starts must
-# serve all programs, because it raises its own limits.
+# Programs must work under resource limits such as `ulimit -f`.  An agent that one of them starts raises its own limits,
+# so it must be able to serve all programs.
 . "$(dirname "$0")/lib.sh"
 need rping python3
 
@@ -37,9 +37,9 @@ check_agent_limits() {
 }
 check_agent_limits
 verbena agent stop >/dev/null
-until_true 20 no_process || fail "the agent is still there"
+until_true 20 no_verbena_process || fail "the agent is still there"
 
-# These limits are soft, so the agent may raise them.
+# The next limits are soft, so the agent may raise them.
 (
   ulimit -Sn 64
   ulimit -St 300

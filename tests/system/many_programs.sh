@@ -1,6 +1,6 @@
 #!/bin/bash
 # ctest: TIMEOUT 180
-# `verbena ps` shows every QP of 50 programs, and all ranges of one program with many QPs.
+# `verbena ps` must show the QP and the range of QP numbers of each of 50 programs.
 . "$(dirname "$0")/lib.sh"
 need ibv_rc_pingpong python3
 

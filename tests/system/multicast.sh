@@ -1,13 +1,14 @@
 #!/bin/bash
 # ctest: TIMEOUT 120
-# Tests multicast with members on one host and on two, IPv4 and IPv6.  Members leave, are killed, and are refused.
+# Tests IPv4 and IPv6 multicast with members on one host and on two hosts.  Also tests members that leave or are killed,
+# and joins that must be refused.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 source "$VB_SOURCE/tests/wire/lib.sh"
 need tshark python3
 programs=$VB_PREFIX/tests/programs
 
 has_received() { grep -qsxF "$2" "$work/$1"; }
-wait_received() { until_true 20 has_received "$1" "$2" || fail "$1 does not hear '$2': $(cat "$work/$1")"; }
+wait_received() { until_true 20 has_received "$1" "$2" || fail "$1 does not print '$2': $(cat "$work/$1")"; }
 start_member() {  # start_member NAME HOST GROUP ADDRESS COUNT [QPS]
   local name=$1 host=$2
   shift 2
@@ -26,8 +27,8 @@ for family in 4 6; do
   [ $family = 4 ] && group=239.77.1.5 other=239.77.1.6 || group=ff15::7701 other=ff15::7702
   address_a=$(address_of a $family) address_b=$(address_of b $family)
 
-  # Host b has a program with two QPs and one with one QP.  Host a has a program with one QP.  A member of another group
-  # gets nothing.
+  # Host b has a program with two QPs and one with one QP.  Host a has a program with one QP.  The member of another
+  # group must get no message.
   start_member two b $group "$address_b" 4 2
   start_member one b $group "$address_b" 2
   start_member home a $group "$address_a" 2
@@ -44,16 +45,16 @@ for family in 4 6; do
   wait_received other "0: the other"
   ends_well other
   [ "$(cat "$work/other")" = $'here\n0: the other' ] || fail "a member of another group received: $(cat "$work/other")"
-  echo "IPv$family: every member gets each message, also messages of its own host"
+  echo "IPv$family: every member gets each message, also those from its own host"
 done
 
-# A link-local group works.
+# A link-local group must work.
 start_member link b ff12::7703 fe80::b 1
 send_text a ff12::7703 fe80::a "on this link"
 wait_received link "0: on this link"
 ends_well link
 
-# A killed program is no longer a member.
+# A killed program must no longer be a member.
 members() { on b ip maddress show dev eth0 | grep -c '239\.77\.1\.5' || true; }
 has_members() { [ "$(members)" -eq "$1" ]; }
 start_member dies b 239.77.1.5 10.77.0.2 1
@@ -62,7 +63,7 @@ kill -9 "$(pgrep -P "${pid_of[dies]}" || echo "${pid_of[dies]}")"
 wait "${pid_of[dies]}" || true
 until_true 20 has_members 0 || fail "a dead program is a member"
 
-# A new interface joins the groups that a program has joined on all interfaces.
+# A new interface must join the groups that a program has joined on all interfaces.
 start_member later b 239.77.1.7 10.77.0.2 1
 on b ip link add link eth0 name more type macvlan mode bridge
 on b ip link set more up
@@ -73,14 +74,14 @@ send_text a 239.77.1.7 10.77.0.1 "still"
 wait_received later "0: still"
 ends_well later
 
-# Wrong calls are refused, and so are joins beyond the kernel's limit.
+# Wrong calls must be refused, and also joins beyond the kernel's limit.
 on b sysctl -qw net.ipv4.igmp_max_memberships=12
 on b verbena run -- timeout 60 "$programs/mcast" misuse 239.77.2.0 10.77.0.2 >"$work/misuse" 2>&1 ||
   fail "misuse: $(cat "$work/misuse")"
 groups=$(sed -n 's/^groups: //p' "$work/misuse")
 [ "${groups:-0}" -ge 1 ] && [ "$groups" -le 12 ] && ! grep -q ', not ' "$work/misuse" || fail "misuse: $(cat "$work/misuse")"
 
-# The packets have the group's MAC address and QP number 0xffffff, and there are IGMP and MLD messages.
+# The packets must have the group's MAC address and QP number 0xffffff.  There must be IGMP and MLD messages.
 check_captures
 wire=$(fields a 'infiniband && ip.dst == 239.77.1.5' -e eth.dst -e ip.ttl -e infiniband.bth.destqp | sort -u)
 [ "$wire" = $'01:00:5e:4d:01:05\t3\t0xffffff' ] || fail "IPv4 multicast on the wire: $wire"

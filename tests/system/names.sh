@@ -1,7 +1,7 @@
 #!/bin/bash
 # ctest: TIMEOUT 120
-# A user who is root in a user namespace (unshare --map-root-user) has an agent of his own, which does not take the name
-# of root's agent.  `verbena doctor` names the process that has the agent's name or port 4791, and says what to do.
+# A user who is root in a user namespace (unshare --map-root-user) has a separate agent, which must not use the name of
+# root's agent.  `verbena doctor` must name the process that has the agent's name or port 4791, and say what to do.
 . "$(dirname "$0")/lib.sh"
 need ibv_devinfo unshare setpriv python3
 chmod 755 "$work"
@@ -31,19 +31,19 @@ other=$!
 exec {to}>"$work/in"
 until_true 20 grep -qs 'state:.*PORT_ACTIVE' "$work/other" || fail "no port: $(cat "$work/other")"
 
-# Root gets the agent's name, and a message that names the holder of the port.
+# Root's agent must get its name, and root must get a message that names the holder of the port.
 verbena run -- ibv_devinfo >"$work/out" 2>"$work/err" || fail "root's name is taken: $(cat "$work/err")"
 grep -q 'reach only each other: UDP port 4791 is held by' "$work/err" || fail "two agents have the port: $(cat "$work/err")"
 doctor_says '^problem +UDP port 4791: .*held by pid [0-9]+ \(verbenad\)' '^ +-> .*VERBENA_BIND=ADDRESS'
-# Outside of the namespace, the second user reaches the agent that was started in it.
+# Outside of the namespace, the second user must reach the agent that was started in the namespace.
 as_second_user "$VB_PREFIX/bin/verbena" run -- ibv_devinfo | grep -q PORT_ACTIVE || fail "the second user's agent is not found"
 verbena agent stop >/dev/null
 exec {to}>&-
 wait $other || fail "the second user's program: $(cat "$work/other")"
 as_second_user "$VB_PREFIX/bin/verbena" agent stop >/dev/null
-until_true 20 no_process || fail "an agent is still there"
+until_true 20 no_verbena_process || fail "an agent is still there"
 
-# Doctor names the process that has taken root's name.
+# Doctor must name a process of another user that has the name of root's agent.
 rm "$work/in"
 mkfifo "$work/in"
 as_second_user python3 -c '
@@ -55,10 +55,10 @@ print("held", os.getpid(), flush=True)
 sys.stdin.read()' <"$work/in" >"$work/held" &
 running=$!
 exec {to}>"$work/in"
-until_true 20 grep -qs held "$work/held" || fail "the test cannot take root's name"
+until_true 20 grep -qs held "$work/held" || fail "the test cannot bind the name of root's agent"
 read -r _ holder <"$work/held"
 doctor_says "^problem +agent: pid $holder \(python3\) of another user \(uid 1000\) has the name"
-! verbena run -- ibv_devinfo >"$work/err" 2>&1 || fail "a stranger's agent is used"
+! verbena run -- ibv_devinfo >"$work/err" 2>&1 || fail "another user's agent is used"
 grep -q "pid $holder (python3) of another user" "$work/err" || fail "run does not name the holder: $(cat "$work/err")"
 exec {to}>&-
 wait $running

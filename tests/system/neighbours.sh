@@ -1,9 +1,9 @@
 #!/bin/bash
 # ctest: TIMEOUT 120
-# Runs programs of two users in one network namespace.  One user gets the port.  The programs of the other user reach
-# only each other, and get a message that says so.
+# Runs programs of two users in one network namespace.  One user gets the port.  The programs of the other user must
+# reach only each other, and get a message that reports this.
 # Also checks that two network namespaces share nothing.  scripts/isolated provides the second user if root runs the
-# test; a user namespace does not make another user.
+# test, because a user namespace does not make another user.
 . "$(dirname "$0")/lib.sh"
 need rping ibv_devinfo ibv_rc_pingpong unshare setpriv ip
 chmod 755 "$work"
@@ -43,8 +43,8 @@ wait $listener || fail "the second user's server: $(cat "$work/listener")"
 [ "$(state_of verbena)" = all ] || fail "the first user has lost its port"
 verbena run -- timeout 30 rping -c -a 127.0.0.1 -C 5 >"$work/err" 2>&1 || fail "the first user: $(cat "$work/err")"
 
-# When the first user's programs have ended, the second user's agent takes port 4791.  Before that, its programs must
-# have closed their sockets of the other port.
+# The second user's agent must take port 4791 after the first user's agent has ended.  At that time the second user's
+# programs have closed their sockets of the other port.
 kill $server
 verbena agent stop >/dev/null
 until_true 10 no_agent || fail "the first user's agent is still there"
@@ -54,7 +54,7 @@ as_second_user agent stop >/dev/null
 second_agent_has_ended() { as_second_user agent status 2>&1 | grep -q "no agent is running"; }
 until_true 10 second_agent_has_ended || fail "the second user's agent is still there"
 
-# If both users start at once, exactly one of them gets the port.
+# If both users start at once, exactly one of them must get the port.
 for round in 1 2 3; do
   state_of verbena >"$work/first" &
   one=$!
@@ -67,7 +67,7 @@ for round in 1 2 3; do
   until_true 10 no_agent && until_true 10 second_agent_has_ended || fail "the agents do not end"
 done
 
-# Two network namespaces of the same user have the same names and ports, but share nothing.
+# Two network namespaces of the same user have the same names and ports, but must share nothing.
 cat >"$work/namespace" <<'INNER'
 . "$VB_SOURCE/tests/system/lib.sh"
 ip link set lo up

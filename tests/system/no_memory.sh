@@ -1,6 +1,6 @@
 #!/bin/bash
 # ctest: TIMEOUT 60 PLAIN
-# The agent dies while malloc() fails in a program.  The program must live on, and get the events later.
+# The agent dies while malloc() fails in a program.  The program must continue, and get the events later.
 . "$(dirname "$0")/lib.sh"
 
 mkfifo "$work/in"
@@ -9,6 +9,6 @@ program=$!
 exec {to}>"$work/in"
 until_true 20 grep -q ready "$work/out" || fail "not ready: $(cat "$work/err")"
 kill -9 "$(verbena agent status | sed -n 's/.*\bpid \([0-9]*\),.*/\1/p' | head -1)"
-tell "$to"
+send_newline "$to"
 exec {to}>&-
 wait $program || fail "exit code $?: $(cat "$work/err")"

@@ -37,8 +37,8 @@ E2
 output=$(confined bash "$work/all") || fail "$output"
 echo "$output"
 
-# Kills scripts/isolated in the middle of a test.  The next run must not wait for its lock, and must end the
-# processes that are left.
+# Kills scripts/isolated in the middle of a test.  The next run must not wait for the lock of the killed one, and must
+# end its remaining processes.
 cat >"$work/killed" <<'E2'
 isolated=$1 work=$2
 mkfifo "$work/pid"
@@ -49,12 +49,12 @@ kill -KILL $first
 wait $first 2>/dev/null
 [ "$(timeout 20 "$isolated" echo next 2>/dev/null)" = next ] || { echo "the lock is held"; exit 1; }
 ! kill -0 "$sleeper" 2>/dev/null || { echo "the killed test still runs"; exit 1; }
-# The command's input, output and exit code pass through.
+# scripts/isolated must pass on the command's input, output and exit code.
 [ "$(echo word | "$isolated" cat 2>/dev/null)" = word ] || { echo "standard input is lost"; exit 1; }
 result=0
 "$isolated" bash -c 'exit 77' 2>/dev/null || result=$?
 [ $result -eq 77 ] || { echo "exit $result, not 77"; exit 1; }
-# A signal to end reaches all processes of the test.
+# SIGTERM must reach all processes of the test.
 "$isolated" bash -c 'sleep 1000 & echo $! >"$1"; wait' sleeper "$work/pid" 2>/dev/null &
 first=$!
 read -r sleeper <"$work/pid"

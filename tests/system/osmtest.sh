@@ -1,8 +1,8 @@
 #!/bin/bash
 # ctest: TIMEOUT 120 PLAIN
 # Debian's osmtest examines the subnet administration of OpenSM from another host of a simulated subnet: an inventory of
-# everything that the SA knows, services, multicast groups, event forwarding, QoS tables, and many large answers.  It
-# takes 35 s, because osmtest often sleeps.
+# the SA's records, services, multicast groups, event forwarding, QoS tables, and many large answers.  The test takes
+# 35 s, because osmtest often sleeps.
 source "$VB_SOURCE/tests/system/lib.sh"
 need opensm osmtest
 
@@ -12,7 +12,7 @@ cd "$work" || fail "no directory"  # osmtest writes its files here
 
 # examine OPTION...: runs osmtest on host2.
 examine() { verbena run --fabric examined --node host2 -- timeout 60 osmtest -i inventory -l "$work/log" "$@" >"$work/out" 2>&1; }
-# flow WORDS OPTION...: runs a flow of osmtest, which must pass and print the words that identify it.
+# flow NAME OPTION...: runs a flow of osmtest.  It must pass, and osmtest must print its name.
 flow() {
   examine "${@:2}" || fail "osmtest ${*:2}: exit $?: $(tail -5 "$work/out") $(grep ERR "$work/log" | tail -5)"
   grep -q "TEST \"$1\" PASS" "$work/out" || fail "osmtest ${*:2}: $(tail -5 "$work/out")"
@@ -29,10 +29,10 @@ flow 'QoS: VLArb and SLtoVL' -f q
 flow 'Stress SA' -f f -s 2
 grep -q 'Querying 400[0-9] large mixed queries (rmpp)' out || fail "no flood of large answers: $(cat out)"
 
-# The inventory is that of a subnet with host3, so it is wrong without host3.
+# The inventory contains host3, so it must not match the subnet when host3 is off.
 lacks_host3() { ! verbena run --fabric examined --node host2 -- timeout 20 saquery 2>/dev/null | grep -q 'host3'; }
 verbena fabric fault node --name examined host3 off >fault
-until_true 20 lacks_host3 || fail "OpenSM still knows host3"
+until_true 20 lacks_host3 || fail "OpenSM still reports host3"
 ! examine -f v || fail "osmtest accepts the inventory with host3, although host3 is off"
 echo "a wrong inventory is noticed: ok"
 verbena fabric down examined >down || fail "the fabric does not go down"

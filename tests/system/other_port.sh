@@ -1,8 +1,8 @@
 #!/bin/bash
 # ctest: TIMEOUT 120
-# A process that is not Verbena's has UDP port 4791.  Programs of this host reach each other by another port and by
-# lanes.  A message tells them why they reach no other host.  The agent takes port 4791 when it is free and no program
-# uses the other port.
+# A foreign process has UDP port 4791.  Programs of this host must reach each other by another port and by lanes.  A
+# message must tell them why they reach no other host.  The agent must take port 4791 when this port is free and no
+# program uses the other port.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 unset VERBENA_LINK
 need ibv_devinfo rping mckey ib_send_bw python3 ip ss
@@ -54,10 +54,10 @@ until_true 20 listens_tcp || fail "ib_send_bw: $(cat "$work/server")"
 kill $holder
 wait $holder 2>/dev/null || true
 [ "$(grep -c got "$work/holder")" -eq 0 ] || fail "packets came to the holder: $(cat "$work/holder")"
-verbena agent status | grep -q "this host alone" || fail "the agent changed its port while a program used it: $(verbena agent status)"
+verbena agent status | grep -q "this host alone" || fail "the agent changed its port while a program had a socket of this port: $(verbena agent status)"
 kill $server
 wait $server 2>/dev/null || true
-reaches_all() { verbena agent status | grep -qE '^ *port +active$'; }
-until_true 20 reaches_all || fail "port 4791 is not taken: $(verbena agent status)"
+reaches_other_hosts() { verbena agent status | grep -qE '^ *port +active$'; }
+until_true 20 reaches_other_hosts || fail "the agent does not take port 4791: $(verbena agent status)"
 verbena agent stop >/dev/null
 echo "programs used another port than 4791 within this host, and then 4791 again"

@@ -1,14 +1,14 @@
 #!/bin/bash
 # ctest: TIMEOUT 300
-# Runs both ends of each program of Debian's perftest on this host.  The programs exchange addresses themselves or by
-# the RDMA CM (-R), and run with the options that change how queues are used.
+# Runs both ends of each program of Debian's perftest on this host.  The programs exchange addresses by TCP or by the
+# RDMA CM (-R), and run with the options that change how queues are used.
 . "$(dirname "$0")/lib.sh"
 need ib_send_bw ib_send_lat ib_write_bw ib_write_lat ib_read_bw ib_read_lat ib_atomic_bw ib_atomic_lat ip ss
 
 listens_tcp() { ss -tlnH "sport = :$1" | grep -q .; }
 
-# perftest's server opens its TCP port before it listens for the RDMA CM.  The client's retry after a REJ is broken in
-# 4.5-0.17 (fixed by perftest's commit 3d9d8d0), so this test makes the client wait for the listener.
+# perftest's server opens its TCP port before it listens with the RDMA CM.  The client's retry after a REJ does not work
+# in 4.5-0.17 (fixed by perftest's commit 3d9d8d0), so this test makes the client wait for the listener.
 port=18700
 run_pair() {  # run_pair PROGRAM ARGUMENT...: runs a server and its client
   local server
@@ -20,14 +20,14 @@ run_pair() {  # run_pair PROGRAM ARGUMENT...: runs a server and its client
     *" -R "*)
       wait_listening "$port"
       await_listener "$port"
-      environment=("${awaiting[@]}")
+      environment=("${await_listener_environment[@]}")
       ;;
     *) until_true 20 listens_tcp "$port" || fail "$*: no server: $(tail -3 "$work/server")" ;;
   esac
   verbena run -- env "${environment[@]}" timeout 250 "$@" -F -p "$port" 10.99.0.1 >"$work/client" 2>&1 ||
     fail "$*: the client: $(tail -3 "$work/client")"
   wait $server || fail "$*: the server's exit $?: $(tail -3 "$work/server")"
-  # The last line but one has the results: the size, the number of iterations, the measurements.  On a busy machine
+  # The second last line has the results: the size, the number of iterations, the measurements.  On a busy machine
   # perftest may write "inf", because it could not measure the frequency of the processor's clock.
   tail -2 "$work/client" | head -1 | grep -qE '^ *[0-9]+ +[0-9]+ +([0-9.]+|inf)' ||
     fail "$*: no figures: $(tail -3 "$work/client")"
@@ -41,7 +41,8 @@ index=$(verbena run -- ibv_devinfo -v | sed -n 's/^[[:space:]]*GID\[ *\([0-9]*\)
 # Each program first measures the processor's clock for half a second.  So CI runs each program, exchange, transport and
 # use of queues once, and scripts/soak (VB_THOROUGH) runs all combinations.
 all=${VB_THOROUGH:-}
-skips() { [ -z "$all" ] && [ "$measure" = "$1" ]; }
+# is_skipped_for MEASURE: succeeds if the loop is at MEASURE (lat or bw), and not all combinations are to run.
+is_skipped_for() { [ -z "$all" ] && [ "$measure" = "$1" ]; }
 
 # UD and UC do not send lost messages again, but perftest waits for all messages.  So all must fit into the socket's
 # buffer.
@@ -50,7 +51,7 @@ few=(-n 20 -s 1000)
 for operation in send write read; do
   for measure in lat bw; do
     run_pair ib_${operation}_$measure -x "$index" -n 200
-    skips bw || run_pair ib_${operation}_$measure -R -n 200
+    is_skipped_for bw || run_pair ib_${operation}_$measure -R -n 200
   done
 done
 run_pair ib_send_lat -x "$index" -c UD "${few[@]}"
@@ -69,9 +70,9 @@ run_pair ib_send_bw -x "$index" -n 200 -t 16 -I 64
 run_pair ib_read_bw -x "$index" -n 200 -o 4
 run_pair ib_send_bw -x "$index" -D 1
 for measure in lat bw; do
-  skips bw || run_pair ib_atomic_$measure -x "$index" -n 200 -A FETCH_AND_ADD
-  skips lat || run_pair ib_atomic_$measure -x "$index" -n 200 -A CMP_AND_SWAP
-  skips bw || run_pair ib_atomic_$measure -R -n 200
-  skips bw || run_pair ib_send_$measure -x "$index" -c UC "${few[@]}"
-  skips lat || run_pair ib_write_$measure -x "$index" -n 200 -c UC
+  is_skipped_for bw || run_pair ib_atomic_$measure -x "$index" -n 200 -A FETCH_AND_ADD
+  is_skipped_for lat || run_pair ib_atomic_$measure -x "$index" -n 200 -A CMP_AND_SWAP
+  is_skipped_for bw || run_pair ib_atomic_$measure -R -n 200
+  is_skipped_for bw || run_pair ib_send_$measure -x "$index" -c UC "${few[@]}"
+  is_skipped_for lat || run_pair ib_write_$measure -x "$index" -n 200 -c UC
 done

@@ -1,6 +1,6 @@
 #!/bin/bash
 # ctest: TIMEOUT 120
-# Programs work with each `verbena run --personality`, and see the differences that the manual page names.
+# Programs must work with each `verbena run --personality`, and see the differences that the manual page names.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 need rping ucmatose ibv_rc_pingpong
 programs=$VB_PREFIX/tests/programs

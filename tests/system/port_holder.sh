@@ -1,12 +1,12 @@
 #!/bin/bash
 # ctest: TIMEOUT 120
 # A stopped program cannot close the sockets that it got from a dead agent.  Until the program is continued or killed,
-# the port of the next agent is DOWN, and the reason names the program.
+# the port of the next agent must be DOWN, and the reason must name the program.
 . "$(dirname "$0")/lib.sh"
 need ibv_devinfo python3
 crowd=$VB_PREFIX/tests/programs/crowd
 
-begin() {
+start_holder() {
   rm -f "$work/in"
   mkfifo "$work/in"
   start run -- "$crowd" <"$work/in" >"$work/out" 2>"$work/err" &
@@ -18,9 +18,9 @@ agent_pid() { verbena agent status | sed -n 's/.*\bpid \([0-9]*\),.*/\1/p' | hea
 is_active() { verbena agent status | grep -qE '^ *port +active'; }
 # Stops the program that holds the port, kills its agent, and checks that the port of the next agent is DOWN.
 leave_stopped_holder() {
-  tell "$to"
+  send_newline "$to"
   until_true 20 has_made 1 || fail "no QP: $(cat "$work/err")"
-  halt $holder
+  stop_process $holder
   kill -9 "$(agent_pid)"
   verbena run -- ibv_devinfo >"$work/info" 2>"$work/info.err" || fail "ibv_devinfo: $(cat "$work/info.err")"
   grep -q PORT_DOWN "$work/info" || fail "the port is not down: $(cat "$work/info")"
@@ -29,16 +29,16 @@ leave_stopped_holder() {
     fail "agent status does not name the holder: $(cat "$work/status")"
 }
 
-begin
+start_holder
 leave_stopped_holder
 kill -CONT $holder
 until_true 10 is_active || fail "still down: $(verbena agent status)"
-tell "$to"
+send_newline "$to"
 until_true 20 has_made 2 || fail "the holder does not continue: $(cat "$work/err")"
 exec {to}>&-
 wait $holder || fail "the holder: $(cat "$work/err")"
 
-begin
+start_holder
 leave_stopped_holder
 kill -9 $holder
 until_true 10 is_active || fail "still down: $(verbena agent status)"
@@ -48,7 +48,7 @@ exec {to}>&-
 # This holder behaves like a program that has not yet noticed the death of its agent: it frees the port after a moment.
 # The next agent must wait for the port before it serves programs.
 verbena agent stop >/dev/null
-until_true 20 no_process || fail "the agent is still there: $(verbena agent status)"
+until_true 20 no_verbena_process || fail "the agent is still there: $(verbena agent status)"
 python3 - >"$work/lazy" <<'PYTHON' &
 import socket, time
 s = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)

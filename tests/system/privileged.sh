@@ -1,14 +1,14 @@
 #!/bin/bash
 # ctest: TIMEOUT 120 PLAIN
 # A program with more rights than its caller must ignore the caller's environment: no VERBENA_* variable may reach the
-# agent, and only the agent beside the library may start.  The test is PLAIN because such a program ignores LD_PRELOAD,
-# and so cannot load a sanitizer's runtime.
+# agent, and only the agent in the library's directory may start.  The test is PLAIN because such a program ignores
+# LD_PRELOAD, and so cannot load a sanitizer's runtime.
 . "$(dirname "$0")/lib.sh"
 need unshare python3
 chmod 755 "$work"
 
 if [ "${1:-}" != inside ]; then
-  # Go on in a mount namespace in which files may have capabilities, and there as an ordinary user.
+  # Run the rest of the test as an ordinary user, in a mount namespace in which files may have capabilities.
   unshare --user --map-root-user --mount true 2>/dev/null || [ "$(id -u)" -eq 0 ] ||
     skip "user namespaces are not allowed here"
   mkdir "$work/files"
@@ -24,8 +24,8 @@ if [ "$(id -u)" -eq 0 ]; then
   python3 -c 'import os, struct, sys
 os.setxattr(sys.argv[1], "security.capability", struct.pack("<5I", 0x02000001, 1 << 10, 0, 0, 0))' \
     "$work/files/privileged" || skip "files cannot carry capabilities here"
-  # "links" has links to the libraries.  The agent is beside the files that the links point to.  "alone" has copies of
-  # the libraries, without an agent.
+  # "links" has links to the libraries.  The agent is in the directory of the files that the links point to.  "alone"
+  # has copies of the libraries, without an agent.
   mkdir "$work/files/links" "$work/files/alone"
   for library in libverbena.so.0 libibverbs.so.1 librdmacm.so.1; do
     ln -s "$(readlink -f "$VB_PREFIX/lib/verbena/$library")" "$work/files/links/$library"
@@ -47,7 +47,7 @@ run_hostile() {
     "$program" "$1" "${@:2}"
 }
 
-# The agent beside the library runs, and nothing of the environment reaches it.
+# The agent in the library's directory must run, and must get no variable of the environment.
 mkfifo "$work/files/in"
 run_hostile "$work/files/links" <"$work/files/in" >"$work/files/out" 2>"$work/files/err" &
 running=$!
@@ -66,7 +66,7 @@ verbena agent stop >/dev/null || fail "the agent does not stop"
 exec {to}>&-
 wait $running || fail "the program: $(cat "$work/files/err")"
 
-# If no agent is beside the library, none starts.
+# If no agent is in the library's directory, none may start.
 until_true 20 no_agent || fail "an agent runs"
 if run_hostile "$work/files/alone" </dev/null >"$work/files/out" 2>"$work/files/err"; then
   fail "a device is shown without an agent: $(cat "$work/files/out")"
@@ -74,7 +74,7 @@ fi
 [ ! -e "$work/files/ran" ] || fail "the environment's agent was run"
 no_agent || fail "an agent was started"
 
-# The same program without extra rights trusts the environment.
+# The same program without extra rights must use the environment.
 cp "$program" "$work/files/ordinary"
 VERBENA_AGENT=$work/files/agent VERBENA_IDLE=0 "$work/files/ordinary" "$work/files/alone" </dev/null \
   >"$work/files/out" 2>"$work/files/err" || fail "VERBENA_AGENT: $(cat "$work/files/err")"

@@ -1,7 +1,7 @@
 #!/bin/bash
 # ctest: TIMEOUT 60
-# A server, a client and the agent are three processes.  Each program has its own QP, and no data goes through the
-# agent.
+# A server, a client and the agent must be three processes.  Each program must have its own QP, and no data may go
+# through the agent.
 . "$(dirname "$0")/lib.sh"
 need rping
 
@@ -31,8 +31,8 @@ counters = status["counters"]
 print(counters["data_packets"])'; }
 [ "$(packets)" -eq 0 ] || fail "the agent handled data packets"
 
-# A stopped program is shown, too.
-halt $client
+# `verbena ps` must also show a stopped program.
+stop_process $client
 verbena ps | grep -qE "^ *$client +rping.*RC +RTS" || fail "a stopped program is not shown"
 kill -CONT $client
 
@@ -41,12 +41,12 @@ until_true 10 gone $client
 [ "$(packets)" -eq 0 ] || fail "the agent handled data packets"
 kill $server
 
-# A failed write is reported: the disk is full.
+# The command must report a failed write, here because the disk is full.
 for command in "ps" "ps --json" "agent status" doctor --help --version; do
   # shellcheck disable=SC2086
   ! verbena $command >/dev/full 2>"$work/full" || fail "verbena $command >/dev/full: exit 0"
   grep -q 'cannot write to standard output: No space left on device' "$work/full" || fail "verbena $command: $(cat "$work/full")"
 done
-# A file gets no escape sequences.
+# Output to a file must have no escape sequences.
 verbena ps >"$work/plain"
 ! grep -q "$(printf '\033')" "$work/plain" || fail "escape sequences in a file"

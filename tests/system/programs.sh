@@ -4,24 +4,26 @@
 . "$(dirname "$0")/lib.sh"
 need rping ucmatose rdma_server rdma_client ibv_rc_pingpong
 
-# server COMMAND...: starts the command in the background; its pid is then in $server, and its output in $work/server.
-server() {
+# start_server COMMAND...: starts the command in the background, and sets $server to its pid.  Its output goes to
+# $work/server.
+start_server() {
   start run -- "$@" >"$work/server" 2>&1 &
   server=$!
 }
-server_ends() { wait $server || fail "$1: the server: exit $?: $(tail -5 "$work/server")"; }
-client() {  # client NAME COMMAND...
+# wait_server NAME: waits until the server ends, which must be with exit code 0.
+wait_server() { wait $server || fail "$1: the server: exit $?: $(tail -5 "$work/server")"; }
+run_client() {  # run_client NAME COMMAND...
   local name=$1
   shift
   verbena run -- timeout 60 "$@" >"$work/client" 2>&1 ||
     fail "$name: exit $?: $(tail -5 "$work/client") server: $(tail -5 "$work/server")"
 }
 
-# A persistent server serves twenty clients in a row, and then eight at once, five times.
-server rping -s -P -v
+# A persistent server must serve twenty clients one after the other, and then five times eight clients at once.
+start_server rping -s -P -v
 wait_listening 7174
 for number in $(seq 20); do
-  client "rping $number in a row" rping -c -a 127.0.0.1 -C 10 -V
+  run_client "rping $number in a row" rping -c -a 127.0.0.1 -C 10 -V
 done
 for round in $(seq 5); do
   clients=()
@@ -39,18 +41,18 @@ done
 kill $server
 wait $server 2>/dev/null || true
 
-server ucmatose -c 100
+start_server ucmatose -c 100
 wait_listening 7471
-client ucmatose ucmatose -c 100 -s 127.0.0.1
-server_ends ucmatose
+run_client ucmatose ucmatose -c 100 -s 127.0.0.1
+wait_server ucmatose
 for side in server client; do
   grep -q 'return status 0' "$work/$side" || fail "ucmatose: the $side: $(tail -3 "$work/$side")"
 done
 
-server rdma_server
+start_server rdma_server
 wait_listening 7471
-client rdma_client rdma_client -s 127.0.0.1
-server_ends rdma_client
+run_client rdma_client rdma_client -s 127.0.0.1
+wait_server rdma_client
 for side in server client; do
   grep -q "rdma_$side: end 0" "$work/$side" || fail "rdma_$side: $(cat "$work/$side")"
 done
@@ -60,10 +62,10 @@ for mode in "" -e; do
   for bytes in 4096 1048576; do
     rounds=$((bytes > 4096 ? 20 : 200))
     what="ibv_rc_pingpong of $bytes bytes ${mode:-polling}"
-    server ibv_rc_pingpong -g 0 -n $rounds -s "$bytes" $mode
+    start_server ibv_rc_pingpong -g 0 -n $rounds -s "$bytes" $mode
     until_true 20 listens_tcp 18515 || fail "$what: no server: $(cat "$work/server")"
-    client "$what" ibv_rc_pingpong -g 0 -n $rounds -s "$bytes" $mode 127.0.0.1
-    server_ends "$what"
+    run_client "$what" ibv_rc_pingpong -g 0 -n $rounds -s "$bytes" $mode 127.0.0.1
+    wait_server "$what"
     grep -q "$rounds iters in" "$work/client" || fail "$what: $(cat "$work/client")"
   done
 done

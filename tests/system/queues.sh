@@ -7,8 +7,8 @@ need ibv_srq_pingpong ibv_rc_pingpong ss
 
 listens_tcp() { ss -tlnH "sport = :$1" | grep -q .; }
 
-# pair PORT PROGRAM ARGUMENT...: runs a program as a server, and as the client of that server.
-pair() {
+# run_pair PORT PROGRAM ARGUMENT...: runs a program as a server, and as the client of that server.
+run_pair() {
   local port=$1 server
   shift
   start run -- timeout 60 "$@" -p "$port" >"$work/server" 2>&1 &
@@ -22,13 +22,13 @@ pair() {
 index=$(verbena run -- ibv_devinfo -v | sed -n 's/^[[:space:]]*GID\[ *\([0-9]*\)\]:[[:space:]]*::ffff:127.*/\1/p')
 [ -n "$index" ] || fail "no GID of 127.0.0.1"
 
-pair 18601 ibv_srq_pingpong -g "$index" -n 300 -c
-pair 18602 ibv_srq_pingpong -g "$index" -n 300 -c -e -q 5
-pair 18603 ibv_rc_pingpong -g "$index" -n 300 -c -N
-pair 18604 ibv_rc_pingpong -g "$index" -n 300 -c -t
+run_pair 18601 ibv_srq_pingpong -g "$index" -n 300 -c
+run_pair 18602 ibv_srq_pingpong -g "$index" -n 300 -c -e -q 5
+run_pair 18603 ibv_rc_pingpong -g "$index" -n 300 -c -N
+run_pair 18604 ibv_rc_pingpong -g "$index" -n 300 -c -t
 cp "$work/client" "$work/times"
-pair 18605 ibv_rc_pingpong -g "$index" -n 300 -c -o
-pair 18606 ibv_rc_pingpong -g "$index" -n 300 -c -o -P
-pair 18607 ibv_rc_pingpong -g "$index" -n 300 -c -O
-# Time stamps at the end of the output show that the extended queues were used.
+run_pair 18605 ibv_rc_pingpong -g "$index" -n 300 -c -o
+run_pair 18606 ibv_rc_pingpong -g "$index" -n 300 -c -o -P
+run_pair 18607 ibv_rc_pingpong -g "$index" -n 300 -c -O
+# The time stamps at the end of the output show that extended queues were used.
 grep -q 'completion clock' "$work/times" || fail "no time stamps: $(cat "$work/times")"

@@ -4,7 +4,7 @@
 . "$(dirname "$0")/lib.sh"
 need rping
 
-# Extracts the first indented block below "Your own program".  Its PATH is replaced by that of this build below.
+# Extracts the first indented block below "Your own program".
 awk '/^## Your own program/ { on = 1 } on && /^    / { print; seen = 1 } seen && !/^    / { exit }' \
   "$VB_SOURCE/README.md" | sed 's/^    //' >"$work/lines"
 grep -q '^verbena run -- rping -s &' "$work/lines" && grep -q '^verbena run -- rping -c' "$work/lines" ||
@@ -15,6 +15,7 @@ cat >"$work/bin/verbena" <<E2
 LD_PRELOAD=${VB_PRELOAD:-} ASAN_OPTIONS=detect_leaks=0:verify_asan_link_order=0 exec "$VB_PREFIX/bin/verbena" "\$@"
 E2
 chmod +x "$work/bin/verbena"
+# The path of this build replaces the path in README.
 sed -i "s|^PATH=.*|PATH=$work/bin:\$PATH|" "$work/lines"
 for round in 1 2 3; do
   timeout 30 bash -e "$work/lines" >"$work/out" 2>&1 </dev/null || fail "round $round: $(cat "$work/out")"

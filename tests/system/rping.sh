@@ -1,6 +1,6 @@
 #!/bin/bash
 # ctest: TIMEOUT 240
-# Debian's rping connects, moves data in both directions, verifies it and disconnects.
+# Debian's rping must connect, move data in both directions, verify the data and disconnect.
 . "$(dirname "$0")/lib.sh"
 need rping ip
 

@@ -1,7 +1,7 @@
 #!/bin/bash
 # ctest: TIMEOUT 120
 # In preset asan, unmodified programs must run on instrumented libraries, and a report or a leak must end a program with
-# an error.  In the other presets no library is instrumented.
+# an error.  In the other presets no library may be instrumented.
 . "$(dirname "$0")/lib.sh"
 need rping ss
 programs=$VB_PREFIX/tests/programs
@@ -10,16 +10,16 @@ start run -- rping -s -C 20 >"$work/server" 2>&1 &
 server=$!
 wait_listening 7174
 agent=$(agent_pid)
-instrumented() { grep -aq __asan_init "$1"; }
+is_instrumented() { grep -aq __asan_init "$1"; }
 # check_library PID NAME: fails if the process has not loaded the library of this preset.
 check_library() {
   local path
   path=$(grep -o "/[^ ]*/$2" "/proc/$1/maps" | head -1)
   [ "$path" = "$(realpath "$VB_PREFIX/lib/verbena/$2")" ] || fail "process $1 has loaded '$path'"
   if [ -n "${VB_PRELOAD:-}" ]; then
-    instrumented "$path" || fail "$path is not instrumented"
+    is_instrumented "$path" || fail "$path is not instrumented"
   else
-    ! instrumented "$path" || fail "$path is instrumented"
+    ! is_instrumented "$path" || fail "$path is instrumented"
   fi
 }
 for library in libverbena.so.0 libibverbs.so.1 librdmacm.so.1; do check_library $server $library; done

@@ -1,8 +1,8 @@
 #!/bin/bash
 # ctest: TIMEOUT 180
 # A client that writes random values into the memory that it shares with a server may harm only its own connection.  The
-# lane must be ended and counted, and the server must go on serving others.  VB_SCRIBBLES sets the number of words
-# (default 200,000), and VB_SEED their values.
+# lane must be ended and counted, and the server must continue to serve other clients.  VB_SCRIBBLES sets the number of
+# words (default 200,000), and VB_SEED determines their values.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 unset VERBENA_LINK
 export VERBENA_IDLE=2
@@ -24,8 +24,9 @@ for ((i = 0; i * words_per_client < total; ++i)); do
 done
 clients=$i
 
-# No lane may be left.  Each lane was ended by the server, by the agent, or by the end of its client.
+# No lane may remain.  Each lane was ended by the server, by the agent, or by the end of its client.
 counters() { verbena ps --counters --json; }
+# value PROCESS NAME: prints a counter of a program (by its pid) or of the agent.
 value() { counters | python3 -c '
 import json, sys
 found = json.load(sys.stdin)
@@ -38,7 +39,7 @@ until_true 20 no_lanes || fail "lanes of dead clients are left: $(counters)"
 broken=$(value agent lanes_broken)
 [ "$broken" -ge $((clients / 10)) ] || fail "only $broken lanes of $clients clients were ended: $(counters)"
 
-# Others are served as before.
+# The server must still serve other clients.
 verbena run -- timeout 60 "$programs/echo" 7601 500 >"$work/client" 2>&1 || fail "a later client: $(cat "$work/client")"
 [ "$(value $server lane_packets_in)" -gt 0 ] || fail "no packets by lanes: $(counters)"
 echo "$clients clients, $broken lanes ended"

@@ -1,30 +1,32 @@
 #!/bin/bash
 # ctest: TIMEOUT 240
 # Tests `verbena run --sockets`, which moves the bytes of TCP connections between programs of one host through memory.
-# The bytes arrive as by TCP: with threads, poll(), fork() and copied descriptors, and with a peer without Verbena.
+# The bytes must arrive as by TCP: with threads, poll(), fork() and copied descriptors, and with a peer without Verbena.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 need ss curl python3
 stream=$VB_PREFIX/tests/programs/stream
 
+# serve COMMAND...: starts a server, and sets $server to its pid.
 serve() {
   start run --sockets -- "$@" >"$work/server" 2>&1 &
   server=$!
 }
 listens_tcp() { ss -Htln "sport = :$1" | grep -q .; }
-ready() { until_true 20 listens_tcp "$1" || fail "nothing listens on TCP port $1: $(cat "$work/server")"; }
-# total NAME: prints a counter of the socket service.
-total() { verbena sockets stat --json | python3 -c '
+# wait_tcp_listener PORT: waits until a program listens on the TCP port.
+wait_tcp_listener() { until_true 20 listens_tcp "$1" || fail "nothing listens on TCP port $1: $(cat "$work/server")"; }
+# service_counter NAME: prints a counter of the socket service.
+service_counter() { verbena sockets stat --json | python3 -c '
 import json, sys
 service = json.load(sys.stdin)["service"]
 print(service["total"].get(sys.argv[1], service.get(sys.argv[1])))' "$1"; }
 
-# ---- all bytes are right, and many go by the ring; on a busy machine, megabytes go by TCP before there is a ring
+# ---- all bytes arrive unchanged, and many of them by the ring; on a busy machine, megabytes go by TCP before that
 # The service counts the bytes of a connection when it learns of its end, perhaps after the programs have ended.
-went_by_ring() { [ "$(total by_ring)" -gt $((before + 100000)) ]; }
+went_by_ring() { [ "$(service_counter by_ring)" -gt $((before + 100000)) ]; }
 for mode in threads poll epoll fork dup; do
-  before=$(total by_ring 2>/dev/null || echo 0)
+  before=$(service_counter by_ring 2>/dev/null || echo 0)
   serve timeout 60 "$stream" serve 20001 64 1
-  ready 20001
+  wait_tcp_listener 20001
   verbena run --sockets -- timeout 60 "$stream" call 20001 64 2 $mode >"$work/client" 2>&1 ||
     fail "$mode: $(cat "$work/client")"
   wait $server || fail "$mode: the server: $(cat "$work/server")"
@@ -32,20 +34,20 @@ for mode in threads poll epoll fork dup; do
   [ $mode = fork ] || until_true 10 went_by_ring || fail "$mode: no bytes by the ring: $(verbena sockets stat)"
 done
 
-# ---- a peer without Verbena gets plain TCP
-before=$(total pairs_made)
+# ---- a connection with a program without Verbena stays on TCP
+before=$(service_counter pairs_made)
 serve timeout 60 "$stream" serve 20002 4 3
-ready 20002
+wait_tcp_listener 20002
 timeout 60 "$stream" call 20002 4 4 threads >"$work/client" || fail "a client without Verbena: $(cat "$work/client")"
 wait $server || fail "a server whose client has no Verbena: $(cat "$work/server")"
-[ "$(total pairs_made)" -eq "$before" ] || fail "a connection with a program without Verbena has a ring"
-verbena run --sockets=off -- timeout 5 "$stream" call 20002 1 1 >"$work/client" 2>&1 && fail "the server does not listen any more"
+[ "$(service_counter pairs_made)" -eq "$before" ] || fail "a connection with a program without Verbena has a ring"
+verbena run --sockets=off -- timeout 5 "$stream" call 20002 1 1 >"$work/client" 2>&1 && fail "a client connects although the server has ended"
 grep -q 'Connection refused' "$work/client" || fail "a refused connection says: $(cat "$work/client")"
 
 # ---- curl and Python's http.server exchange the right bytes
 head -c 5000000 /dev/urandom >"$work/file"
 serve timeout 60 python3 -m http.server 20003 --bind 127.0.0.1 --directory "$work"
-ready 20003
+wait_tcp_listener 20003
 fetch=(curl -sS -o "$work/copy")
 # curl waits for ever in setlocale() if it runs with AddressSanitizer's runtime, also without Verbena.
 [ -z "${VB_PRELOAD:-}" ] ||
@@ -56,7 +58,7 @@ kill $server
 wait $server 2>/dev/null || true
 
 # ---- epoll reports bytes that come by the ring
-before=$(total by_ring)
+before=$(service_counter by_ring)
 cat >"$work/echo.py" <<'PY'
 import asyncio
 
@@ -79,7 +81,7 @@ async def main():
 asyncio.run(main())
 PY
 verbena run --sockets -- timeout 60 python3 "$work/echo.py" || fail "asyncio"
-[ "$(total by_ring)" -gt $((before + 1000000)) ] || fail "asyncio: no bytes by the ring: $(verbena sockets stat)"
+[ "$(service_counter by_ring)" -gt $((before + 1000000)) ] || fail "asyncio: no bytes by the ring: $(verbena sockets stat)"
 
 # ---- poll() and select() of many connections
 cat >"$work/many.py" <<'PY'
@@ -127,13 +129,13 @@ receiver.join()
 for i, (_client, server) in enumerate(pairs):
     assert got[server.fileno()] == b"%05d" % i * 600, i
 PY
-before=$(total times_back)
+before=$(service_counter times_back)
 for mode in poll select; do
   verbena run --sockets -- timeout 40 python3 "$work/many.py" $mode >"$work/client" 2>&1 || fail "$mode: $(cat "$work/client")"
 done
-[ "$(total times_back)" -eq "$before" ] || fail "many connections went back to TCP: $(verbena sockets stat)"
+[ "$(service_counter times_back)" -eq "$before" ] || fail "many connections went back to TCP: $(verbena sockets stat)"
 
-# ---- many connections at once are each reported once, and all get a ring
+# ---- if there are many connections at once, each end is reported once, and all connections get a ring
 cat >"$work/burst.py" <<'PY'
 import json, socket, subprocess, sys
 listener = socket.create_server(("127.0.0.1", 0), backlog=512)
@@ -161,7 +163,7 @@ PY
 verbena run --sockets -- timeout 60 python3 "$work/burst.py" "$VB_PREFIX/bin/verbena" >"$work/client" 2>&1 ||
   fail "many connections at once: $(cat "$work/client")"
 
-# ---- the first 16 connections have rings of 8 MiB, and the next one has 1 MiB; an end that is not read fills its ring
+# ---- the first 16 connections have rings of 8 MiB, and the next connection has rings of 1 MiB
 cat >"$work/large.py" <<'PY'
 import itertools, json, socket, subprocess, sys, time
 
@@ -190,8 +192,8 @@ def by_ring(end):
     name = "%s:%d" % end.getsockname()
     return next((row["out"]["by_ring"] for row in query("ls")["sockets"] if row["local"] == name), 0)
 
-def room(end):
-    """Returns how many bytes the ring of an end takes while nobody reads."""
+def fill_ring(end):
+    """Sends until the ring of an end and TCP's buffer are full.  Returns the number of bytes in the ring."""
     before = by_ring(end)
     end.setblocking(False)
     try:
@@ -203,9 +205,9 @@ def room(end):
 first = query("stat")["service"]["memory_bytes"]
 assert first == 0, first
 pairs = [pair() for _ in range(17)]
-assert room(pairs[0][0]) == 8 * MIB
-assert room(pairs[15][0]) == 8 * MIB
-assert room(pairs[16][0]) == MIB
+assert fill_ring(pairs[0][0]) == 8 * MIB
+assert fill_ring(pairs[15][0]) == 8 * MIB
+assert fill_ring(pairs[16][0]) == MIB
 assert query("stat")["service"]["memory_bytes"] == 16 * (4096 + 16 * MIB) + 4096 + 2 * MIB
 for end in pairs.pop(0):
     end.close()
@@ -214,14 +216,14 @@ for _ in range(1000):  # until the service has seen that both ends are closed
         break
     time.sleep(0.01)
 pairs.append(pair())
-assert room(pairs[-1][0]) == 8 * MIB, "a large ring that has become free is not used again"
+assert fill_ring(pairs[-1][0]) == 8 * MIB, "a large ring that has become free is not used again"
 PY
-no_pairs() { [ "$(total pairs)" -eq 0 ]; }
-until_true 20 no_pairs || fail "rings of ended programs are left: $(verbena sockets ls)"
+no_pairs() { [ "$(service_counter pairs)" -eq 0 ]; }
+until_true 20 no_pairs || fail "rings of ended programs remain: $(verbena sockets ls)"
 verbena run --sockets -- timeout 60 python3 "$work/large.py" "$VB_PREFIX/bin/verbena" >"$work/client" 2>&1 ||
   fail "the sizes of rings: $(cat "$work/client")"
 
-# ---- TCP holds back no bytes (TCP_CORK, MSG_MORE) that precede bytes in the ring, so epoll reports no unreadable bytes
+# ---- TCP must not delay bytes (TCP_CORK, MSG_MORE) if later bytes are in the ring: epoll would report unreadable bytes
 cat >"$work/cork.py" <<'PY'
 import os, select, socket, threading, time
 
@@ -275,7 +277,7 @@ for _ in range(2):
     go.wait()
     poll.poll()
     try:
-        got += reader_a.recv(100)  # the head may be there already
+        got += reader_a.recv(100)  # the head may have arrived already
     except BlockingIOError:
         pass
     while True:
@@ -294,8 +296,8 @@ for _ in range(2):
 PY
 verbena run --sockets -- timeout 20 python3 "$work/cork.py" >"$work/client" 2>&1 || fail "corked: $(cat "$work/client")"
 
-# ---- sendfile() refuses what the kernel refuses
-before=$(total pairs_made)
+# ---- sendfile() has the same results as by TCP, also for invalid arguments
+before=$(service_counter pairs_made)
 cat >"$work/sendfile.py" <<'PY'
 import errno, os, socket, tempfile
 listener = socket.create_server(("127.0.0.1", 0))
@@ -319,10 +321,10 @@ PY
 timeout 20 python3 "$work/sendfile.py" >"$work/by_tcp" || fail "sendfile() by TCP: $(cat "$work/by_tcp")"
 VERBENA_SOCKETS_EARLY=5000 verbena run --sockets -- timeout 20 python3 "$work/sendfile.py" >"$work/by_ring" ||
   fail "sendfile(): $(cat "$work/by_ring")"
-[ "$(total pairs_made)" -gt "$before" ] || fail "the connection of sendfile() has no ring"
+[ "$(service_counter pairs_made)" -gt "$before" ] || fail "the connection of sendfile() has no ring"
 diff "$work/by_tcp" "$work/by_ring" || fail "sendfile() differs from TCP"
 
-# ---- a program that filters its system calls (seccomp) is not killed because of the library's system calls
+# ---- a program that filters its system calls (seccomp) must not be killed because of the library's system calls
 cat >"$work/sandbox.py" <<'PY'
 import ctypes, os, socket, struct, sys, time
 
@@ -353,12 +355,12 @@ while piece := connection.recv(100):
     connection.sendall(piece)
 PY
 serve timeout 60 python3 "$work/echo_server.py"
-ready 20005
+wait_tcp_listener 20005
 verbena run --sockets -- timeout 20 python3 "$work/sandbox.py" 20005 >"$work/client" 2>&1 ||
   fail "a program in a sandbox: exit code $?, $(cat "$work/client")"
 wait $server || fail "the server of a program in a sandbox: $(cat "$work/server")"
 
-# ---- a program that only asks which filters the kernel supports (libseccomp does so when it is loaded) gets rings
+# ---- a program gets rings if it only queries which filters the kernel supports (libseccomp does so when it is loaded)
 cat >"$work/asks.py" <<'PY'
 import ctypes, errno, os, socket, sys
 c = ctypes.CDLL(None, use_errno=True)
@@ -369,24 +371,24 @@ connection = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
 connection.sendall(b"hello")
 assert connection.recv(100) == b"hello"
 PY
-before=$(total pairs_made)
+before=$(service_counter pairs_made)
 # With "only", the first round trip of a connection waits for its ring.
 start run --sockets=only -- timeout 60 python3 "$work/echo_server.py" >"$work/server" 2>&1 &
 server=$!
-ready 20005
+wait_tcp_listener 20005
 verbena run --sockets=only -- timeout 20 python3 "$work/asks.py" 20005 >"$work/client" 2>&1 ||
   fail "a program that asks for seccomp: $(cat "$work/client")"
 wait $server || fail "the server of a program that asks for seccomp: $(cat "$work/server")"
-[ "$(total pairs_made)" -gt "$before" ] || fail "a program that asks for seccomp gets no ring"
+[ "$(service_counter pairs_made)" -gt "$before" ] || fail "a program that asks for seccomp gets no ring"
 
-# ---- if the service dies, connections go on, and new ones stay on TCP until a program starts another service
-service=$(total pid)
+# ---- if the service dies, connections continue, and new ones stay on TCP until a program starts another service
+service=$(service_counter pid)
 kill -KILL "$service"
 serve timeout 60 "$stream" serve 20004 8 5
-ready 20004
+wait_tcp_listener 20004
 verbena run --sockets -- timeout 60 "$stream" call 20004 8 6 threads >"$work/client" 2>&1 ||
   fail "after the death of the service: $(cat "$work/client")"
 wait $server || fail "the server after the death of the service: $(cat "$work/server")"
-[ "$(total pid)" != "$service" ] || fail "the dead service answers"
+[ "$(service_counter pid)" != "$service" ] || fail "the killed service still answers"
 
-[ -z "$(ls -A /dev/shm 2>/dev/null)" ] || fail "left in /dev/shm: $(ls -A /dev/shm)"
+[ -z "$(ls -A /dev/shm 2>/dev/null)" ] || fail "files remain in /dev/shm: $(ls -A /dev/shm)"

@@ -1,6 +1,6 @@
 #!/bin/bash
 # ctest: TIMEOUT 240
-# Tests that rare socket calls have the same results by the ring as by TCP.  Each case was a fault once.
+# Tests that rare socket calls have the same results by the ring as by TCP.  Each case has failed once.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 need python3
 
@@ -34,8 +34,9 @@ def until_it_sleeps(thread, calls=recv_calls):
             if file.read().split()[0] in calls:
                 return
 
-def sleeper(call, calls=recv_calls):
-    """Starts a thread that makes the call, and returns when it sleeps in the kernel."""
+def start_sleeping_call(call, calls=recv_calls):
+    """Starts a thread that makes the call, and waits until it sleeps in the kernel.  Returns a function that waits for
+    the end of the call and returns its result."""
     result = []
     thread = threading.Thread(target=lambda: result.append(call()))
     thread.start()
@@ -53,13 +54,13 @@ def error_of(call):
 
 def wait_all_fills_all_buffers_and_no_more():
     client, server = pair()
-    room = bytearray(64)
-    view = memoryview(room)
-    end = sleeper(lambda: server.recvmsg_into([view[0:10], view[16:36]], 0, socket.MSG_WAITALL)[0])
+    buffer = bytearray(64)
+    view = memoryview(buffer)
+    end = start_sleeping_call(lambda: server.recvmsg_into([view[0:10], view[16:36]], 0, socket.MSG_WAITALL)[0])
     client.sendall(b"a" * 15)  # wakes the reader within the second part
     until_read(server)
     client.sendall(b"b" * 20)
-    print(end(), bytes(room), server.recv(100))
+    print(end(), bytes(buffer), server.recv(100))
 
 def until_read(end):
     while struct.unpack("i", fcntl.ioctl(end, termios.FIONREAD, b"\0" * 4))[0] > 0:
@@ -101,13 +102,13 @@ def received_messages_have_no_address_and_no_control_data():
 def recvmmsg_returns_the_length_of_each_message():
     client, server = pair()
     client.sendall(b"123456789")
-    rooms = [ctypes.create_string_buffer(5) for _ in range(3)]
-    parts = [(ctypes.c_size_t * 2)(ctypes.addressof(room), 5) for room in rooms]
+    buffers = [ctypes.create_string_buffer(5) for _ in range(3)]
+    parts = [(ctypes.c_size_t * 2)(ctypes.addressof(buffer), 5) for buffer in buffers]
     messages = b"".join(struct.pack("PI4xPNPNi4xI4x", 0, 77, ctypes.addressof(part), 1, 0, 0, 0, 99) for part in parts)
     array = ctypes.create_string_buffer(messages, len(messages))
     got = libc.recvmmsg(server.fileno(), array, 3, socket.MSG_DONTWAIT, None)
     each = len(messages) // 3
-    print(got, [struct.unpack_from("I", array, i * each + each - 8)[0] for i in range(got)], [room.raw for room in rooms])
+    print(got, [struct.unpack_from("I", array, i * each + each - 8)[0] for i in range(got)], [b.raw for b in buffers])
 
 def nothing_is_sent_after_shutdown():
     client, server = pair()
@@ -135,7 +136,7 @@ def until_reset(end):
 
 def close_range_releases_the_descriptors():
     client, server = pair()
-    server.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # otherwise TCP holds the bytes back
+    server.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # otherwise TCP would delay the bytes
     server.sendall(b"unread")
     number = client.detach()
     assert libc.close_range(number, number, 0) == 0
@@ -182,7 +183,7 @@ def an_error_behind_unread_bytes_stays_in_the_kernel():
 
 def a_reset_that_ends_a_send_is_reported_once():
     client, server = pair()
-    end = sleeper(lambda: client.send(bytes(16 << 20)), send_calls)
+    end = start_sleeping_call(lambda: client.send(bytes(16 << 20)), send_calls)
     server.close()
     print(0 < end() < 16 << 20, error_of(lambda: client.recv(100)), error_of(lambda: client.recv(100)))
 
@@ -207,7 +208,7 @@ def a_connection_after_one_that_was_shut_down_can_be_shut_down_too():
 
 def a_call_goes_on_after_its_descriptor_is_closed():
     client, server = pair()
-    end = sleeper(lambda: server.recv(828))
+    end = start_sleeping_call(lambda: server.recv(828))
     server.close()
     client.sendall(b"x" * 4685)
     print(len(end()), end=" ")
@@ -286,9 +287,9 @@ def preadv2_and_pwritev2_move_bytes_of_a_connection():
     client, server = pair()
     for i in range(3):
         sent = os.pwritev(client.fileno(), [b"one ", b"two"], -1, 0)
-        room = [bytearray(5), bytearray(2)]
-        print(sent, os.preadv(server.fileno(), room, -1, 0), room, end=" ")
-    print(error_of(lambda: os.preadv(server.fileno(), room, -1, os.RWF_NOWAIT)))
+        buffers = [bytearray(5), bytearray(2)]
+        print(sent, os.preadv(server.fileno(), buffers, -1, 0), buffers, end=" ")
+    print(error_of(lambda: os.preadv(server.fileno(), buffers, -1, os.RWF_NOWAIT)))
 
 def tls_of_the_kernel_is_refused_beside_the_ring():
     client, server = pair()
@@ -361,7 +362,7 @@ by_ring=$(verbena sockets stat --json | python3 -c 'import json, sys; print(json
 [ "$by_ring" -gt 50000 ] || fail "only $by_ring bytes went by the ring"
 cat "$work/by_ring"
 
-# ---- if a descriptor is closed while a thread waits in a call on it, the service learns of its end after that call
+# ---- a descriptor may be closed while a thread waits in a call on it: the service learns of its end after that call
 cat >"$work/closed.py" <<'PY'
 import json, os, socket, subprocess, sys, threading, time
 
@@ -396,7 +397,7 @@ PY
 verbena run --sockets -- timeout 60 python3 "$work/closed.py" "$VB_PREFIX/bin/verbena" >"$work/client" 2>&1 ||
   fail "a descriptor closed during a call: $(cat "$work/client")"
 
-# ---- no memory stays mapped if a connection ends before the program has received its memory from the service
+# ---- a connection may end before the program has received its memory from the service: no memory may stay mapped
 cat >"$work/ended.py" <<'PY'
 import socket, time
 
@@ -433,11 +434,11 @@ PY
 verbena run --sockets -- timeout 60 python3 "$work/ended.py" >"$work/client" 2>&1 ||
   fail "connections that end early: $(cat "$work/client")"
 
-# ---- a signal handler may close a descriptor of an epoll set that its thread waits for at this moment
+# ---- a signal handler may close a descriptor of an epoll set while its thread waits for events of this set
 verbena run --sockets -- timeout 60 "$VB_PREFIX/tests/programs/handler_closes" >"$work/client" 2>&1 ||
   fail "a handler that closes a descriptor: exit code $?, $(cat "$work/client")"
 
-# ---- a stopped service delays only few calls of a program
+# ---- a stopped service may delay only few calls of a program
 service=$(verbena sockets stat --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["service"]["pid"])')
 cat >"$work/many.py" <<'PY'
 import socket, time

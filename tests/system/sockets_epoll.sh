@@ -1,12 +1,12 @@
 #!/bin/bash
 # ctest: TIMEOUT 240
 # Tests that epoll reports bytes in shared memory: with one-shot, exclusive and edge-triggered entries, together with
-# output, for a set within a set or in poll(), when an entry is added or armed again while threads sleep in epoll_wait(),
-# and when the set is closed.  epoll must report connections in the order in which their bytes were sent, and must leave
-# no connection out.
+# output, for a set within a set or in poll(), when an entry is added or armed again while threads sleep in
+# epoll_wait(), and when the set is closed.  epoll must report connections in the order in which their bytes were sent,
+# and must not omit a connection.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 need python3
-# Each connection waits for its ring in its first call, so that the cases below know which connections have one.
+# Each connection waits for its ring in its first call, so that the cases below know which connections have a ring.
 export VERBENA_SOCKETS_EARLY=2000
 
 cat >"$work/modes.py" <<'PY'
@@ -101,8 +101,8 @@ if mode == "oneshot":
         one.join()
     assert not problems, problems
 elif mode == "arm":
-    # While bytes lie in the ring and a thread sleeps in epoll_wait(), a one-shot entry is armed, an edge-triggered entry
-    # is modified, or an entry is added.
+    # While bytes lie in the ring and a thread sleeps in epoll_wait(), a one-shot entry is armed, an edge-triggered
+    # entry is modified, or an entry is added.
     client, server = pair()
     _other, idle = pair()
     poll = select.epoll()
@@ -138,7 +138,7 @@ elif mode == "arm":
     assert waiter.got() == [(server.fileno(), select.EPOLLIN)], waiter.events
     assert (events := poll.poll(0)) == [], events
 elif mode == "output":
-    # An event reports EPOLLOUT together with EPOLLIN: at an edge, and if the caller has room for one event only.
+    # An event reports EPOLLOUT together with EPOLLIN: at an edge, and if the caller takes only one event.
     client, server = pair()
     both = select.EPOLLIN | select.EPOLLOUT
     poll = select.epoll()
@@ -194,11 +194,12 @@ elif mode == "order":
         assert order == [server.fileno() for _, server in send_order], (i, order)
         for client, server in send_order:
             assert server.recv(100) == b"x"
-        assert poll.poll(0) == []  # the kernel finds the connections empty, and forgets their order
+        assert poll.poll(0) == []  # the kernel finds the connections empty, and so clears their order
 elif mode == "fair":
-    # epoll leaves no connection out while others always have bytes, whether its event comes from the ring or the kernel.
+    # epoll omits no connection while others always have bytes, whether its event comes from the ring or from the
+    # kernel.
     pairs = [pair() for _ in range(4)]
-    for room in (1, 2, 3):
+    for event_max in (1, 2, 3):
         for unread in range(5):
             poll = select.epoll()
             for client, server in pairs:
@@ -208,12 +209,13 @@ elif mode == "fair":
                 client.sendall(b"x")
                 assert select.select([server], [], [], 5)[0]  # TCP delivers bytes a moment later
             waiting = socket.create_connection(listener.getsockname())
-            seen = {fd for _ in range(12) for fd, _ in poll.poll(5, room)}
-            assert seen == {listener.fileno(), *(server.fileno() for _, server in pairs[:unread])}, (room, unread, seen)
+            seen = {fd for _ in range(12) for fd, _ in poll.poll(5, event_max)}
+            assert seen == {listener.fileno(), *(server.fileno() for _, server in pairs[:unread])}, (event_max, unread, seen)
             listener.accept()[0].close()
             for _, server in pairs[:unread]:
                 assert server.recv(100) == b"x"
 elif mode == "exclusive":
+    # Each of two sets with an exclusive entry for the same connection reports its bytes.
     client, server = pair()
     polls = [select.epoll() for _ in range(2)]
     for poll in polls:
@@ -256,7 +258,8 @@ elif mode == "edges":
         outer.modify(inner, select.EPOLLIN | select.EPOLLONESHOT)
     assert server.recv(11, socket.MSG_WAITALL) == b"x" * 11
 elif mode == "equal":
-    # The program gives two entries the same data.  One of them was reported, and the other one is reported later.
+    # Two one-shot entries have the same data.  After the event of the first entry, the second entry still has its
+    # event.
     class Event(ctypes.Structure):
         _pack_ = 1 if os.uname().machine == "x86_64" else 8
         _fields_ = [("events", ctypes.c_uint32), ("data", ctypes.c_uint64)]
@@ -273,7 +276,7 @@ elif mode == "equal":
         assert libc.epoll_wait(poll, ctypes.byref(event), 1, 5000) == 1
         assert (event.events, event.data) == (select.EPOLLIN, 1 << 40)
 elif mode == "read":
-    # An arrival of bytes is an edge even if they are read before the wait.  The wait then reports EPOLLOUT.
+    # An arrival of bytes is an edge even if the program reads them before it waits.  The wait then reports EPOLLOUT.
     client, server = pair()
     poll, inner, outer = select.epoll(), select.epoll(), select.epoll()
     poll.register(server, select.EPOLLIN | select.EPOLLOUT | select.EPOLLET)
@@ -341,7 +344,8 @@ elif mode in ("without_input", "set_without_input"):
         for _ in range(100):
             client.sendall(b"0123456789")
             assert server.recv(100) == b"0123456789"
-        # After the entry asks for input, the thread is woken by bytes that have arrived already, or that arrive then.
+        # When the entry asks for input, bytes that have arrived already wake the thread, and so do bytes that arrive
+        # later.
         if i == 0:
             client.sendall(b"x")
         poll.modify(entry, select.EPOLLIN)
@@ -354,7 +358,7 @@ elif mode in ("without_input", "set_without_input"):
         assert server.recv(100) == b"x"
         poll.modify(entry, 0)
 PY
-total() { verbena sockets stat --json | python3 -c '
+service_counter() { verbena sockets stat --json | python3 -c '
 import json, sys
 service = json.load(sys.stdin)["service"] or {"total": {}}
 print(service["total"].get(sys.argv[1], service.get(sys.argv[1], 0)))' "$1"; }
@@ -362,7 +366,7 @@ for mode in output order fair edges equal read closed without_input set_without_
   timeout 40 python3 "$work/modes.py" $mode >"$work/client" 2>&1 || fail "by TCP, $mode: $(cat "$work/client")"
 done
 for mode in oneshot arm output order fair exclusive edges equal read closed nested polled selected without_input set_without_input; do
-  before=$(total by_ring)
+  before=$(service_counter by_ring)
   verbena run --sockets -- timeout 40 python3 "$work/modes.py" $mode >"$work/client" 2>&1 || fail "$mode: $(cat "$work/client")"
-  [[ $mode = arm || $mode = fair || $mode = equal ]] || [ "$(total by_ring)" -gt $((before + 150)) ] || fail "$mode: the bytes did not go by the ring: $(verbena sockets stat)"
+  [[ $mode = arm || $mode = fair || $mode = equal ]] || [ "$(service_counter by_ring)" -gt $((before + 150)) ] || fail "$mode: the bytes did not go by the ring: $(verbena sockets stat)"
 done

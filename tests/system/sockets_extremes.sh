@@ -1,7 +1,8 @@
 #!/bin/bash
 # ctest: TIMEOUT 300
 # Tests extremes of `verbena run --sockets`: 10,000 connections one after the other, writes of 64 MB and of one byte,
-# programs that use all of their descriptors, a small /dev/shm, and one processor.  The output must be that by TCP.
+# programs that use all of their descriptors, a small /dev/shm, and one processor.  The output must be the same as by
+# TCP.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 need python3
 
@@ -86,10 +87,10 @@ for limit in (64, 256, 1024):
     print(all_descriptors(limit))
 PY
 
-total() { verbena sockets stat --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["service"]["total"]["by_ring"])'; }
+bytes_by_ring() { verbena sockets stat --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["service"]["total"]["by_ring"])'; }
 timeout 250 python3 "$work/extremes.py" >"$work/by_tcp" 2>&1 || fail "by TCP: $(cat "$work/by_tcp")"
-# A /dev/shm without room must not matter, since rings are memfds.  Only the program and its service see this one.
-# shellcheck disable=SC2016  # the shell that is started replaces this
+# A full /dev/shm must not matter, since rings are memfds.  Only the program and its service see this small /dev/shm.
+# shellcheck disable=SC2016  # the inner shell expands this
 small_shm=(unshare --mount bash -c 'mount -t tmpfs -o size=4k none /dev/shm && exec "$@"' small_shm)
 if ! "${small_shm[@]}" true 2>/dev/null; then
   echo "no right to mount here: /dev/shm has its usual size"
@@ -98,10 +99,10 @@ fi
 LD_PRELOAD=${VB_PRELOAD:-} ASAN_OPTIONS=detect_leaks=0:verify_asan_link_order=0 \
   "${small_shm[@]}" "$VB_PREFIX/bin/verbena" run --sockets -- timeout 250 python3 "$work/extremes.py" >"$work/by_ring" 2>&1 ||
   fail "$(cat "$work/by_ring")"
-diff "$work/by_tcp" "$work/by_ring" || fail "the output differs from that by TCP"
-bytes=$(total)
+diff "$work/by_tcp" "$work/by_ring" || fail "the output differs from the output by TCP"
+bytes=$(bytes_by_ring)
 [ "$bytes" -gt $((128 << 20)) ] || fail "few bytes went by the ring: $bytes"
 verbena run --sockets -- timeout 250 taskset -c "$(taskset -cp $$ | grep -oE '[0-9]+$')" python3 "$work/extremes.py" >"$work/by_ring" 2>&1 ||
   fail "on one processor: $(cat "$work/by_ring")"
-diff "$work/by_tcp" "$work/by_ring" || fail "on one processor, the output differs from that by TCP"
+diff "$work/by_tcp" "$work/by_ring" || fail "on one processor, the output differs from the output by TCP"
 cat "$work/by_tcp"

@@ -1,9 +1,10 @@
 #!/bin/bash
 # Tests that random sequences of socket calls by several processes print the same by TCP and under
-# `verbena run --sockets`: results, errno, bytes, signals, and what poll, select and epoll report.  VB_SEQUENCES sets
-# their number (default 300), and VB_SEED the first one (default 1).  The processes wait for each other most of the time,
-# so VB_SEQUENCE_JOBS sequences run at a time (default 4).  If a sequence differs, the test drops all steps that the
-# difference does not need, and prints the rest.  The test sets no timeout, because scripts/soak runs many sequences.
+# `verbena run --sockets`: results, errno, bytes, signals, and the reports of poll, select and epoll.  VB_SEQUENCES sets
+# their number (default 300), and VB_SEED the first one (default 1).  The processes wait for each other most of the
+# time, so VB_SEQUENCE_JOBS sequences run at a time (default 4).  If the outputs of a sequence differ, the test removes
+# steps from it as long as the outputs still differ, and prints the rest.  The test sets no timeout, because
+# scripts/soak runs many sequences.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 need python3
 # The service frees the pages of a ring that has been empty for 1 ms, so that this happens between many calls.
@@ -47,7 +48,7 @@ def differs(steps):
     return by_tcp != by_ring
 
 def minimise(steps):
-    """Drops steps, many at once first, as long as a difference is left."""
+    """Removes steps as long as the outputs still differ: first many steps at once, and then fewer."""
     size = len(steps) // 2
     while size > 0:
         at = 0
@@ -66,7 +67,7 @@ def print_difference(seed, by_tcp, by_ring):
     if differs(steps):
         by_tcp, by_ring = run_steps(minimise(steps))
     else:
-        print("The sequence does not differ in each run.")
+        print("The outputs of the sequence do not differ in each run.")
     tcp, ring = by_tcp.splitlines(), by_ring.splitlines()
     for i in range(max(len(tcp), len(ring))):
         tcp_line, ring_line = (lines[i] if i < len(lines) else "nothing" for lines in (tcp, ring))

@@ -1,6 +1,7 @@
 #!/bin/bash
 # ctest: TIMEOUT 120 PLAIN
-# The rings of idle connections cost no memory: the socket service gives their pages back, and later bytes are right.
+# The rings of idle connections must use no memory.  The socket service frees their pages, and later bytes must arrive
+# unchanged.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 need python3
 count=800 bytes=150000
@@ -9,17 +10,17 @@ ulimit -Sn "$(ulimit -Hn)"
 export VERBENA_SOCKETS_RING_IDLE=0.3
 
 service() { verbena sockets stat --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["service"][sys.argv[1]])' "$1"; }
-# kib PID...: prints the memory of processes in KiB, with each shared page once.
-kib() {
+# memory_kib PID...: prints the memory of processes in KiB.  Each shared page counts once.
+memory_kib() {
   python3 - "$@" <<'PY'
 import pathlib, sys
 rollups = (pathlib.Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines() for pid in sys.argv[1:])
 print(sum(int(line.split()[1]) for lines in rollups for line in lines if line.startswith("Pss:")))
 PY
 }
-# has_exchanged COUNT: succeeds if the programs have exchanged bytes COUNT times, and wait.
+# has_exchanged COUNT: succeeds if the programs have exchanged bytes COUNT times, and now wait for a line.
 has_exchanged() { [ "$(grep -c '^holding' "$work/out")" -eq "$1" ]; }
-# Succeeds if only the first page of each connection is left, which has no bytes of the program.
+# Succeeds if the service has freed all pages but the first page of each connection, which has no bytes of the program.
 only_first_pages() { [ "$(service resident_bytes)" -eq $((count * 4096)) ]; }
 
 # The first 16 connections have rings of 8 MiB, the next 512 of 1 MiB, and the others of 128 KiB.
@@ -35,20 +36,20 @@ for round in 1 2 3; do
   # On a busy machine, the programs may have to exchange bytes several times before all connections have rings.
   until [ "$(service pairs)" -eq $count ]; do
     [ $((++exchanges)) -lt 20 ] || fail "not all connections have a ring: $(verbena sockets stat)"
-    tell "$to"
+    send_newline "$to"
     until_true 60 has_exchanged $((exchanges + 1)) || fail "round $round: $(cat "$work/out")"
   done
   [ "$(service memory_bytes)" -eq $all_rings ] || fail "the rings are not $all_rings bytes: $(verbena sockets stat)"
-  until_true 20 only_first_pages || fail "round $round: memory is left: $(verbena sockets stat)"
+  until_true 20 only_first_pages || fail "round $round: memory is not freed: $(verbena sockets stat)"
   read -r _ _ _ client _ server < <(tail -1 "$work/out")
-  kib_left=$(kib "$client" "$server" "$(service pid)")
+  kib_left=$(memory_kib "$client" "$server" "$(service pid)")
   # Each connection has one page, and some memory of the service.  The rest belongs to the three programs themselves.
   [ "$kib_left" -lt $((count * 8 + 16384)) ] || fail "round $round: $kib_left KiB are left of $count connections"
-  echo "round $round: $kib_left KiB, $(service given_back_bytes) bytes given back so far"
-  tell "$to"
+  echo "round $round: $kib_left KiB, $(service given_back_bytes) bytes freed so far"
+  send_newline "$to"
   exchanges=$((exchanges + 1))
 done
 # Each connection has used a page for each direction in each round.
-[ "$(service given_back_bytes)" -ge $((3 * count * 2 * 4096)) ] || fail "little was given back: $(verbena sockets stat)"
+[ "$(service given_back_bytes)" -ge $((3 * count * 2 * 4096)) ] || fail "few bytes were freed: $(verbena sockets stat)"
 exec {to}>&-
 wait $program || fail "the program: exit code $?, $(cat "$work/out")"

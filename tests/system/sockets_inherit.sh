@@ -1,7 +1,8 @@
 #!/bin/bash
 # ctest: TIMEOUT 240
 # Tests that unread bytes in shared memory are not lost when a socket is used without the library's calls: by a program
-# after exec or posix_spawn, by stdio, by splice.  If the new user cannot read them, both ends see an error.
+# after exec or posix_spawn, by stdio, by splice.  If the next program cannot read these bytes, both ends must get an
+# error.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 need ss python3
 
@@ -36,7 +37,7 @@ if mode == "child":
 while not os.path.exists(sys.argv[2]):
     connection.sendall(b"hello")
     assert connection.recv(100) == b"hello"
-# The bytes arrive while nobody waits in the kernel, so they lie in the ring.
+# No thread waits in the kernel while the bytes arrive, so they go by the ring.
 connection.sendall(b"go")
 expected = bytes(range(256)) * 200
 unread = bytearray(4)
@@ -126,10 +127,10 @@ both_have_the_ring() { verbena sockets ls --json | python3 -c 'import json, sys
 sys.exit(not any(all(row[way]["by_ring"] + row[way]["by_tcp"] > 0 for way in ("out", "in"))
                  for row in json.load(sys.stdin)["sockets"]))'; }
 no_sockets() { [ "$(verbena sockets ls --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["sockets"])')" = "[]" ]; }
-# client MODE: runs the client, which sends its request when both ends have the ring.
-client() {
+# run_client MODE: runs the client.  The client sends its request after both ends have got the ring.
+run_client() {
   rm -f "$work/go"
-  until_true 10 no_sockets || fail "$1: a connection is left: $(verbena sockets ls)"
+  until_true 10 no_sockets || fail "$1: a connection remains: $(verbena sockets ls)"
   verbena run --sockets -- timeout 40 python3 "$work/client.py" "$1" "$work/go" >"$work/client" 2>&1 &
   local client=$!
   until_true 20 both_have_the_ring || fail "$1: the ends do not get a ring: $(verbena sockets ls)"
@@ -142,15 +143,15 @@ has_lines() { [ "$(wc -l <"$work/server")" -ge "$1" ]; }
 line=0
 for mode in exec script number spawn child splice fdopen; do
   before=$(by_ring 2>/dev/null || echo 0)
-  client $mode || fail "$mode: $(cat "$work/client")"
+  run_client $mode || fail "$mode: $(cat "$work/client")"
   [ "$(by_ring)" -gt $((before + 50000)) ] || fail "$mode: the bytes did not go by the ring: $(verbena sockets stat)"
   line=$((line + 1))
   until_true 10 has_lines $line || fail "$mode: the server has not seen the end of the stream"
 done
 [ "$(grep -c "end after b'more'" "$work/server")" -eq 3 ] || fail "after number, splice and fdopen: $(cat "$work/server")"
 
-# A program without the library cannot read the ring, so it and the peer get an error instead of fewer bytes.
-client foreign && fail "a program without the library has read bytes: $(cat "$work/client")"
+# A program without the library cannot read the ring.  So the program and its peer must get an error, not fewer bytes.
+run_client foreign && fail "a program without the library has read bytes: $(cat "$work/client")"
 grep -q '^got 0 .*Connection reset by peer' "$work/client" || fail "a program without the library says: $(cat "$work/client")"
 until_true 10 has_lines $((line + 1)) || fail "foreign: the server has not seen the end of the stream"
 tail -1 "$work/server" | grep -q 'Connection reset by peer' || fail "the server says: $(cat "$work/server")"

@@ -1,8 +1,9 @@
 #!/bin/bash
 # Sends SIGSTOP, SIGCONT and SIGKILL to programs under `verbena run --sockets` and to the socket service at any moment
-# of a transfer.  A program that was stopped gets all bytes, and no reader sleeps while bytes wait.  The peer of a killed
-# program is told.  The death of the service harms no connection.  VB_ROUNDS sets the rounds of each kind (default 6),
-# and VB_SEED the moments; a failure prints the seed.  The test sets no timeout, because scripts/soak runs many rounds.
+# of a transfer.  A program that was stopped must get all bytes, and no reader may sleep while bytes are unread.  The
+# peer of a killed program must notice it.  The death of the service must harm no connection.  VB_ROUNDS sets the rounds
+# of each kind (default 6).  VB_SEED determines the moments, and a failure prints it.  The test sets no timeout, because
+# scripts/soak runs many rounds.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 need ss python3
 stream=$VB_PREFIX/tests/programs/stream
@@ -16,15 +17,17 @@ fail_round() {
   fail "VB_SEED=$seed, $kind, round $round: $*; server: $(tail -3 "$work/server"); client: $(tail -3 "$work/client"); $(
     verbena sockets ls 2>&1)"
 }
-# random_moment MS: sleeps for up to MS milliseconds.  This sleep chooses the moment of a signal.
-random_moment() { sleep "0.$(printf %03d $((RANDOM % $1)))"; }
+# sleep_random_time MS: sleeps for less than MS milliseconds, so that the next signal comes at a random moment.
+sleep_random_time() { sleep "0.$(printf %03d $((RANDOM % $1)))"; }
 port=20040
 listens_tcp() { ss -Htln "sport = :$port" | grep -q .; }
+# gone PID: succeeds if the process has ended, even if it is a zombie.
 gone() { ! kill -0 "$1" 2>/dev/null || [ "$(awk '{print $3}' "/proc/$1/stat" 2>/dev/null)" = Z ]; }
 both_gone() { gone "$server" && gone "$client"; }
 service() { verbena sockets stat --json | python3 -c 'import json, sys; print((json.load(sys.stdin)["service"] or {"pid": 0})["pid"])'; }
 
-# A forked child lives on when its parent is killed, so the rounds that kill a program use the first four modes.
+# A forked child still runs after its parent is killed.  So the rounds that kill a program use only the first four
+# modes.
 modes=(threads poll epoll dup fork)
 # start_both MEGABYTES COUNT: starts server and client, each in one of the first COUNT modes.
 start_both() {
@@ -49,16 +52,16 @@ for kind in stop kill-client kill-server kill-service stop-service; do
           victim=$server
           [ $((RANDOM % 2)) = 0 ] || victim=$client
           kill -STOP "$victim" 2>/dev/null || true
-          random_moment 60
+          sleep_random_time 60
           kill -CONT "$victim" 2>/dev/null || true
-          random_moment 40
+          sleep_random_time 40
         done
         until_true 30 both_gone || fail_round "the programs do not end"
         all_bytes_arrived || fail_round "not all bytes have arrived"
         ;;
       kill-*)
         start_both 2000 4
-        random_moment 400
+        sleep_random_time 400
         case $kind in
           kill-client) victim=$client other=$server ;;
           kill-server) victim=$server other=$client ;;
@@ -70,10 +73,10 @@ for kind in stop kill-client kill-server kill-service stop-service; do
           other_gone() { gone "$other"; }
           # If the client is killed before it has connected, the server still listens.
           if [ $kind = kill-client ] && listens_tcp; then kill -KILL "$other"; fi
-          until_true 10 other_gone || fail_round "the peer was not told"
+          until_true 10 other_gone || fail_round "the peer does not notice it"
           all_bytes_arrived && fail_round "a killed program has got all bytes"
         else
-          random_moment 200
+          sleep_random_time 200
           gone "$server" && fail_round "the server ended with the service"
           gone "$client" && fail_round "the client ended with the service"
           kill -KILL "$client" "$server" 2>/dev/null || true
@@ -92,4 +95,4 @@ for kind in stop kill-client kill-server kill-service stop-service; do
   done
   echo "$kind: ok"
 done
-[ -z "$(ls -A /dev/shm 2>/dev/null)" ] || fail "left in /dev/shm: $(ls -A /dev/shm)"
+[ -z "$(ls -A /dev/shm 2>/dev/null)" ] || fail "files remain in /dev/shm: $(ls -A /dev/shm)"

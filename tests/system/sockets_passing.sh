@@ -1,7 +1,8 @@
 #!/bin/bash
 # ctest: TIMEOUT 120
-# Tests connections that are passed to another process (SCM_RIGHTS, pidfd_getfd) while bytes lie unread in their ring.
-# A process with the library reads on.  If the other process does not have the library, both ends see an error.
+# Tests connections that are passed to another process (SCM_RIGHTS, pidfd_getfd) while their ring has unread bytes.  A
+# process with the library must be able to read these bytes.  If the other process does not have the library, both ends
+# must get an error.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 need python3
 export VERBENA_SOCKETS_EARLY=5000  # so that each connection has its ring before the first byte
@@ -42,7 +43,7 @@ def peer(listener, report):
     report.sendall(rest)
 
 def connection_with_unread_bytes():
-    """Returns a connection, and a function that returns what its peer has received."""
+    """Returns a connection, and a function that returns the bytes or the error that its peer has got."""
     listener = socket.create_server(("127.0.0.1", 0))
     report, into = socket.socketpair()
     child = os.fork()
@@ -59,14 +60,14 @@ def connection_with_unread_bytes():
     while unread[0] < len(UNREAD):
         fcntl.ioctl(connection, termios.FIONREAD, unread)
     c = ctypes.CDLL(None)
-    ioctl = {"x86_64": 16, "aarch64": 29}[os.uname().machine]  # the kernel sees no bytes of the ring
+    ioctl = {"x86_64": 16, "aarch64": 29}[os.uname().machine]  # the kernel's count has no bytes of the ring
     c.syscall(ctypes.c_long(ioctl), connection.fileno(), termios.FIONREAD, ctypes.c_void_p(in_kernel.buffer_info()[0]))
     assert in_kernel[0] < len(UNREAD), "all bytes went by TCP"
-    def of_peer():
+    def received_by_peer():
         got = b"".join(iter(lambda: report.recv(1000), b""))
         os.waitpid(child, 0)
         return got
-    return connection, of_peer
+    return connection, received_by_peer
 
 def read_all(connection, count=len(UNREAD)):
     got = b""
@@ -87,72 +88,72 @@ def in_child(work):
         os._exit(0)
     return lambda: os.waitpid(child, 0)[1]
 
-def take(channel, flags=0):
+def receive_socket(channel, flags=0):
     _, control, _, _ = channel.recvmsg(1, socket.CMSG_SPACE(4), flags)
     return socket.socket(fileno=int.from_bytes(control[0][2], sys.byteorder))
 
-def a_child_reads_on_after_its_parent_has_closed():
-    connection, of_peer = connection_with_unread_bytes()
+def a_child_continues_to_read_after_its_parent_has_closed():
+    connection, received_by_peer = connection_with_unread_bytes()
     here, there = socket.socketpair()
     def work():
         here.close()
         connection.close()  # the copy that fork() has made
-        taken = take(there)
+        taken = receive_socket(there)
         assert read_all(taken) == UNREAD
         taken.sendall(b"more")
     end = in_child(work)
     socket.send_fds(here, [b"x"], [connection.fileno()])
     connection.close()
-    return end(), of_peer()
+    return end(), received_by_peer()
 
-def a_process_without_a_copy_reads_on():
+def a_process_without_a_copy_continues_to_read():
     here, there = socket.socketpair()
     def work():
-        taken = take(there)
+        taken = receive_socket(there)
         assert read_all(taken) == UNREAD
         taken.sendall(b"more")
         taken.close()
     end = in_child(work)
-    connection, of_peer = connection_with_unread_bytes()
+    connection, received_by_peer = connection_with_unread_bytes()
     socket.send_fds(here, [b"x"], [connection.fileno()])
     connection.close()
-    return end(), of_peer()
+    return end(), received_by_peer()
 
 def both_processes_read():
     here, there = socket.socketpair()
     def work():
-        taken = take(there)
+        taken = receive_socket(there)
         assert read_all(taken, 20000) == UNREAD[:20000]
         there.sendall(b"y")
         assert there.recv(1) == b"z"
         assert read_all(taken, 21200) == UNREAD[30000:]
         taken.sendall(b"more")
     end = in_child(work)
-    connection, of_peer = connection_with_unread_bytes()
+    connection, received_by_peer = connection_with_unread_bytes()
     socket.send_fds(here, [b"x"], [connection.fileno()])
     assert here.recv(1) == b"y"
     assert read_all(connection, 10000) == UNREAD[20000:30000]
     here.sendall(b"z")
     status = end()
     connection.close()
-    return status, of_peer()
+    return status, received_by_peer()
 
 def the_program_passes_to_itself_and_peeks():
-    connection, of_peer = connection_with_unread_bytes()
+    connection, received_by_peer = connection_with_unread_bytes()
     here, there = socket.socketpair()
     socket.send_fds(here, [b"x"], [connection.fileno()])
-    peeked = take(there, socket.MSG_PEEK)
-    taken = take(there)
+    peeked = receive_socket(there, socket.MSG_PEEK)
+    taken = receive_socket(there)
     connection.close()
     assert read_all(peeked, 1000) == UNREAD[:1000]
     peeked.close()
     assert read_all(taken, 50200) == UNREAD[1000:]
     taken.sendall(b"more")
     taken.close()
-    return of_peer()
+    return received_by_peer()
 
 def a_message_that_is_not_sent_changes_nothing():
-    connection, of_peer = connection_with_unread_bytes()
+    connection, received_by_peer = connection_with_unread_bytes()
     here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
     here.setblocking(False)
     sent = 0
@@ -171,34 +172,34 @@ def a_message_that_is_not_sent_changes_nothing():
     assert read_all(connection) == UNREAD
     connection.sendall(b"more")
     connection.close()
-    return of_peer()
+    return received_by_peer()
 
 def the_last_close_with_unread_bytes_resets():
-    connection, of_peer = connection_with_unread_bytes()
+    connection, received_by_peer = connection_with_unread_bytes()
     here, there = socket.socketpair()
     socket.send_fds(here, [b"x"], [connection.fileno()])
-    taken = take(there)
+    taken = receive_socket(there)
     connection.close()
     taken.close()
-    return of_peer()
+    return received_by_peer()
 
-def the_user_timeout_is_the_programs():
-    connection, of_peer = connection_with_unread_bytes()
+def the_user_timeout_has_the_value_of_the_program():
+    connection, received_by_peer = connection_with_unread_bytes()
     here, there = socket.socketpair()
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 12345)
     socket.send_fds(here, [b"x"], [connection.fileno()])
     values = [connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)]
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 54321)
     values.append(connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT))
-    taken = take(there)
+    taken = receive_socket(there)
     values.append(taken.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT))
     connection.close()
     assert read_all(taken) == UNREAD
     taken.close()
-    return values, of_peer()
+    return values, received_by_peer()
 
 def pidfd_getfd_shares_the_stream(by_number=False):
-    connection, of_peer = connection_with_unread_bytes()
+    connection, received_by_peer = connection_with_unread_bytes()
     here, there = socket.socketpair()
     parent = os.getpid()
     number = connection.fileno()
@@ -219,21 +220,21 @@ def pidfd_getfd_shares_the_stream(by_number=False):
     assert here.recv(1) == b"y"
     connection.close()
     here.sendall(b"z")
-    return end(), of_peer()
+    return end(), received_by_peer()
 
 def syscall_pidfd_getfd_shares_the_stream():
     return pidfd_getfd_shares_the_stream(by_number=True)
 
 def a_connection_that_must_use_the_ring_is_passed_without_unread_bytes():
-    connection, of_peer = connection_with_unread_bytes()
+    connection, received_by_peer = connection_with_unread_bytes()
     here, there = socket.socketpair()
     assert read_all(connection) == UNREAD
     socket.send_fds(here, [b"x"], [connection.fileno()])
-    taken = take(there)
+    taken = receive_socket(there)
     connection.close()
     taken.sendall(b"more")
     taken.close()
-    return of_peer()
+    return received_by_peer()
 
 def a_malformed_message_is_refused():
     class Message(ctypes.Structure):
@@ -251,7 +252,7 @@ def a_malformed_message_is_refused():
     return set(errors)
 
 def pass_to_program(environment):
-    connection, of_peer = connection_with_unread_bytes()
+    connection, received_by_peer = connection_with_unread_bytes()
     here, there = socket.socketpair()
     program = subprocess.Popen([sys.executable, "-c", RECEIVER, str(there.fileno())], pass_fds=[there.fileno()],
                                env=environment)
@@ -262,9 +263,9 @@ def pass_to_program(environment):
     connection.close()
     got = b"".join(iter(lambda: here.recv(65536), b""))
     program.wait()
-    return got if len(got) < 100 else got == UNREAD, of_peer()
+    return got if len(got) < 100 else got == UNREAD, received_by_peer()
 
-def another_program_reads_on():
+def another_program_continues_to_read():
     return pass_to_program(dict(os.environ))
 
 def a_program_without_the_library_gets_an_error():
@@ -277,35 +278,35 @@ for name in sys.argv[1:]:
     print(name, globals()[name](), flush=True)
 PY
 
-cases=(a_child_reads_on_after_its_parent_has_closed a_process_without_a_copy_reads_on both_processes_read
+cases=(a_child_continues_to_read_after_its_parent_has_closed a_process_without_a_copy_continues_to_read both_processes_read
   the_program_passes_to_itself_and_peeks a_message_that_is_not_sent_changes_nothing
-  the_last_close_with_unread_bytes_resets the_user_timeout_is_the_programs pidfd_getfd_shares_the_stream
+  the_last_close_with_unread_bytes_resets the_user_timeout_has_the_value_of_the_program pidfd_getfd_shares_the_stream
   syscall_pidfd_getfd_shares_the_stream a_malformed_message_is_refused
-  another_program_reads_on a_program_without_the_library_gets_an_error)
+  another_program_continues_to_read a_program_without_the_library_gets_an_error)
 export SANITIZER=${VB_PRELOAD:-}
 verbena run --sockets -- timeout 100 python3 "$work/passing.py" "${cases[@]}" >"$work/output" 2>&1 || fail "exit $?: $(cat "$work/output")"
 diff "$work/output" - <<'EXPECTED' || fail "other results than expected"
-a_child_reads_on_after_its_parent_has_closed (0, b'more')
-a_process_without_a_copy_reads_on (0, b'more')
+a_child_continues_to_read_after_its_parent_has_closed (0, b'more')
+a_process_without_a_copy_continues_to_read (0, b'more')
 both_processes_read (0, b'more')
 the_program_passes_to_itself_and_peeks b'more'
 a_message_that_is_not_sent_changes_nothing b'more'
 the_last_close_with_unread_bytes_resets b'Connection reset by peer'
-the_user_timeout_is_the_programs ([12345, 54321, 54321], b'')
+the_user_timeout_has_the_value_of_the_program ([12345, 54321, 54321], b'')
 pidfd_getfd_shares_the_stream (0, b'more')
 syscall_pidfd_getfd_shares_the_stream (0, b'more')
 a_malformed_message_is_refused {'Invalid argument'}
-another_program_reads_on (True, b'more')
+another_program_continues_to_read (True, b'more')
 a_program_without_the_library_gets_an_error (b'Connection reset by peer', b'Connection reset by peer')
 EXPECTED
 
-# ---- a connection that must use the ring still does so in the other process
-cases=(a_child_reads_on_after_its_parent_has_closed a_process_without_a_copy_reads_on both_processes_read
+# ---- a connection that must use the ring must also use it in the other process
+cases=(a_child_continues_to_read_after_its_parent_has_closed a_process_without_a_copy_continues_to_read both_processes_read
   a_connection_that_must_use_the_ring_is_passed_without_unread_bytes)
 verbena run --sockets=only -- timeout 100 python3 "$work/passing.py" "${cases[@]}" >"$work/output" 2>&1 || fail "only: exit $?: $(cat "$work/output")"
 diff "$work/output" - <<'EXPECTED' || fail "only: other results than expected"
-a_child_reads_on_after_its_parent_has_closed (0, b'more')
-a_process_without_a_copy_reads_on (0, b'more')
+a_child_continues_to_read_after_its_parent_has_closed (0, b'more')
+a_process_without_a_copy_continues_to_read (0, b'more')
 both_processes_read (0, b'more')
 a_connection_that_must_use_the_ring_is_passed_without_unread_bytes b'more'
 EXPECTED

@@ -1,7 +1,7 @@
 #!/bin/bash
 # ctest: TIMEOUT 240
-# Rules in libsdp.conf's language say which TCP connections may or must go through shared memory.  A connection that
-# must use it and cannot fails with an error that gives the reason.
+# Rules in libsdp.conf's language say which TCP connections may or must use shared memory (the ring).  If a connection
+# must use the ring but cannot, it must fail, and a message must give the reason.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 need ss python3
 
@@ -37,12 +37,12 @@ call() {  # call PORT COUNT OPTION...
   shift 2
   verbena run "$@" -- timeout 30 python3 "$work/call.py" "$port" "$count" >"$work/client" 2>&1
 }
-total() { verbena sockets stat --json | python3 -c '
+service_counter() { verbena sockets stat --json | python3 -c '
 import json, sys
 service = json.load(sys.stdin)["service"] or {"total": {}}
 print(service["total"].get(sys.argv[1], service.get(sys.argv[1], 0)))' "$1"; }
 
-# ---- for rules that cannot be read, an error names the file, line and reason, and the program does not run
+# ---- if rules are wrong or cannot be read, an error names the file, line and reason, and the program does not run
 printf 'use tcp client * *:1\nuse udp client * *:1\n' >"$work/wrong"
 verbena run --sockets --socket-rules "$work/wrong" -- true 2>"$work/output" && fail "wrong rules are no error"
 grep -qF "verbena run: $work/wrong:2: 'udp' is none of sdp, tcp and both" "$work/output" || fail "run says: $(cat "$work/output")"
@@ -71,27 +71,27 @@ wait $!
 
 # ---- rule tcp: the client does not report its connection to the service
 serve 20021 --sockets
-# The connection lives until it has a ring.
+# The client exchanges messages until its connection has a ring.
 start run --sockets -- timeout 30 python3 "$work/call.py" 20021 30000 >"$work/client" 2>&1 &
 client=$!
-has_pair() { [ "$(total pairs_made)" -gt 0 ]; }
+has_pair() { [ "$(service_counter pairs_made)" -gt 0 ]; }
 until_true 30 has_pair || fail "without rules there is no ring: $(cat "$work/client")"
 kill $client
 wait $client || true
-made=$(total pairs_made)
+made=$(service_counter pairs_made)
 echo 'use tcp connect python3* 127.0.0.0/8:20000-20100' >"$work/rules"
-reports=$(total reports)
+reports=$(service_counter reports)
 LIBSDP_CONFIG_FILE=$work/rules call 20021 20 --sockets || fail "rule tcp: $(cat "$work/client")"
-[ "$(total pairs_made)" -eq "$made" ] || fail "rule tcp: there was a ring"
-[ "$(total reports)" -le $((reports + 1)) ] || fail "rule tcp: the client's end was reported"
+[ "$(service_counter pairs_made)" -eq "$made" ] || fail "rule tcp: a connection has got a ring"
+[ "$(service_counter reports)" -le $((reports + 1)) ] || fail "rule tcp: the client's end was reported"
 
 # ---- only: the first byte of a connection waits for the ring, so that even a single round trip goes by the ring
 serve 20022 --sockets=only
-made=$(total pairs_made)
+made=$(service_counter pairs_made)
 call 20022 1 --sockets=only || fail "only: $(cat "$work/client")"
-[ "$(total pairs_made)" -eq $((made + 1)) ] || fail "only: no ring for one round trip"
-# A receiver that never sleeps gets its bytes by the ring, also on a busy machine.  The first bytes each way may
-# go by TCP, because they arrive before the receiver has looked at the ring.
+[ "$(service_counter pairs_made)" -eq $((made + 1)) ] || fail "only: no ring for one round trip"
+# A receiver that never sleeps gets its bytes by the ring, also on a busy machine.  The first bytes in each direction
+# may go by TCP, because they arrive before the receiver has read from the ring.
 cat >"$work/both_ends.py" <<'PY'
 import socket
 listener = socket.create_server(("127.0.0.1", 0))
@@ -100,15 +100,15 @@ for i in range(20):
     ends[i % 2].sendall(b"%1000d" % i)
     assert ends[1 - i % 2].recv(1001) == b"%1000d" % i
 PY
-ring=$(total by_ring)
+ring=$(service_counter by_ring)
 verbena run --sockets=only -- python3 "$work/both_ends.py" || fail "only: both ends in one program"
-[ "$(total by_ring)" -ge $((ring + 18000)) ] || fail "only: $(($(total by_ring) - ring)) of 20,000 bytes by the ring"
+[ "$(service_counter by_ring)" -ge $((ring + 18000)) ] || fail "only: $(($(service_counter by_ring) - ring)) of 20,000 bytes by the ring"
 
-# ---- only: if a child waits in poll() for a connection of its parent, the peer can still begin to send
+# ---- only: if a child waits in poll() for a connection of its parent, the peer must still be able to send
 cat >"$work/forks.py" <<'PY'
 import os, select, socket, sys
 server = socket.create_server(("127.0.0.1", 20025))
-socket.create_connection(server.getsockname()).close()  # the service knows the parent from now on
+socket.create_connection(server.getsockname()).close()  # makes the parent connect to the service
 server.accept()[0].close()
 connection, _ = server.accept()
 if os.fork() == 0:
@@ -161,7 +161,7 @@ PY
 verbena run --sockets=only -- timeout 60 python3 "$work/threads.py" >"$work/client" 2>&1 ||
   fail "only, threads: $(tail -n 3 "$work/client")"
 
-# ---- only: a listener that asks the kernel to wait for the first bytes accepts connections
+# ---- only: a listener must accept connections although it makes the kernel wait for the first bytes
 cat >"$work/defers.py" <<'PY'
 import socket
 server = socket.create_server(("127.0.0.1", 20026))
@@ -193,7 +193,7 @@ PY
 verbena run --sockets=only -- timeout 30 python3 "$work/inherits.py" >"$work/client" 2>&1 ||
   fail "only: another program inherits the connection: $(cat "$work/client")"
 
-# ---- only: a peer may end its direction right after its first bytes, before the other end knows about the ring
+# ---- only: a peer may end its direction right after its first bytes, before the other end has got the ring
 cat >"$work/ends.py" <<'PY'
 import socket, sys, threading
 errors, address = [], ("127.0.0.1", int(sys.argv[2]))
@@ -239,7 +239,7 @@ grep -q "^verbena: python3.* (pid .*): the connection from port 20022 to port .*
   "$work/server.20022" || fail "the server says: $(cat "$work/server.20022")"
 grep -q '^Connection reset by peer$' "$work/server.20022" || fail "the server says: $(cat "$work/server.20022")"
 
-# ---- rules come before the mode of --sockets, and a rule may require the ring
+# ---- rules have priority over the mode of --sockets, and a rule may require the ring
 printf 'use both server * *:20023\nuse both client * *:20023\n' >"$work/rules"
 serve 20023 --sockets=only --socket-rules "$work/rules"
 timeout 30 python3 "$work/call.py" 20023 1 || fail "rule both: a client without Verbena gets nothing"

@@ -1,9 +1,9 @@
 #!/bin/bash
 # ctest: TIMEOUT 120
-# `verbena sockets trace` prints what happens to connections: how they get to the ring, and why they go back to TCP.
+# `verbena sockets trace` must print how connections change to the ring, and why they go back to TCP.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 need python3 ss
-export VERBENA_IDLE=60  # one service for all of the test
+export VERBENA_IDLE=60  # so that one service runs during the whole test
 # Run the interpreter itself, because python3 may be a wrapper script, which starts many processes.
 python=$(python3 -c 'import sys; print(sys.executable)')
 
@@ -15,7 +15,7 @@ trace_has() { grep -q -- "$1" "$work/trace"; }
 expect() { until_true 10 trace_has "$1" || fail "the trace has no '$1': $(cat "$work/trace" "$work/out"*)"; }
 listens_tcp() { ss -Htln "sport = :$1" | grep -q .; }
 
-# Moves a connection to the ring, and then uses it as the third argument says.
+# Moves a connection to the ring.  The third argument says how to use it after that.
 cat >"$work/peer.py" <<'PY'
 import os, socket, subprocess, sys, time
 
@@ -54,17 +54,17 @@ run_pair() {
 
 # ---- both ends change to the ring, and then back to TCP because of urgent data
 run_pair 20001 urgent
-ends="[^ ]* [0-9]* 127.0.0.1:20001 > 127.0.0.1:[0-9]*" callers="[^ ]* [0-9]* 127.0.0.1:[0-9]* > 127.0.0.1:20001"
-for end in "$ends" "$callers"; do
+server_end="[^ ]* [0-9]* 127.0.0.1:20001 > 127.0.0.1:[0-9]*" client_end="[^ ]* [0-9]* 127.0.0.1:[0-9]* > 127.0.0.1:20001"
+for end in "$server_end" "$client_end"; do
   expect "^[0-9:.]* $end is offered to the socket service$"
   expect "$end is introduced to python3[.0-9]* (pid [0-9]*)$"
   expect "$end has changed over: it may send by the ring$"
   expect "$end sends by the ring, from byte [0-9]*00* on$"
   expect "$end is closed; it has sent [0-9]* bytes by the ring and [0-9]* by TCP (woke the peer"
 done
-expect "$callers sends by TCP only, from byte [0-9]* on: urgent data$"
+expect "$client_end sends by TCP only, from byte [0-9]* on: urgent data$"
 
-# The trace has the events in the order in which they happened.
+# The trace must have the events in the order in which they happened.
 order=$(grep "127.0.0.1:[0-9]* > 127.0.0.1:20001" "$work/trace" | grep -o 'offered\|introduced\|changed over\|by the ring, from\|TCP only, from\|closed' | tr '\n' ' ')
 [ "$order" = "offered introduced changed over by the ring, from TCP only, from closed " ] || fail "the order is: $order"
 
@@ -81,7 +81,7 @@ mkfifo "$work/in"
 client=$!
 exec {to}>"$work/in"
 expect "127.0.0.1:20003 > 127.0.0.1:[0-9]* waits for its peer"
-tell "$to"
+send_newline "$to"
 wait $client $server || fail "a peer without Verbena: $(cat "$work/out_client" "$work/out_server")"
 expect "127.0.0.1:20003 > 127.0.0.1:[0-9]* is closed; it never had a ring"
 
@@ -99,7 +99,7 @@ late_trace=$!
 start sockets trace --json 1 >"$work/nothing" 2>&1 &
 other_trace=$!
 until_true 10 grep -q '"ring"' "$work/json" || fail "a late trace: $(cat "$work/json")"
-tell "$to"
+send_newline "$to"
 wait $client $server || fail "traced programs: $(cat "$work/out_client" "$work/out_server")"
 until_true 10 grep -q '"closed"' "$work/json" || fail "a late trace: $(cat "$work/json")"
 python3 - "$work/json" $client $server <<'PY' || fail "a late trace: $(cat "$work/json")"
@@ -122,7 +122,7 @@ start sockets trace >"$work/unread" 2>/dev/null &
 unread_trace=$!
 exec {from}<"$work/unread"
 exec {from}<&-
-until_true 10 gone $unread_trace || fail "a trace that nobody reads goes on"
+until_true 10 gone $unread_trace || fail "a trace does not end although its reader has closed the pipe"
 kill $trace $late_trace $other_trace
 wait $trace $late_trace $other_trace $unread_trace 2>/dev/null || true
 
@@ -138,10 +138,10 @@ client=$!
 exec {to}>"$work/in2"
 is_served() { verbena sockets stat --json | grep -q '"pid": [1-9]'; }
 until_true 20 is_served || fail "no service starts"
-tell "$to"
+send_newline "$to"
 exec {to}>&-
 wait $client
-# A tool that asks the service would keep it alive, so this function looks for the process of the service.
+# A tool that connects to the service would keep it alive, so this function looks for the process of the service.
 no_service() {
   local process
   for process in /proc/[0-9]*; do

@@ -1,6 +1,7 @@
 #!/bin/bash
 # ctest: TIMEOUT 120 PLAIN
-# Programs of different users share a ring if root's socket service runs, and nobody can claim another user's socket.
+# Programs of different users must share a ring if root's socket service runs.  No user may claim a socket of another
+# user.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 need ss python3 setpriv
 [ "$(id -u)" -eq 0 ] || skip "only root can start programs of other users"
@@ -43,15 +44,17 @@ while not os.path.exists(sys.argv[2]):
     assert connection.recv(100) == b"hello"
 PY
 listens_tcp() { ss -Htln "sport = :$1" | grep -q .; }
-total() { verbena sockets stat --json | python3 -c '
+service_counter() { verbena sockets stat --json | python3 -c '
 import json, sys
 service = json.load(sys.stdin)["service"] or {"total": {}}
 print(service["total"].get(sys.argv[1], service.get(sys.argv[1], 0)))' "$1"; }
-rows() { "$@" sockets ls --json | python3 -c '
+# count_rows VERBENA-COMMAND...: prints the number of sockets that `verbena sockets ls` shows.
+count_rows() { "$@" sockets ls --json | python3 -c '
 import json, sys
 print(len(json.load(sys.stdin)["sockets"]))'; }
 
-# begin_call PORT COMMAND...: starts a client by this verbena command.  end_call NAME: ends the client.
+# begin_call PORT VERBENA-COMMAND...: starts a client by this verbena command.
+# end_call NAME: ends the client, and fails if the client has failed.
 begin_call() {
   rm -f "$work/go"
   "${@:2}" run --sockets -- timeout 60 python3 "$work/call.py" "$1" "$work/go" &
@@ -66,21 +69,21 @@ other_user=("${as_other[@]}" "$VB_PREFIX/bin/verbena")
 # ---- a server that gives up root's rights before it accepts (memcached -u, nginx's workers)
 start run --sockets -- timeout 100 python3 "$work/echo.py" 20031 before >"$work/server" 2>&1 &
 until_true 20 listens_tcp 20031 || fail "nothing listens: $(cat "$work/server")"
-moves_bytes() { [ "$(total pairs_made)" -eq 1 ] && [ "$(total by_ring)" -gt 0 ]; }
+moves_bytes() { [ "$(service_counter pairs_made)" -eq 1 ] && [ "$(service_counter by_ring)" -gt 0 ]; }
 begin_call 20031 verbena
 until_true 20 moves_bytes || fail "root's client and another user's server have no ring: $(verbena sockets stat)"
 end_call "a client of another user's server"
 
 # ---- another user's client finds root's service
-second_pair() { [ "$(total pairs_made)" -eq 2 ]; }
+has_second_pair() { [ "$(service_counter pairs_made)" -eq 2 ]; }
 begin_call 20031 "${other_user[@]}"
-until_true 20 second_pair || fail "another user's client has no ring: $(verbena sockets stat)"
+until_true 20 has_second_pair || fail "another user's client has no ring: $(verbena sockets stat)"
 end_call "another user's client"
 
-# ---- a tool sees the connections of its user's programs
-# The service may see the end of old connections a moment later than new ones.
-sees_both_ends() { [ "$(rows verbena)" -eq 2 ]; }
-sees_its_end() { [ "$(rows "${other_user[@]}")" -eq 1 ]; }
+# ---- `sockets ls` shows a user the connections of the user's programs
+# The service may notice the end of old connections a moment later than new ones.
+sees_both_ends() { [ "$(count_rows verbena)" -eq 2 ]; }
+sees_its_end() { [ "$(count_rows "${other_user[@]}")" -eq 1 ]; }
 begin_call 20031 verbena
 until_true 20 sees_both_ends || fail "root does not see both ends: $(verbena sockets ls)"
 until_true 20 sees_its_end || fail "another user does not see exactly its own end: $("${other_user[@]}" sockets ls)"
@@ -89,10 +92,10 @@ end_call "a client whose ends are listed"
 # ---- another user's program cannot claim a socket that root has accepted
 start run --sockets -- timeout 100 python3 "$work/echo.py" 20032 child >"$work/server" 2>&1 &
 until_true 20 listens_tcp 20032 || fail "nothing listens: $(cat "$work/server")"
-pairs_before=$(total pairs_made)
-refused_before=$(total claims_refused)
-one_is_refused() { [ "$(total claims_refused)" -gt "$refused_before" ]; }
+pairs_before=$(service_counter pairs_made)
+refused_before=$(service_counter claims_refused)
+claim_is_refused() { [ "$(service_counter claims_refused)" -gt "$refused_before" ]; }
 begin_call 20032 verbena
-until_true 20 one_is_refused || fail "the claim was not refused: $(verbena sockets stat)"
-[ "$(total pairs_made)" -eq "$pairs_before" ] || fail "another user's program has got a ring for root's socket"
+until_true 20 claim_is_refused || fail "the claim was not refused: $(verbena sockets stat)"
+[ "$(service_counter pairs_made)" -eq "$pairs_before" ] || fail "another user's program has got a ring for root's socket"
 end_call "a client of another user's child"

@@ -6,7 +6,7 @@
 need ibv_devices unshare
 programs=$VB_PREFIX/tests/programs
 
-agents() {
+count_agents() {
   local process count=0
   for process in /proc/[0-9]*; do
     case $(readlink "$process/exe" 2>/dev/null) in *verbenad) count=$((count + 1)) ;; esac
@@ -18,18 +18,18 @@ stop_agent() {
   until_true 10 no_agent || fail "the agent is still there"
 }
 
-# A command substitution ends when no process holds its pipe.  The agent lives for ten minutes, so it must not hold
-# the pipe.
+# A command substitution ends when no process has its pipe open.  The agent runs for ten minutes, so it must not have
+# the pipe open.
 export VERBENA_IDLE=600
 start_time=$SECONDS
 out=$(readlink /proc/self/fd/1 >"$work/pipe" && verbena run -- ibv_devices)
-[ $((SECONDS - start_time)) -lt 30 ] || fail "the pipe was held for $((SECONDS - start_time)) s"
+[ $((SECONDS - start_time)) -lt 30 ] || fail "the pipe was open for $((SECONDS - start_time)) s"
 grep -q verbena0 <<<"$out" || fail "no device: $out"
-[ "$(agents)" -eq 1 ] || fail "the agent did not outlive its first program"
+[ "$(count_agents)" -eq 1 ] || fail "the agent did not outlive its first program"
 pid=$(agent_pid)
 for fd in /proc/"$pid"/fd/*; do
   case $(readlink "$fd") in
-    "$(cat "$work/pipe")" | /dev/pts/* | /dev/tty*) fail "the agent holds $(readlink "$fd")" ;;
+    "$(cat "$work/pipe")" | /dev/pts/* | /dev/tty*) fail "the agent has $(readlink "$fd") open" ;;
   esac
 done
 [ "$(readlink "/proc/$pid/cwd")" = / ] || fail "the agent's working directory is $(readlink "/proc/$pid/cwd"), not /"
@@ -45,14 +45,16 @@ for number in $(seq 50); do
   wait "${first[number - 1]}" || fail "first program $number: $(cat "$work/first$number")"
   grep -q verbena0 "$work/first$number" || fail "first program $number: $(cat "$work/first$number")"
 done
-until_true 10 eval '[ "$(agents)" -eq 1 ]' || fail "$(agents) agents run, expected 1"
+until_true 10 eval '[ "$(count_agents)" -eq 1 ]' || fail "$(count_agents) agents run, expected 1"
 stop_agent
 
 # A process that inherits orphans (a subreaper, or process 1) must not get the agent as a child.
-firstborn() {  # firstborn NAME COMMAND...
+# run_firstborn NAME COMMAND...: runs a command that starts tests/programs/firstborn.c.  The program checks its
+# children.
+run_firstborn() {
   local name=$1 pid
   shift
-  rm -f "$work/firstborn"  # the output of the last round
+  rm -f "$work/firstborn"  # the output of the previous call
   mkfifo "$work/tell"
   "$@" <"$work/tell" >"$work/firstborn" 2>&1 &
   pid=$!
@@ -71,6 +73,6 @@ as_first_process() {
   LD_PRELOAD=${VB_PRELOAD:-} ASAN_OPTIONS=detect_leaks=0:verify_asan_link_order=0 \
     exec unshare --pid --fork --mount-proc "$VB_PREFIX/bin/verbena" run -- "$programs/firstborn"
 }
-firstborn "a subreaper" start run -- "$programs/firstborn" subreaper
+run_firstborn "a subreaper" start run -- "$programs/firstborn" subreaper
 unshare --pid --fork --mount-proc true 2>/dev/null || skip "no process namespaces here"
-firstborn "process 1" as_first_process
+run_firstborn "process 1" as_first_process

@@ -2,7 +2,7 @@
 # ctest: TIMEOUT 240
 # Makes many connections between two hosts at once, more than the backlog of the listener allows.  Kills the server in
 # the middle, and starts it again.  Each attempt must get a result, each connection must be made and ended, and the
-# agents must not need more memory than before.
+# agents must not use more memory than before.
 #   VB_STORM    number of connections (default 3000), a tenth of them at once
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 source "$VB_SOURCE/tests/wire/lib.sh"
@@ -40,7 +40,7 @@ declare -A before
 for host in a b; do before[$host]=$(agent_kib $host); done
 run_client first || fail "the first: exit $?: $(tail -5 "$work/first")"
 until_true 60 has_few_ids a 0 && until_true 60 has_few_ids b 1 || fail "ids are left: $(on b verbena ps | tail -3)"
-echo "undisturbed: $(tail -1 "$work/first")"
+echo "without a kill: $(tail -1 "$work/first")"
 grep -q ' refused 0 ' "$work/first" || fail "some attempts were refused: $(grep reason "$work/first" | sort | uniq -c)"
 
 run_client second &

@@ -1,7 +1,7 @@
 #!/bin/bash
 # ctest: TIMEOUT 120
-# Debian's OpenSM configures a simulated subnet of three hosts and one switch, and Debian's diagnostic tools show the
-# subnet that the netlist describes.
+# Debian's OpenSM must configure a simulated subnet of three hosts and one switch.  Debian's diagnostic tools must show
+# the subnet that the netlist describes.
 source "$VB_SOURCE/tests/system/lib.sh"
 need opensm ibnetdiscover ibstat smpquery saquery sminfo perfquery ibtracert iblinkinfo ibping
 
@@ -65,13 +65,13 @@ expect_output Hca1 'Lid:\.+' smpquery portinfo "$(lid Hca3)" 1
 expect_output Hca1 'PortXmitPkts' perfquery "$(lid Hca2)" 1
 expect_output Hca1 "Hca2" ibtracert "$(lid Hca1)" "$(lid Hca2)"
 
-# Answers of several records arrive complete.  With ibsim they do not.
+# Answers with several records must be complete.  (With ibsim they are not.)
 expect_output Hca2 NodeRecord saquery
 [ "$(grep -c NodeRecord "$work/out")" = 4 ] || fail "saquery shows not 4 nodes: $(cat "$work/out")"
 expect_output Hca2 PathRecord saquery -p
-[ "$(grep -c 'PathRecord dump' "$work/out")" -ge 9 ] || fail "saquery -p is cut: $(cat "$work/out")"
+[ "$(grep -c 'PathRecord dump' "$work/out")" -ge 9 ] || fail "saquery -p shows too few paths: $(cat "$work/out")"
 
-# Agents of programs answer each other.
+# Programs on two nodes must be able to exchange MADs.
 start run --node Hca3 -- ibping -S >"$work/ibping.out" 2>&1 &
 server=$!
 until_true 20 on Hca1 timeout 10 ibping -c 3 "$(lid Hca3)" >"$work/out" 2>&1 || fail "ibping: $(cat "$work/out")"
@@ -84,7 +84,7 @@ wait $opensm || true
 no_manager() { on Hca1 ibstat | grep -qE 'Capability mask: 0x[0-9a-f]*[014589cd]$'; }
 until_true 10 no_manager || fail "the port of a killed manager has IsSM set: $(on Hca1 ibstat)"
 
-# A program that runs on a node gets an error when the fabric is gone.
+# A program that runs on a node must get an error after the fabric has ended.
 on Hca1 bash -c '"$1" fabric down && ibstat' - "$VB_PREFIX/bin/verbena" >"$work/out" 2>&1 || true
 grep -q "fabric 'subnet' has no node 'Hca1'" "$work/out" || fail "ibstat does not say why: $(cat "$work/out")"
 ! grep -q 'CA ' "$work/out" || fail "ibstat finds a fabric that is down: $(cat "$work/out")"

@@ -1,7 +1,7 @@
 #!/bin/bash
 # ctest: TIMEOUT 150 PLAIN
 # Connections of the RDMA CM between ports with two LIDs have an alternate path by another switch.  They must migrate to
-# it if a switch fails while no manager runs that could reroute them.
+# this path if their switch fails while no manager runs that could reroute them.
 # The test is PLAIN because OpenSM is started without the sanitizer's runtime, which must be preloaded into it.
 source "$VB_SOURCE/tests/system/lib.sh"
 source "$VB_SOURCE/tests/system/lib_managers.sh"
@@ -14,7 +14,7 @@ verbena fabric up "$work/net" --name alternate --sm none >"$work/up" || fail "th
 begin_manager host2 5 'lmc 1'
 wait_active host1 host2 host3 host4
 
-# spine_to LID: prints the switch in the middle of the way from host3 to the LID.
+# spine_to LID: prints the switch in the middle of the route from host3 to the LID.
 spine_to() { on host3 ibtracert "$(lid host3)" "$1" 2>&1 | sed -n 's/.*"\(spine[12]\)".*/\1/p' | head -1; }
 lid=$(lid host1)
 first_spine=$(spine_to "$lid") second_spine=$(spine_to $((lid + 1)))
@@ -24,7 +24,8 @@ first_spine=$(spine_to "$lid") second_spine=$(spine_to $((lid + 1)))
 listens() { VERBENA_NODE=host1 verbena ps | grep -q "listening.*:$1\b"; }
 packets() { VERBENA_NODE=host3 verbena ps --counters | awk -v pid="$1" '$1 == pid && $3 == "packets_out" { n = $4 } END { print n + 0 }'; }
 has_sent() { [ "$(packets "$1")" -gt "$2" ]; }
-goes_on() { until_true 60 has_sent "$1" $(($(packets "$1") + 200)) || fail "a connection does not go on: $(cat "$work"/client.*)"; }
+# wait_traffic PID: waits until the program has sent 200 further packets.
+wait_traffic() { until_true 60 has_sent "$1" $(($(packets "$1") + 200)) || fail "a connection has no traffic: $(cat "$work"/client.*)"; }
 clients=() servers=()
 for port in 7201 7202 7203 7204; do
   start_on host1 rping -s -p $port -S 1000 -V >"$work/server.$port" 2>&1 &
@@ -32,14 +33,14 @@ for port in 7201 7202 7203 7204; do
   until_true 20 listens $port || fail "the server does not listen: $(cat "$work/server.$port")"
   start_on host3 rping -c -a 10.0.0.1 -p $port -S 1000 -V >"$work/client.$port" 2>&1 &
   clients+=($!)
-  goes_on $!
+  wait_traffic $!
 done
 migrations() { VERBENA_NODE=host3 verbena ps --counters | awk '$3 == "migrations" { n += $4 } END { print n + 0 }'; }
 [ "$(migrations)" = 0 ] || fail "connections have migrated already"
 
 end_manager host2
 verbena fabric fault node "$first_spine" off >/dev/null || fail "$first_spine cannot be switched off"
-for client in "${clients[@]}"; do goes_on "$client"; done
+for client in "${clients[@]}"; do wait_traffic "$client"; done
 [ "$(migrations)" = 2 ] || fail "$(migrations) connections have migrated, not the two whose switch has died"
 kill "${clients[@]}" "${servers[@]}"
 wait "${clients[@]}" "${servers[@]}" 2>/dev/null || true

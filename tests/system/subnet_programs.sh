@@ -1,7 +1,7 @@
 #!/bin/bash
 # ctest: TIMEOUT 180 PLAIN
-# UCX, libfabric and uDAPL run unmodified between nodes of a simulated InfiniBand subnet: through one switch and through
-# three, as root and as an ordinary user.  They find the nodes' IPoIB interfaces.
+# UCX, libfabric and uDAPL must run unmodified between nodes of a simulated InfiniBand subnet: through one switch and
+# through three switches, as root and as an ordinary user.  They must find the nodes' IPoIB interfaces.
 # The test is PLAIN because `fabric up` starts OpenSM without the sanitizer's runtime, which must be preloaded into it.
 source "$VB_SOURCE/tests/system/lib.sh"
 unset VERBENA_LINK  # programs on a fabric need lanes
@@ -40,25 +40,26 @@ listens() { VERBENA_FABRIC=line VERBENA_NODE=$1 verbena ps | grep -q "listening.
 interfaces() {
   on Hca1 -- "$VB_PREFIX/tests/programs/interfaces" >"$work/interfaces" 2>"$work/err" || fail "interfaces: $(cat "$work/err")"
 }
-sees() { grep -qE "^$1\$" "$work/interfaces" || fail "no interface '$1': $(cat "$work/interfaces")"; }
+# expect_interface PATTERN: fails unless a line of the program's output matches.
+expect_interface() { grep -qE "^$1\$" "$work/interfaces" || fail "no interface '$1': $(cat "$work/interfaces")"; }
 check_interfaces() {
   interfaces
   # The link-layer address consists of the QP number of IPoIB and the port's GID.
-  sees 'ib0 up running multicast hardware type 32 address 00000002fe80[0-9a-f]{28}'
-  sees 'ib1 up multicast hardware type 32 address 00000002fe80[0-9a-f]{28}'  # this port has no cable
-  sees 'ib0 10.0.0.1 mask 255.255.0.0'
-  sees 'ib0 fd00::1'
-  sees 'ib1 10.1.0.1 mask 255.255.0.0'
-  sees 'lo 127.0.0.1 mask 255.0.0.0'
+  expect_interface 'ib0 up running multicast hardware type 32 address 00000002fe80[0-9a-f]{28}'
+  expect_interface 'ib1 up multicast hardware type 32 address 00000002fe80[0-9a-f]{28}'  # this port has no cable
+  expect_interface 'ib0 10.0.0.1 mask 255.255.0.0'
+  expect_interface 'ib0 fd00::1'
+  expect_interface 'ib1 10.1.0.1 mask 255.255.0.0'
+  expect_interface 'lo 127.0.0.1 mask 255.0.0.0'
   ! grep -vE '^(lo|ib[01]) ' "$work/interfaces" || fail "Hca1 has foreign interfaces"
   names=$(on Hca2 -- python3 -c 'import socket; print([name for _, name in socket.if_nameindex()])')
   [ "$names" = "['lo', 'ib0']" ] || fail "Python finds $names"
   echo "interfaces: ok"
 }
 
-# both WHAT SERVER_NODE CLIENT_NODE: runs the command in the variable "server" on one node.  When the command in "ready"
-# succeeds, runs the command in "client" on the other node.  Both must succeed.
-both() {
+# run_pair WHAT SERVER_NODE CLIENT_NODE: runs the command in the variable "server" on SERVER_NODE.  When the command in
+# "ready" succeeds, runs the command in "client" on CLIENT_NODE.  Both must succeed.
+run_pair() {
   start_on "$2" "${server[@]}" >"$work/server" 2>&1 &
   local pid=$!
   until_true 20 "${ready[@]}" || fail "$1: the server: $(cat "$work/server")"
@@ -67,8 +68,8 @@ both() {
   wait $pid || fail "$1: the server: $(tail -5 "$work/server")"
 }
 
-# Runs UCX by its reliable connections (rc_v uses rc_verbs, and ud_verbs to set them up) and by its datagrams.  UCX
-# looks for devices in the file system, so it needs --sysfs.
+# Runs UCX with its reliable connections (rc_v) and with its datagrams (ud_v).  rc_v uses rc_verbs, and ud_verbs to set
+# connections up.  UCX looks for devices in the file system, so it needs --sysfs.
 ucx() {  # ucx CLIENT_NODE: runs UCX between Hca1 and the node
   local transport test size
   ready=(listens_tcp 13337)
@@ -78,7 +79,7 @@ ucx() {  # ucx CLIENT_NODE: runs UCX between Hca1 and the node
       [ $test != tag_bw ] || size=100000
       server=(--sysfs -- env "UCX_TLS=$transport,self" timeout 60 ucx_perftest)
       client=("${server[@]}" -t $test -s $size -n 300 -w 10 127.0.0.1)
-      both "UCX, $transport, $test" Hca1 "$1"
+      run_pair "UCX, $transport, $test" Hca1 "$1"
       grep -q '^Final: *300 ' "$work/client" || fail "$transport, $test: $(cat "$work/client")"
       ! grep -q 'ERROR\|WARN' "$work/client" "$work/server" || fail "$transport, $test: $(cat "$work/client" "$work/server")"
     done
@@ -86,8 +87,8 @@ ucx() {  # ucx CLIENT_NODE: runs UCX between Hca1 and the node
   done
 }
 
-# Runs libfabric's connected end points (by the RDMA CM), reliable datagrams over those, and datagrams.  The programs
-# exchange their addresses over this machine's loopback.  fi_pingpong verifies the data that it receives.
+# Runs libfabric's connected end points (by the RDMA CM), reliable datagrams over connected end points, and datagrams.
+# The programs exchange their addresses over this machine's loopback.  fi_pingpong verifies the data that it receives.
 libfabric() {  # libfabric CLIENT_NODE: runs fi_pingpong between Hca1 and the node
   local type size
   ready=(listens_tcp 47592)
@@ -95,7 +96,7 @@ libfabric() {  # libfabric CLIENT_NODE: runs fi_pingpong between Hca1 and the no
     size=${type#*:} type=${type%:*}
     server=(-- timeout 60 fi_pingpong -p verbs -e "$type" -S "$size" -I 20 -c)
     client=("${server[@]}" 127.0.0.1)
-    both "libfabric, $type, $size" Hca1 "$1"
+    run_pair "libfabric, $type, $size" Hca1 "$1"
     grep -qE '^[0-9]+[kmg]? +20 +=20 ' "$work/client" || fail "$type, $size: $(cat "$work/client")"
     ! grep -qi 'error' "$work/client" "$work/server" || fail "$type, $size: $(cat "$work/client" "$work/server")"
   done
@@ -138,15 +139,15 @@ perftest_and_rping() {  # perftest_and_rping CLIENT_NODE
   for program in "ib_write_bw -n 200" "ib_send_bw -c UC -n 200" "ib_send_bw -c UD -n 100 -s 1024" "ibv_rc_pingpong -n 200"; do
     # shellcheck disable=SC2206
     server=(-- timeout 60 $program -p $port) client=(-- timeout 60 $program -p $port 127.0.0.1)
-    both "$program" Hca1 "$1"
+    run_pair "$program" Hca1 "$1"
   done
   ready=(listens Hca1 7174) server=(-- timeout 60 rping -s -C 10 -V) client=(-- timeout 60 rping -c -a 10.0.0.1 -C 10 -V)
-  both "rping" Hca1 "$1"
+  run_pair "rping" Hca1 "$1"
   echo "perftest and rping between Hca1 and $1: ok"
 }
 
 port=18700
-whole_test() {
+run_all() {
   verbena fabric up "$work/net" --name line >"$work/up" 2>&1 || fail "the fabric does not come up: $(cat "$work/up")"
   check_interfaces
   start_dapl
@@ -160,10 +161,10 @@ whole_test() {
   verbena fabric down line >"$work/down" || fail "the fabric does not go down"
 }
 
-# Root runs the whole test.  Then an ordinary user without capabilities runs programs between hosts of his own fabric.
+# Root runs all programs.  Then an ordinary user without capabilities runs some programs in a separate fabric.
 if [ "${1:-}" = ordinary ]; then
   [ "$(id -u)" -eq 1000 ] || fail "not an ordinary user"
-  grep -q '^CapEff:[[:space:]]*0*$' <(LD_PRELOAD='' cat /proc/self/status) || fail "capabilities left"
+  grep -q '^CapEff:[[:space:]]*0*$' <(LD_PRELOAD='' cat /proc/self/status) || fail "the user has capabilities"
   verbena fabric up "$work/net" --name line >"$work/up" 2>&1 || fail "the fabric does not come up: $(cat "$work/up")"
   check_interfaces
   ucx Hca3
@@ -173,7 +174,7 @@ if [ "${1:-}" = ordinary ]; then
   echo "an ordinary user: ok"
   exit
 fi
-whole_test
+run_all
 ordinary=(setpriv --reuid 1000 --regid 1000 --clear-groups)
 "${ordinary[@]}" true 2>/dev/null || skip "no second user here"
 "${ordinary[@]}" bash "$0" ordinary

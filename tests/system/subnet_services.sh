@@ -1,7 +1,7 @@
 #!/bin/bash
 # ctest: TIMEOUT 90
-# Programs on nodes of an InfiniBand subnet find services in the subnet administration of Debian's OpenSM (RAI_SA), and
-# set the paths of their ids (RDMA_OPTION_IB_PATH).
+# Programs on nodes of an InfiniBand subnet must find services in the subnet administration of Debian's OpenSM (RAI_SA).
+# They must be able to set the paths of their ids (RDMA_OPTION_IB_PATH).
 source "$VB_SOURCE/tests/system/lib.sh"
 source "$VB_SOURCE/tests/system/lib_managers.sh"
 unset VERBENA_LINK  # programs on a fabric need lanes
@@ -14,6 +14,7 @@ on() { verbena run --node "$1" --verbose -- timeout 30 "${@:2}"; }
 start_on() { start run --node "$1" --verbose -- timeout 60 "${@:2}"; }
 begin_manager host3 5
 wait_active host1 host2 host3
+# services NODE ARGUMENT...: prints the number of services that `verbena sa services` finds.
 services() { verbena sa services "${@:2}" --node "$1" --json | python3 -c 'import json, sys; print(len(json.load(sys.stdin)["services"]))'; }
 
 : >"$work/server" >"$work/registered"
@@ -46,9 +47,9 @@ if verbena sa register other 0x1061bbd --node host1 >"$work/out" 2>&1; then fail
 grep -q 'a program of this host has registered the service' "$work/out" || fail "$(cat "$work/out")"
 kill $registration
 wait $registration 2>/dev/null || true
-is_gone() { [ "$(services host2 store)" = 0 ]; }
-until_true 20 is_gone || fail "the service outlives its program"
-if on host2 "$program" connect store >"$work/out" 2>&1; then fail "a service is found that is gone"; fi
+service_is_removed() { [ "$(services host2 store)" = 0 ]; }
+until_true 20 service_is_removed || fail "the service outlives its program"
+if on host2 "$program" connect store >"$work/out" 2>&1; then fail "a service is found that has been removed"; fi
 grep -q 'RDMA_CM_EVENT_ADDRINFO_ERROR' "$work/out" || fail "$(cat "$work/out")"
 on host2 "$program" lookup store >"$work/out" 2>&1 && grep -qx 'not found' "$work/out" || fail "$(cat "$work/out")"
 echo "the end of a service: ok"

@@ -1,9 +1,9 @@
 #!/bin/bash
 # ctest: TIMEOUT 120 PLAIN
-# Debian's diagnostic tools for single nodes, routes and tables of a subnet agree with its netlist and OpenSM's tables:
-# addresses, linear and multicast forwarding tables, traces, raw SMPs.  ibsysstat works in both directions.  No node
-# has congestion control, and requests for it get an answer that refuses them.  The test is PLAIN because `fabric up`
-# starts OpenSM without the sanitizer's runtime, which must be preloaded into it.
+# Debian's diagnostic tools for single nodes, routes and tables of a subnet must agree with its netlist and with
+# OpenSM's tables: addresses, linear and multicast forwarding tables, traces, raw SMPs.  ibsysstat must work in both
+# directions.  No node has congestion control, so requests for it must be refused.  The test is PLAIN because
+# `fabric up` starts OpenSM without the sanitizer's runtime, which must be preloaded into it.
 source "$VB_SOURCE/tests/system/lib.sh"
 need opensm ibaddr ibccquery ibroute ibstat ibstatus ibsysstat ibtracert smpdump smpquery dump_fts ibnodes ibidsverify \
   ibqueryerrors python3
@@ -63,7 +63,7 @@ output_has "base lid:.*$hex\$"
 output_has 'link_layer:.*InfiniBand'
 echo "addresses: ok"
 
-# ---- forwarding tables, and the same tables out of raw SMPs
+# ---- forwarding tables, and the same tables as raw SMPs
 run Hca2 ibroute "$left"
 for route in "$lid1 001" "$lid2 002" "$lid3 003" "$right 003"; do
   output_has "^0x$(printf '%04x' "${route% *}") ${route#* } "
@@ -118,14 +118,14 @@ for pair in "Hca1 Hca3 $lid3" "Hca3 Hca1 $lid1"; do
 done
 echo "ibsysstat: ok"
 
-# ---- an answer refuses congestion control at once; without an answer, the tool would try 3 times for 5 s each
+# ---- requests for congestion control are refused at once; without an answer, the tool would wait 3 times for 5 s
 for to in "$lid3" "$left"; do
   before=$SECONDS
   if on Hca1 timeout 30 ibccquery --timeout 5000 CongestionInfo "$to" >"$work/out" 2>&1; then
     fail "LID $to has congestion control: $(cat "$work/out")"
   fi
   output_has 'congestion info query failed'
-  [ $((SECONDS - before)) -lt 4 ] || fail "LID $to does not answer questions about congestion control"
+  [ $((SECONDS - before)) -lt 4 ] || fail "LID $to does not answer requests for congestion control"
 done
 echo "congestion control: ok"
 verbena fabric down tools >"$work/down" || fail "the fabric does not go down"

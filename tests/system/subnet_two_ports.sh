@@ -1,7 +1,7 @@
 #!/bin/bash
 # ctest: TIMEOUT 120 PLAIN
-# Tests HCAs with two ports in one subnet.  Verbs, the RDMA CM, multicast and the InfiniBand CM work by either port, and
-# one port goes on when the cable of the other port is pulled.
+# Tests HCAs with two ports in one subnet.  Verbs, the RDMA CM, multicast and the InfiniBand CM must work by either
+# port.  One port must still work when the cable of the other port is pulled.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 unset VERBENA_LINK  # programs on a fabric need lanes
 need opensm rping mckey ibv_devinfo ibv_rc_pingpong ibstat
@@ -50,21 +50,21 @@ for address in 10.0.0.1 10.1.0.1 fd00::1 fd00:0:0:1::1; do
   wait "$server" || fail "$address: the server: $(cat "$work/server")"
 done
 
-# The port of the address joins the group, and receives its packets.
-members() { VERBENA_FABRIC=two VERBENA_NODE=Host1 verbena ps --counters | awk '$3 == "sa_members_joined" { print $4 }'; }
-is_member() { [ "$(members)" -gt "$before" ]; }
+# The port of the address must join the group, and receive its packets.
+count_memberships() { VERBENA_FABRIC=two VERBENA_NODE=Host1 verbena ps --counters | awk '$3 == "sa_members_joined" { print $4 }'; }
+is_member() { [ "$(count_memberships)" -gt "$before" ]; }
 for port in 0 1; do
-  before=$(members)
+  before=$(count_memberships)
   serve Host1 mckey -m 239.1.2.3 -C 5 -b 10.$port.0.1
   until_true 20 is_member || fail "10.$port.0.1: no receiver: $(cat "$work/server")"
   on Host2 timeout 60 mckey -m 239.1.2.3 -s -C 5 -b 10.$port.0.2 >"$work/client" 2>&1 || fail "10.$port.0.2: $(cat "$work/client")"
   wait "$server" || fail "10.$port.0.1: the receiver: $(cat "$work/server")"
 done
 
-# The InfiniBand CM finds the peer by the GID of either port (tests/api/endpoints.cc).
+# The InfiniBand CM must find the peer by the GID of either port (tests/api/endpoints.cc).
 endpoints=$VB_PREFIX/tests/api/endpoints
 has_printed() { gone "$server" || grep -qxF -- "$1" "$work/server"; }
-begin() {  # begin ARGUMENT...: starts a server that ends with its input
+start_server() {  # start_server ARGUMENT...: starts a server that ends with its input
   rm -f "$work/in"
   mkfifo "$work/in"
   start run --node Host1 -- timeout 60 "$endpoints" "$@" <"$work/in" >"$work/server" 2>&1 &
@@ -72,24 +72,24 @@ begin() {  # begin ARGUMENT...: starts a server that ends with its input
   exec 8>"$work/in"
   until_true 20 has_printed listening || fail "endpoints $*: $(cat "$work/server")"
 }
-end() {
+end_server() {
   gone "$server" && fail "the server of endpoints has ended: $(cat "$work/server")"
   kill "$server"
   exec 8>&-
   { wait "$server" || true; } 2>/dev/null
 }
 for gid in fe80::10:1 fe80::10:2; do
-  begin serve 0x10000000abcd0000
+  start_server serve 0x10000000abcd0000
   printf 'rounds 10\nbye enough\n' | on Host2 timeout 60 "$endpoints" ask $gid 0x10000000abcd0000 single >"$work/client" 2>&1 ||
     fail "$gid: $(cat "$work/client")"
   grep -qx 'rounds 10' "$work/client" || fail "$gid: $(cat "$work/client")"
   until_true 20 has_printed "disconnected 0 'enough'" || fail "$gid: the server: $(cat "$work/server")"
-  end
-  begin tell 0x3000000000000001
+  end_server
+  start_server tell 0x3000000000000001
   on Host2 timeout 60 "$endpoints" learn $gid 0x3000000000000001 hello </dev/null >"$work/client" 2>&1 ||
     fail "datagrams, $gid: $(cat "$work/client")"
   grep -q "^told 0x.* 'welcome'\$" "$work/client" || fail "datagrams, $gid: $(cat "$work/client")"
-  end
+  end_server
 done
 
 verbena fabric fault link Host1:1 Sw1:1 down >/dev/null

@@ -1,6 +1,6 @@
 #!/bin/bash
 # ctest: TIMEOUT 60
-# With --sysfs a program finds the device where the kernel would show it.  Other programs do not see it.
+# With --sysfs a program must find the device where the kernel would show it.  Other programs must not see the device.
 . "$(dirname "$0")/lib.sh"
 need setpriv ip
 verbena doctor | grep -q '^ok *run --sysfs' || skip "$(verbena doctor | grep -A1 'run --sysfs' || true)"
@@ -21,7 +21,7 @@ grep -qx 'RoCE v2' ports/1/gid_attrs/types/0
 grep -qxE '[0-9]+' ports/1/counters/port_xmit_data
 grep -qxE '[0-9]+' ports/1/hw_counters/duplicate_request
 [ -c /dev/infiniband/uverbs0 ] && [ -r /dev/infiniband/uverbs0 ] && [ -w /dev/infiniband/uverbs0 ]
-# Everything else is unchanged.
+# All other files must be unchanged.
 [ "$(readlink -f /sys/class/net/lo)" = /sys/devices/virtual/net/lo ]
 [ -c /dev/null ] && echo x >/dev/null && [ -d /dev/shm ] && [ -r /dev/urandom ]
 ibv_devinfo | grep -q verbena0
@@ -33,8 +33,8 @@ with_sysfs() { verbena run --sysfs -- "$@"; }
 [ ! -e /sys/class/infiniband/verbena0 ] || fail "the device is also visible without --sysfs"
 [ ! -e /dev/infiniband/uverbs0 ] || fail "the device node is also visible without --sysfs"
 
-# The counters change while programs run.  The reader runs under --sysfs.  The programs that cause the traffic run
-# without it, because the counters are those of the port.
+# The counters must change while programs run.  The reader runs with --sysfs.  The programs that cause the traffic run
+# without --sysfs, because the counters are those of the port.
 mkfifo "$work/orders"
 with_sysfs sh -c 'cd /sys/class/infiniband/verbena0/ports/1
   while read -r file; do cat "$file"; done' <"$work/orders" >"$work/values" &
@@ -68,15 +68,15 @@ kill $other
 exec 8>&-
 wait $reader
 
-# If a program that looks for devices in /sys runs without --sysfs, `run` prints one line that names the option.
-hints() { grep -c 'verbena run --sysfs' "$work/hint" || true; }
+# If a program that looks for devices in /sys runs without --sysfs, `run` must print one line that names the option.
+count_hints() { grep -c 'verbena run --sysfs' "$work/hint" || true; }
 ln -s "$(command -v sh)" "$work/ibstatus"
 verbena run -- "$work/ibstatus" -c : 2>"$work/hint"
-[ "$(hints)" -eq 1 ] || fail "the message does not name --sysfs: $(cat "$work/hint")"
+[ "$(count_hints)" -eq 1 ] || fail "the message does not name --sysfs: $(cat "$work/hint")"
 verbena run --sysfs -- "$work/ibstatus" -c : 2>"$work/hint"
-[ "$(hints)" -eq 0 ] || fail "the message appears although --sysfs is given: $(cat "$work/hint")"
+[ "$(count_hints)" -eq 0 ] || fail "the message appears although --sysfs is given: $(cat "$work/hint")"
 verbena run -- sh -c : 2>"$work/hint"
-[ "$(hints)" -eq 0 ] || fail "a shell needs no --sysfs: $(cat "$work/hint")"
+[ "$(count_hints)" -eq 0 ] || fail "a shell needs no --sysfs: $(cat "$work/hint")"
 if command -v ibstat >/dev/null; then
   # ibstat uses libibumad, which needs no files.
   for run in "verbena run --" with_sysfs; do
@@ -87,12 +87,12 @@ if command -v ibstat >/dev/null; then
   done
 fi
 
-# The files also appear for a user without the right to mount (CAP_SYS_ADMIN).
+# The files must also appear for a user without the right to mount (CAP_SYS_ADMIN).
 with_preload() { LD_PRELOAD=${VB_PRELOAD:-} ASAN_OPTIONS=detect_leaks=0:verify_asan_link_order=0 "$@"; }
 bounded=(setpriv --bounding-set -sys_admin --inh-caps -sys_admin --ambient-caps -all)
 [ "$(with_preload "${bounded[@]}" "$VB_PREFIX/bin/verbena" run --sysfs -- sh "$work/check_files")" = 0 ] ||
   fail "the files are missing for a user without rights"
-# Another user, who is not root, has an agent as well.
+# The files must also appear for another user, who is not root and has a separate agent.
 verbena agent stop >/dev/null
 [ "$(with_preload unshare --user --map-user=1000 --map-group=1000 "$VB_PREFIX/bin/verbena" run --sysfs -- sh "$work/check_files")" = 1000 ] ||
   fail "another user finds no files, or has another identity"

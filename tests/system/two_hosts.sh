@@ -66,7 +66,7 @@ ping_pong 6 20 10000 "all together"
 line_counts
 captures
 for host in a b; do
-  # Only the packets that a host has sent are checked, because the line may have corrupted the received ones.
+  # The check covers only the packets that a host has sent, because the line may have corrupted the received ones.
   own=("$(address_of $host 4)" "$(address_of $host 6)" "fe80::$host")
   sent=$(python3 "$VB_SOURCE/tests/wire/check_capture.py" "$work/line.$host.pcap" "${own[@]}") ||
     fail "the capture of host $host"

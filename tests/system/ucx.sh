@@ -1,7 +1,7 @@
 #!/bin/bash
 # ctest: TIMEOUT 120
-# Runs unmodified UCX between two hosts, with its reliable connections, which begin with datagrams, and with datagrams
-# only.  UCX looks for devices in the file system, so it needs --sysfs.
+# Runs unmodified UCX between two hosts, with its reliable connections and with its datagrams.  UCX looks for devices in
+# the file system, so it needs --sysfs.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 source "$VB_SOURCE/tests/wire/lib.sh"
 need ucx_perftest ucx_info tshark python3

@@ -1,21 +1,21 @@
 #!/bin/bash
 # ctest: TIMEOUT 120
-# Runs unmodified UCX over the RDMA CM between two hosts, by UCX's own example with one server for several clients.  It
-# uses reliable connections and datagrams, with eager messages and with rendezvous, in which the receiver fetches data.
-# Only tagged messages are used.  With streams and active messages, the client closes its end by force after it has sent
-# everything.  A slow server then gets the disconnect before it has looked at the data, and waits for ever.
+# Runs unmodified UCX over the RDMA CM between two hosts, with UCX's own example: one server for several clients.  The
+# example uses reliable connections and datagrams.  It sends eager messages, or the receiver fetches the data
+# (rendezvous).  The test uses only tagged messages.  With streams and active messages, the client closes its end by
+# force after it has sent everything.  Then a slow server gets the disconnect before it has read the data, and hangs.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 source "$VB_SOURCE/tests/wire/lib.sh"
 need gcc tshark
 unshare --mount true 2>/dev/null || skip "no mount namespaces here"
 examples=/usr/share/doc/libucx-dev/examples
-[ -r $examples/ucp_client_server.c ] || skip "no example of UCX's (libucx-dev) here"
+[ -r $examples/ucp_client_server.c ] || skip "the example of UCX (libucx-dev) is not installed"
 gcc -O1 -I$examples -o "$work/ucx" $examples/ucp_client_server.c -lucp -lucs
 
-# end_of FILE: prints the end of a program's output, or the beginning of a sanitizer's report in it.
+# end_of FILE: prints the end of a program's output, or the beginning of the sanitizer's report in this output.
 end_of() { grep -a -A25 'ERROR: AddressSanitizer' "$1" || tail -5 "$1"; }
 listens() { on b verbena ps 2>/dev/null | grep -q 'listening.*:13444'; }
-listener_is_gone() { ! listens; }
+listener_is_closed() { ! listens; }
 make_hosts 1500
 clients=0
 # rc_v uses rc_verbs, and ud_verbs to set connections up.
@@ -36,7 +36,7 @@ for transport in rc_v ud_v; do
     done
     kill $server
     wait $server || true
-    until_true 20 listener_is_gone || fail "the listener of the dead server still exists"
+    until_true 20 listener_is_closed || fail "the listener of the dead server still exists"
     ! grep -qi 'unable\|wrong' "$work/server" || fail "$what: the server: $(cat "$work/server")"
     [ "$(grep -c 'received a connection request' "$work/server")" -eq 3 ] || fail "$what: not three: $(cat "$work/server")"
   done
@@ -44,4 +44,4 @@ for transport in rc_v ud_v; do
 done
 check_captures
 requests=$(fields b 'infiniband.mad.attributeid == 0x0010' -e frame.number | wc -l)
-[ "$requests" -ge $clients ] || fail "$requests requests of the CM for $clients clients: it was not used"
+[ "$requests" -ge $clients ] || fail "$requests requests of the CM for $clients clients: not all clients have used the CM"

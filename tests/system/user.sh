@@ -6,7 +6,7 @@ need rping unshare
 
 chmod 755 "$work"
 if [ "${1:-}" != inside ]; then
-  # Go on in a user namespace, as uid 1000 and without capabilities.
+  # Run the rest of the test in a user namespace, as uid 1000 and without capabilities.
   unshare --user --map-user=1000 --map-group=1000 true 2>/dev/null ||
     skip "user namespaces are not allowed here"
   unshare --user --map-user=1000 --map-group=1000 -- "$0" inside
@@ -14,7 +14,7 @@ if [ "${1:-}" != inside ]; then
 fi
 
 [ "$(id -u)" -eq 1000 ] || fail "not an ordinary user"
-grep -q '^CapEff:[[:space:]]*0*$' <(LD_PRELOAD= cat /proc/self/status) || fail "capabilities left"
+grep -q '^CapEff:[[:space:]]*0*$' <(LD_PRELOAD= cat /proc/self/status) || fail "the user has capabilities"
 start run -- rping -s -C 100 -S 4096 -V >"$work/server" 2>&1 &
 server=$!
 wait_listening 7174

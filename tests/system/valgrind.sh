@@ -1,15 +1,15 @@
 #!/bin/bash
 # ctest: TIMEOUT 280 PLAIN
 # Runs both ends of rping and their agent under memcheck, which must report no invalid access, no use of uninitialized
-# memory, and no lost memory.
+# memory, and no leak.
 . "$(dirname "$0")/lib.sh"
 need valgrind rping
 
 memcheck=(valgrind --quiet --error-exitcode=77 --num-callers=30 --track-origins=yes --leak-check=full
   --errors-for-leak-kinds=definite --show-leak-kinds=definite)
-# Prints memcheck's reports.  Omits lines with "--", in which Valgrind 3.19 names system calls that it does not know.
+# Prints memcheck's reports.  Omits lines with "--", in which Valgrind 3.19 names system calls that it does not support.
 reports() { grep -hE '^==[0-9]+==' "$@" || true; }
-# Succeeds if all frames of all reports are rping's own.  This is a known fault of rping: at its end, its event thread
+# Succeeds if all frames of all reports are in rping.  This is a known fault of rping: when rping ends, its event thread
 # may read memory that its main thread has freed.
 is_fault_of_rping() {
   grep -q 'Invalid read' "$1" &&
@@ -27,7 +27,7 @@ until_true 60 agent_runs || fail "no agent: $(cat "$work/agent")"
 for bytes in ${VB_THOROUGH:+64} 20000; do
   start run -- "${memcheck[@]}" rping -s -C 20 -S $bytes -V >"$work/server" 2>&1 &
   server=$!
-  until_true 60 listening 7174 || fail "no server: $(cat "$work/server")"
+  until_true 60 has_listener 7174 || fail "no server: $(cat "$work/server")"
   verbena run -- timeout 100 "${memcheck[@]}" rping -c -a 127.0.0.1 -C 20 -S $bytes -V >"$work/client" 2>&1 ||
     is_fault_of_rping "$work/client" || fail "client, $bytes bytes: exit $?: $(reports "$work/client") $(tail -3 "$work/client")"
   wait $server || is_fault_of_rping "$work/server" || fail "server, $bytes bytes: exit $?: $(reports "$work/server") $(tail -3 "$work/server")"

@@ -1,7 +1,7 @@
 #!/bin/bash
 # ctest: TIMEOUT 90
-# Two builds of Verbena are on one host.  A program replaces an agent of the other build if no program uses that agent.
-# Otherwise the program gets an error that names both builds.
+# Two builds of Verbena are on one host.  A program must replace an agent of the other build if no program uses that
+# agent.  Otherwise the program must get an error that names both builds.
 . "$(dirname "$0")/lib.sh"
 need ibv_devinfo sed
 export VERBENA_IDLE=60
@@ -27,18 +27,18 @@ mkfifo "$work/in"
 start run -- "$VB_PREFIX/tests/programs/crowd" <"$work/in" >"$work/out" 2>&1 &
 program=$!
 exec {to}>"$work/in"
-tell "$to"
+send_newline "$to"
 until_true 20 grep -q made "$work/out" || fail "no QP: $(cat "$work/out")"
 if other_verbena run -- ibv_devinfo >"$work/info" 2>&1; then
   grep -q "No IB devices found" "$work/info" || fail "served by an agent of another build: $(cat "$work/info")"
 fi
 grep -q "$id" "$work/info" && grep -q "$other_id" "$work/info" ||
   fail "the error does not name both builds: $(cat "$work/info")"
-tell "$to"
+send_newline "$to"
 exec {to}>&-
 wait $program || fail "the program that used the agent: $(cat "$work/out")"
 [ "$(grep -c made "$work/out")" -eq 2 ] || fail "the program could not continue: $(cat "$work/out")"
 
-# An agent that still has data of a program that has just ended can be replaced.
+# An agent must also be replaced if it still has data of a program that has just ended.
 other_verbena run -- ibv_devinfo >"$work/info" 2>&1 || fail "an agent whose programs have ended is not replaced: $(cat "$work/info")"
 grep -q PORT_ACTIVE "$work/info" || fail "the port is not active: $(cat "$work/info")"

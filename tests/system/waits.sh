@@ -1,7 +1,7 @@
 #!/bin/bash
 # ctest: TIMEOUT 120
-# Threads wait for events (tests/programs/waits.c).  Each event must come once, whichever thread receives the agent's
-# messages.  If a thread ends in the middle of a wait, no event may be lost.
+# Threads wait for events (tests/programs/waits.c).  Each event must come exactly once, regardless of the thread that
+# receives the agent's messages.  If a thread ends in the middle of a wait, no event may be lost.
 . "$(dirname "$0")/lib.sh"
 programs=$VB_PREFIX/tests/programs
 [ -x "$programs/waits" ] || fail "no $programs/waits: it is built with the tests"

@@ -8,8 +8,8 @@
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 need ib_send_lat ss python3
 
-# counts PID: prints the number of messages that a program has received, the number of wake-ups that it has sent to
-# other programs, and the numbers of wake-ups of its thread that waits for packets and of its progress thread.
+# counts PID: prints four numbers: the messages that a program has received, the wake-ups that it has sent to other
+# programs, the wake-ups of its thread that waits for packets, and the wake-ups of its progress thread.
 counts() { verbena ps --counters --json | python3 -c '
 import json, sys
 names = ["receives", "wakes_sent", "wakes_of_receiver", "wakes_of_progress_thread"]
@@ -47,7 +47,7 @@ for link in ${VB_WAKES_LINKS:-lane}; do
     one_wake_for_each && break
     [ "$attempt" -lt 20 ] || fail "$link: more than one wake-up for a message, or for the wrong thread"
   done
-  [ $link = lane ] || [ "${after[1]}" -eq 0 ] || fail "wake-ups by lanes are counted without a lane"
+  [ $link = lane ] || [ "${after[1]}" -eq 0 ] || fail "wake-ups are counted although there is no lane"
   kill $client $server
   wait $client $server || true
 done

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # ctest: TIMEOUT 90
-"""Sends wrong packets to the host.  Each must be dropped and counted by its reason, and the host must go on."""
+"""Sends wrong packets to the host.  The host must drop each packet, count it by its reason, and continue to work."""
 import json
 import os
 import random

@@ -3,13 +3,13 @@
 Arguments: the build directory with compile_commands.json.  Run from the repository.
 
 A clean file is not checked again until its text, a project header that it includes, the compile command, .clang-tidy or
-clang-tidy itself changes.  For each clean file there is an empty file whose name is a hash of all these.  It is in
-$VB_TIDY_CACHE, or in ~/.cache/verbena-tidy, or in the build directory: the first of these that can be written.
-run-clang-tidy is not used, because it has only one result for all files.
+clang-tidy itself changes.  For each clean file the cache has an empty file whose name is a hash of all these.  The
+cache is the first of these directories that can be written: $VB_TIDY_CACHE, ~/.cache/verbena-tidy, or one in the build
+directory.  run-clang-tidy is not used, because it has only one result for all files.
 
-Most of clang-tidy's time is for the standard library's headers, which every file includes.  So files of one layer are
-checked together, by a source that includes them all.  Files whose names conflict are included by different sources.
-If clang-tidy finds a fault in such a source, each of its files is checked alone.
+Most of clang-tidy's time is for the standard library's headers, which every file includes.  So the files of a layer are
+checked together, by a source that includes all of them.  If two files have conflicting names, different sources include
+them.  If clang-tidy finds a fault in such a source, each of its files is checked alone.
 """
 import concurrent.futures
 import hashlib
@@ -111,7 +111,7 @@ class Group:
                 if run.returncode == 0:
                     break
                 faulty_files = {pathlib.Path(found) for found in ERROR.findall(run.stderr)}
-                # The first file always stays, because no file before it can conflict with it.
+                # The first file always remains in the batch, because no earlier file can conflict with it.
                 conflicting = [path for path in batch[1:] if path in faulty_files] or batch[1:]
                 batch = [path for path in batch if path not in conflicting]
                 rest = conflicting + rest

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Checks that every counter that docs/limits.md names exists.
 
-The sources have a counter's name as it is (`limit_pds`), or in two parts that ipc::counter_name() joins: a prefix and
-words (`cm_ignored_` and "no room").
+The sources contain a counter's complete name (`limit_pds`), or the two parts that ipc::counter_name() joins: a prefix
+and words (`cm_ignored_` and "no room").
 """
 import pathlib
 import re

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks that src reads the environment only with secure_getenv().  The reason: a setuid program that is linked to the
+"""Checks that src reads the environment only with secure_getenv(), because a setuid program that is linked to the
 libraries must not trust the environment of its caller."""
 import pathlib
 import re

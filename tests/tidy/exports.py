@@ -24,7 +24,8 @@ def main():
         name = library.rsplit("/", 1)[-1]
         exported = [line.split()[-1] for line in
                     output_of("nm", "-D", "--defined-only", "--with-symbol-versions", library).splitlines()]
-        versions = {symbol for symbol in exported if "@" not in symbol}  # usually only the version nodes themselves
+        # Without faults, these are only the names of the versions.
+        versions = {symbol for symbol in exported if "@" not in symbol}
         version_names = set(re.findall(r"Name: (\S+)", output_of("readelf", "-VW", library)))
         if name.startswith(WITHOUT_VERSIONS):
             faults += [f"{name}: exports {symbol} with a version" for symbol in exported if "@" in symbol]

@@ -1,7 +1,7 @@
 """Checks that each file includes only headers of its own layer, and of layers that the table allows.
 
-Arguments: the table of src/CMakeLists.txt, with a word LAYER=ALLOWED,ALLOWED... for each layer.  ALLOWED also names the
-layers that are allowed indirectly.
+Arguments: the table of src/CMakeLists.txt, with a word LAYER=ALLOWED,ALLOWED... for each layer.  ALLOWED are all layers
+whose headers it may include, directly or indirectly.
 Run from the repository.
 """
 import pathlib
@@ -27,7 +27,7 @@ def main():
     for row in sys.argv[1:]:
         layer, _, names = row.partition("=")
         allowed[layer] = {layer, *filter(None, names.split(","))}
-    for_tests = {"sim"} | allowed.get("sim", set())
+    layers_for_tests = {"sim"} | allowed.get("sim", set())
 
     faults = []
     files = 0
@@ -39,8 +39,8 @@ def main():
         if layer not in allowed:
             faults.append(f"{path}: '{layer}' is no layer of src/CMakeLists.txt")
             continue
-        tests = path.stem.endswith(("_test", "_fuzz"))
-        allowed_layers = allowed[layer] | (for_tests if tests else set())
+        is_test = path.stem.endswith(("_test", "_fuzz"))
+        allowed_layers = allowed[layer] | (layers_for_tests if is_test else set())
         faults += faults_of(path, layer, allowed_layers, allowed)
     for path in sorted(pathlib.Path("include").rglob("*.h")):
         files += 1

@@ -1,7 +1,7 @@
 """Checks the object code of PURE layers, which may not use the operating system.
 
-Arguments: nm, then the archives.  Allowed are memory, mutexes, and a last message to stderr before abort().  Not
-allowed are clocks, sources of random numbers, files, sockets, the environment, threads and sleep.
+Arguments: nm, then the archives.  The object code may use memory and mutexes, and print a last message to stderr before
+abort().  It may not use clocks, sources of random numbers, files, sockets, the environment, threads or sleep.
 """
 import os
 import re

@@ -15,16 +15,16 @@
 namespace verbena::wire_bench {
 
 // Generates packets that a host must survive, as Ethernet frames.  A frame depends only on the
-// seed, its number and the target.  So a test can make a packet again by its number.  The Target
-// only supplies values (QP numbers, keys, ids, PSNs); no other choice depends on it.
+// seed, its number and the target.  So a test can generate a packet again from its number.  The
+// Target only supplies values (QP numbers, keys, ids, PSNs); no other choice depends on it.
 //
-// Each kPacketsPerRun packets with successive numbers are a run of one kind:
+// A run is kPacketsPerRun packets with successive numbers, which are all of one kind:
 //
-//  * grid: every opcode for every QP of the target with every length, in turn
+//  * grid: one combination of opcode, QP and length after another, until all have been sent
 //  * traffic: messages and answers like those of the peer, with expected PSNs, and with one fault
-//  * capture: frames of other implementations: shortened, with changed bits, joined from two
-//    frames, and with other addresses
-//  * mad: CM messages with ids that exist and ids that do not, and MADs of all classes
+//  * capture: frames of other implementations, which are shortened, have changed bits or other
+//    addresses, or are joined from two frames
+//  * mad: CM messages with ids that exist and with ids that do not, and MADs of all classes
 //  * framing: unusual IP and UDP headers: fragments, options, checksums, addresses
 class Barrage {
  public:
@@ -41,10 +41,10 @@ class Barrage {
   struct Packet {
     std::span<const std::byte> frame{};
     Kind kind{};
-    bool intact = true;  // IP and UDP are right: the target's kernel must give it to a socket
+    bool is_intact = true;  // IP and UDP are valid: the target's kernel must give it to a socket
   };
 
-  // `captured` has Ethernet frames to mutate.  The target may learn between two calls of
+  // `captured` has Ethernet frames to mutate.  The target may learn facts between two calls of
   // packet_at().  REQUIRES: the target outlives this object.
   Barrage(std::uint64_t seed, const Target& target, std::vector<std::vector<std::byte>> captured);
 
@@ -55,42 +55,42 @@ class Barrage {
   using Bytes = std::vector<std::byte>;
   struct Exchange;
 
-  void grid(std::uint64_t number);
-  void traffic(std::uint64_t number);
+  void make_grid_packet(std::uint64_t number);
+  void make_traffic_packet(std::uint64_t number);
   void make_message(const Exchange& exchange, std::uint32_t index);
   void make_answer(const Target::Qp& qp);
-  void capture();
-  void mad();
-  void cm_mad();
-  void framing();
+  void make_capture_packet();
+  void make_mad_packet();
+  void write_cm_mad();
+  void make_framing_packet();
   void break_ipv4(std::size_t ip);
   void break_udp(std::size_t udp);
 
   // Helpers that make parts of a packet.
-  std::uint64_t below(std::uint64_t bound) { return random_.below(bound); }
-  bool one_in(std::uint32_t n) { return below(n) == 0; }
+  std::uint64_t below(std::uint64_t bound) { return random_.below(bound); }  // a random number
+  bool one_in(std::uint32_t n) { return below(n) == 0; }  // is true with probability 1/n
   void add_random(std::size_t bytes);
   void write_body(const wire::TransportPacket& packet, std::size_t payload_bytes);
   void flip_bits();
-  std::uint32_t some_id(bool wants_target_id);
-  Target::Region some_region();
-  Psn psn_near(Psn psn);
+  std::uint32_t choose_id(bool wants_target_id);
+  Target::Region choose_region();
+  Psn choose_psn_near(Psn psn);
   wire::TransportPacket headers_for(const Target::Qp& qp, wire::Opcode opcode);
-  void set_peer_addresses(bool ipv6);
+  void set_peer_addresses(bool is_ipv6);
   void redirect_from_spared();
   void avoid_spared_port();
-  void write_frame(bool right_icrc);
+  void write_frame(bool has_right_icrc);
 
   std::uint64_t seed_;
   const Target& target_;
   std::vector<Bytes> captured_;  // each from BTH to ICRC
-  Bytes noise_;                  // random bytes; each payload is a part of them
+  Bytes noise_;                  // random bytes, from which payloads are copied
   Random random_{0};
 
   wire::FrameHeaders headers_{};
   Bytes body_{};  // from BTH to pad
   Bytes frame_{};
-  bool intact_ = true;
+  bool is_intact_ = true;
 };
 
 const char* to_string(Barrage::Kind kind);

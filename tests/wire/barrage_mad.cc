@@ -12,9 +12,9 @@ namespace {
 namespace cm = wire::cm;
 using wire::MadHeader;
 
-constexpr std::size_t kLocalId = wire::kMadHeaderBytes;  // the offset in most CM messages
-constexpr std::size_t kRemoteId = kLocalId + 4;
-constexpr std::size_t kDreqQpn = kLocalId + 8;
+constexpr std::size_t kLocalIdOffset = wire::kMadHeaderBytes;  // in most CM messages
+constexpr std::size_t kRemoteIdOffset = kLocalIdOffset + 4;
+constexpr std::size_t kDreqQpnOffset = kLocalIdOffset + 8;
 
 void put32(std::span<std::byte> out, std::uint32_t value) {
   for (std::size_t i = 0; i < 4; ++i) out[i] = static_cast<std::byte>(value >> 8 * (3 - i));
@@ -22,7 +22,7 @@ void put32(std::span<std::byte> out, std::uint32_t value) {
 
 }  // namespace
 
-void Barrage::mad() {
+void Barrage::make_mad_packet() {
   wire::TransportPacket packet;
   packet.bth.opcode = one_in(16) ? wire::Opcode::kUdSendOnlyImm : wire::Opcode::kUdSendOnly;
   packet.bth.destination_qpn = wire::kGsiQpn;
@@ -35,7 +35,7 @@ void Barrage::mad() {
   const std::size_t at = body_.size();
   add_random(wire::kMadBytes);
   const auto mad = std::span(body_).subspan(at);
-  if (one_in(6)) {  // a MAD of any class, method and version
+  if (one_in(6)) {  // writes a MAD of any class, method and version
     const auto any_class = static_cast<wire::MgmtClass>(below(256));
     const MadHeader header{
         .base_version = static_cast<std::uint8_t>(one_in(4) ? below(256) : 1),
@@ -46,16 +46,16 @@ void Barrage::mad() {
         .attribute_id = static_cast<std::uint16_t>(one_in(2) ? below(65536) : 1 + below(2))};
     std::ranges::copy(wire::encode(header), mad.begin());
   } else {
-    cm_mad();
+    write_cm_mad();
   }
   if (one_in(8)) flip_bits();
-  if (one_in(32)) body_.resize(at + 4 * below(128));  // not 256 bytes
+  if (one_in(32)) body_.resize(at + 4 * below(128));  // makes the length of the MAD wrong
   write_frame(!one_in(64));
 }
 
-// Writes a CM message after the headers in the body: a good REQ, or any attribute with real ids and
-// otherwise random bytes.
-void Barrage::cm_mad() {
+// Writes a CM message after the headers in the body: a valid REQ, or any message with ids that may
+// exist and otherwise random bytes.
+void Barrage::write_cm_mad() {
   const auto mad = std::span(body_).last(wire::kMadBytes);
   const auto attribute =
       static_cast<cm::AttributeId>(one_in(16) ? below(65536) : 0x10 + below(0x0b));
@@ -87,17 +87,17 @@ void Barrage::cm_mad() {
   header.attribute_id = static_cast<std::uint16_t>(attribute);
   std::ranges::copy(wire::encode(header), mad.begin());
   const auto slot = below(Target::kConnectionsMax);
-  if (one_in(4) || target_.connections.empty()) {  // ids that may be of different connections
-    put32(mad.subspan(kLocalId), some_id(false));
-    put32(mad.subspan(kRemoteId), some_id(true));
+  if (one_in(4) || target_.connections.empty()) {  // the ids may be of different connections
+    put32(mad.subspan(kLocalIdOffset), choose_id(false));
+    put32(mad.subspan(kRemoteIdOffset), choose_id(true));
   } else {
     const auto& connection = target_.connections[slot % target_.connections.size()];
-    put32(mad.subspan(kLocalId), connection.our_id.value != 0
-                                     ? connection.our_id.value
-                                     : 0x700 + connection.target_id.value % 64);
-    put32(mad.subspan(kRemoteId), connection.target_id.value);
+    put32(mad.subspan(kLocalIdOffset), connection.our_id.value != 0
+                                           ? connection.our_id.value
+                                           : 0x700 + connection.target_id.value % 64);
+    put32(mad.subspan(kRemoteIdOffset), connection.target_id.value);
     if (attribute == cm::AttributeId::kDreq)
-      put32(mad.subspan(kDreqQpn), connection.qpn.value << 8);
+      put32(mad.subspan(kDreqQpnOffset), connection.qpn.value << 8);
   }
 }
 

@@ -1,5 +1,5 @@
-// Sends the packets of a barrage (barrage.h) to a target host.  It creates an Ethernet interface in
-// the target's network namespace, and is itself at the other end of that interface.
+// Sends the packets of a barrage (barrage.h) to a target host.  Creates an Ethernet interface in
+// the target's network namespace.  This program is the other end of that interface's cable.
 //
 //   wire_barrage --host PID [--interface eth1] [--captures DIRECTORY] [--seed N]
 //
@@ -7,12 +7,12 @@
 // Then it reads commands from its standard input, one on each line.  It answers each with a line:
 // "error: ..." or the result.
 //
-//   target FILE          reads facts about the target (target.h), and forgets earlier ones
+//   target FILE          reads facts about the target (target.h), which replace earlier facts
 //   fire COUNT [rush]    sends the next COUNT packets; without "rush" it waits while the target's
 //                        sockets are full
 //   from NUMBER          sets the number of the next packet, to repeat packets of an earlier run
 //
-// It ends when its standard input ends.
+// The program ends when its standard input ends.
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -39,18 +39,19 @@
 namespace verbena::wire_bench {
 namespace {
 
-constexpr std::uint64_t kBatch = 64;  // frames between two looks at the target's sockets
+constexpr std::uint64_t kBatch = 64;  // frames between two checks of the target's sockets
 // Waits while all sockets of the target together have more unread bytes than this.  The default
 // buffer of one socket is smaller.
 constexpr std::uint64_t kQueuedBytesMax = 512 * 1024;
-constexpr int kAnswersMax = 1024;  // number of frames to read after a batch, at most
+constexpr int kAnswersMax = 1024;  // the largest number of frames to read after a batch
 
 // Reads how many bytes are unread in the sockets of port 4791, from /proc/PID/net/udp or udp6.
-class Queues {
+class SocketQueues {
  public:
-  explicit Queues(const std::string& path) : file_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {}
+  explicit SocketQueues(const std::string& path)
+      : file_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {}
   bool is_open() const { return static_cast<bool>(file_); }
-  std::uint64_t bytes() {
+  std::uint64_t unread_bytes() {
     const ssize_t size = ::pread(file_.get(), text_.data(), text_.size(), 0);
     if (size <= 0) return 0;
     std::uint64_t sum = 0;
@@ -74,7 +75,7 @@ class Queues {
 
 class Sender {
  public:
-  Sender(std::unique_ptr<Port> tap, Queues& ipv4, Queues& ipv6, std::uint64_t seed,
+  Sender(std::unique_ptr<Port> tap, SocketQueues& ipv4, SocketQueues& ipv6, std::uint64_t seed,
          std::vector<std::vector<std::byte>> captured)
       : tap_(std::move(tap)),
         ipv4_(ipv4),
@@ -87,7 +88,7 @@ class Sender {
     std::string command, argument;
     words >> command;
     if (command == "target" && words >> argument) return read_target(argument);
-    if (command == "from" && words >> next_) return "ok";
+    if (command == "from" && words >> next_number_) return "ok";
     std::uint64_t count = 0;
     if (command != "fire" || !(words >> count)) return "error: no such command";
     if (!barrage_) return "error: no target";
@@ -107,17 +108,17 @@ class Sender {
     return fmt::format("{} QPs, {} numbers without", target_.qps.size(), target_.absent.size());
   }
 
-  std::string send_packets(std::uint64_t count, bool rush) {
+  std::string send_packets(std::uint64_t count, bool is_rush) {
     std::uint64_t intact = 0, refused = 0, answers = 0, waits = 0;
-    const std::uint64_t first_number = next_;
-    for (const std::uint64_t end = next_ + count; next_ < end; ++next_) {
-      const Barrage::Packet packet = barrage_->packet_at(next_);
+    const std::uint64_t first_number = next_number_;
+    for (const std::uint64_t end = next_number_ + count; next_number_ < end; ++next_number_) {
+      const Barrage::Packet packet = barrage_->packet_at(next_number_);
       const bool sent = tap_->write(packet.frame);
-      intact += sent && packet.intact ? 1 : 0;
+      intact += sent && packet.is_intact ? 1 : 0;
       refused += sent ? 0 : 1;
-      if (next_ % kBatch != 0) continue;
+      if (next_number_ % kBatch != 0) continue;
       answers += learn_answers();
-      while (!rush && ipv4_.bytes() + ipv6_.bytes() > kQueuedBytesMax) {
+      while (!is_rush && ipv4_.unread_bytes() + ipv6_.unread_bytes() > kQueuedBytesMax) {
         ++waits;
         pollfd poll_fd{tap_->fd(), POLLIN, 0};
         ::poll(&poll_fd, 1, 1);
@@ -141,13 +142,13 @@ class Sender {
   }
 
   std::unique_ptr<Port> tap_;
-  Queues& ipv4_;
-  Queues& ipv6_;
+  SocketQueues& ipv4_;
+  SocketQueues& ipv6_;
   std::uint64_t seed_;
   std::vector<std::vector<std::byte>> captured_;
   Target target_{};
   std::unique_ptr<Barrage> barrage_{};
-  std::uint64_t next_ = 0;
+  std::uint64_t next_number_ = 0;
 };
 
 std::vector<std::vector<std::byte>> read_captures(const std::string& directory) {
@@ -177,8 +178,8 @@ int run(int argc, char** argv) {
 
   std::string problem;
   auto tap = open_tap("/proc/" + host + "/ns/net", interface, problem);
-  Queues ipv4("/proc/" + host + "/net/udp");
-  Queues ipv6("/proc/" + host + "/net/udp6");
+  SocketQueues ipv4("/proc/" + host + "/net/udp");
+  SocketQueues ipv6("/proc/" + host + "/net/udp6");
   if (!tap || !ipv4.is_open() || !ipv6.is_open()) {
     fmt::print(stderr, "wire_barrage: {}\n", tap ? "/proc/" + host + "/net/udp" : problem);
     return 1;

@@ -77,13 +77,13 @@ TEST(Barrage, TheSameSeedAndNumberGiveTheSameFrame) {
   EXPECT_EQ(again, copy(second.packet_at(1234)));
 }
 
-TEST(Barrage, OneTurnOfTheGridSendsEachOpcodeToEachQp) {
+TEST(Barrage, OnePassOfTheGridSendsEachOpcodeToEachQp) {
   const Target target = make_target();
   Barrage barrage(1, target, {});
   std::map<unsigned, std::set<std::uint32_t>> reached;
   std::set<std::size_t> lengths;
   const std::uint64_t slots = target.qps.size() + target.absent.size() + target.spared.size() + 6;
-  // 8 of 20 runs are of the grid, so these packets contain two turns of the grid.
+  // 8 of 20 runs are of kind grid, so these packets contain two passes of the grid.
   for (std::uint64_t number = 0; number < 2 * 256 * slots * 20 / 8 + 400; ++number) {
     const auto packet = barrage.packet_at(number);
     if (packet.kind != Barrage::Kind::kGrid) continue;
@@ -102,19 +102,19 @@ TEST(Barrage, OneTurnOfTheGridSendsEachOpcodeToEachQp) {
   }
 }
 
-TEST(Barrage, TheGridVisitsEveryLengthInTurn) {
+TEST(Barrage, TheGridUsesEveryLength) {
   const Target target = make_target();
   Barrage barrage(1, target, {});
   const std::uint64_t slots = target.qps.size() + target.absent.size() + target.spared.size() + 6;
   std::set<std::size_t> lengths;
-  // Takes one packet of each turn.  A turn has 256 * slots packets of the grid, and 8 of 20 runs
-  // are of the grid.
-  for (std::uint64_t turn = 0; turn < 2 * (Barrage::kBodyBytesMax + 1); ++turn) {
-    const std::uint64_t place = turn * 256 * slots + 17;
-    const std::uint64_t run = place / Barrage::kPacketsPerRun;
+  // Takes one packet of each pass.  A pass has 256 * slots packets of the grid, and 8 of 20 runs
+  // are of kind grid.
+  for (std::uint64_t pass = 0; pass < 2 * (Barrage::kBodyBytesMax + 1); ++pass) {
+    const std::uint64_t index = pass * 256 * slots + 17;
+    const std::uint64_t run = index / Barrage::kPacketsPerRun;
     // The first grid run of a cycle is its first run.
     const std::uint64_t number =
-        (run / 8 * 20) * Barrage::kPacketsPerRun + place % Barrage::kPacketsPerRun;
+        (run / 8 * 20) * Barrage::kPacketsPerRun + index % Barrage::kPacketsPerRun;
     const auto packet = barrage.packet_at(number);
     ASSERT_EQ(packet.kind, Barrage::Kind::kGrid);
     lengths.insert(packet.frame.size());
@@ -139,7 +139,7 @@ TEST(Barrage, NoPacketReachesASparedQpExceptFromThePeersAddress) {
   EXPECT_GT(to_spared, 1000);
 }
 
-// Most REQs of the captures are for the same port.  Here that is the spared port.
+// Most captured REQs are for one port.  This test makes that port the spared port.
 TEST(Barrage, NoReqIsForTheSparedPort) {
   Target target = make_target();
   const wire::cm::Req req{.service_id = {0x1061c06}};  // TCP, 7174
@@ -169,7 +169,7 @@ TEST(Barrage, NoReqIsForTheSparedPort) {
   EXPECT_GT(reqs_for_port(target), 100);
 }
 
-TEST(Barrage, MostPacketsPassTheIcrcAndAllKindsAreMade) {
+TEST(Barrage, MostPacketsHaveARightIcrcAndAllKindsAppear) {
   const Target target = make_target();
   Barrage barrage(5, target, {captured_frame()});
   std::map<Barrage::Kind, int> packets, valid_packets;
@@ -219,14 +219,14 @@ TEST(Target, LearnsConnectionsAndPsns) {
   packet.bth.psn = {500};
   packet.aeth = wire::ack(1);
   send(packet, {});
-  EXPECT_EQ(target.qps[0].expected, Psn{501});
+  EXPECT_EQ(target.qps[0].expected_psn, Psn{501});
   packet.aeth = wire::nak(1, wire::NakCode::kPsnSequenceError);
   send(packet, {});
-  EXPECT_EQ(target.qps[0].expected, Psn{500});
+  EXPECT_EQ(target.qps[0].expected_psn, Psn{500});
   packet.bth.opcode = wire::Opcode::kRcReadRequest;
   packet.bth.psn = {600};
   send(packet, {});
-  EXPECT_EQ(target.qps[0].unacked, Psn{600});
+  EXPECT_EQ(target.qps[0].requester_psn, Psn{600});
 
   packet = {};
   packet.bth.opcode = wire::Opcode::kUdSendOnly;
@@ -240,7 +240,7 @@ TEST(Target, LearnsConnectionsAndPsns) {
   EXPECT_EQ(target.connections[0].our_id, CommId{5});
 }
 
-TEST(Target, AnErrorNamesTheWrongFact) {
+TEST(Target, AnErrorNamesTheWrongLine) {
   Target target;
   std::string problem;
   EXPECT_FALSE(target.read("qkey 1\nrc 5 5 5\n", problem));

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks the packets that a host has sent.  It shares no code with Verbena.
+"""Checks the packets that a host has sent.  Shares no code with Verbena.
 
 usage: check_capture.py FILE.pcap ADDRESS...
 
@@ -29,7 +29,7 @@ def fail(text):
     sys.exit(1)
 
 
-def frames(path):
+def read_frames(path):
     with open(path, "rb") as file:
         data = file.read()
     if data[:4] != struct.pack("<I", 0xA1B23C4D):
@@ -42,7 +42,7 @@ def frames(path):
         at += 16 + length
 
 
-def parse(frame):
+def parse_roce(frame):
     """Returns (source, IP packet, offset of UDP, is IPv6), or None if the frame is no RoCEv2 packet."""
     ethertype = struct.unpack_from(">H", frame, 12)[0]
     if ethertype == 0x8100:  # a VLAN's tag
@@ -62,23 +62,23 @@ def parse(frame):
     return source, ip, udp, is_ipv6
 
 
-def icrc(ip, udp, is_ipv6):
+def compute_icrc(ip, udp, is_ipv6):
     masked = bytearray(ip[:-4])
     for at in (range(4) if is_ipv6 else (1, 8, 10, 11)):
-        # With IPv6 the traffic class and the flow label, with IPv4 the TOS, the TTL and the checksum.
+        # Masks the traffic class and the flow label of IPv6, or the TOS, the TTL and the checksum of IPv4.
         masked[at] |= 0x0F if is_ipv6 and at == 0 else 0xFF
     if is_ipv6:
-        masked[7] = 0xFF  # the hop limit
-    masked[udp + 6] = masked[udp + 7] = 0xFF  # the UDP checksum
-    masked[udp + 8 + 4] = 0xFF  # the byte of the BTH with FECN and BECN
+        masked[7] = 0xFF  # masks the hop limit
+    masked[udp + 6] = masked[udp + 7] = 0xFF  # masks the UDP checksum
+    masked[udp + 8 + 4] = 0xFF  # masks the byte of the BTH with FECN and BECN
     return zlib.crc32(bytes(masked), zlib.crc32(b"\xff" * 8))
 
 
 def main():
     addresses = {ipaddress.ip_address(text) for text in sys.argv[2:]}
     checked = 0
-    for number, frame in frames(sys.argv[1]):
-        parsed = parse(frame)
+    for number, frame in read_frames(sys.argv[1]):
+        parsed = parse_roce(frame)
         if parsed is None or parsed[0] not in addresses:
             continue
         _, ip, udp, is_ipv6 = parsed
@@ -91,7 +91,7 @@ def main():
             fail(f"{location}: opcode {bth[0]:#x} with {len(bth)} bytes")
         if any(bth[len(bth) - pad :]):
             fail(f"{location}: padding is not zero")
-        if icrc(ip, udp, is_ipv6) != int.from_bytes(ip[-4:], "little"):
+        if compute_icrc(ip, udp, is_ipv6) != int.from_bytes(ip[-4:], "little"):
             fail(f"{location}: wrong ICRC")
         checked += 1
     print(checked)

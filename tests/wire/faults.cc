@@ -11,7 +11,7 @@ constexpr std::size_t kEthernetBytes = 14;
 constexpr std::size_t kUdpBytes = 8;
 constexpr std::uint16_t kRocePort = 4791;
 
-std::uint16_t be16(std::span<const std::byte> bytes, std::size_t at) {
+std::uint16_t read_be16(std::span<const std::byte> bytes, std::size_t at) {
   return static_cast<std::uint16_t>(std::to_integer<unsigned>(bytes[at]) << 8 |
                                     std::to_integer<unsigned>(bytes[at + 1]));
 }
@@ -58,8 +58,8 @@ bool parse_word(std::string_view key, std::string_view value, Faults& out) {
   if (key == "delay") return store(parse_milliseconds(value), out.delay);
   if (key == "jitter") return store(parse_milliseconds(value), out.jitter);
   if (key == "tcp") {
-    out.tcp = value == "1";
-    return out.tcp || value == "0";
+    out.hits_tcp = value == "1";
+    return out.hits_tcp || value == "0";
   }
   if (key != "cut") return false;
   const auto slash = value.find('/');
@@ -95,33 +95,34 @@ std::size_t roce_payload(std::span<const std::byte> frame) {
   constexpr std::byte kUdp{17};
   if (frame.size() < kEthernetBytes + 20 + kUdpBytes) return 0;
   std::size_t udp = 0;
-  const std::uint16_t type = be16(frame, 12);
+  const std::uint16_t type = read_be16(frame, 12);
   if (type == 0x0800 && frame[kEthernetBytes + 9] == kUdp) {
     // Only the first fragment has the UDP header.
-    if ((be16(frame, kEthernetBytes + 6) & 0x1fff) != 0) return 0;
+    if ((read_be16(frame, kEthernetBytes + 6) & 0x1fff) != 0) return 0;
     udp = kEthernetBytes + 4 * std::to_integer<std::size_t>(frame[kEthernetBytes] & std::byte{15});
   } else if (type == 0x86dd && frame[kEthernetBytes + 6] == kUdp) {
     udp = kEthernetBytes + kIpv6Bytes;
   }
-  if (udp == 0 || frame.size() < udp + kUdpBytes || be16(frame, udp + 2) != kRocePort) return 0;
+  if (udp == 0 || frame.size() < udp + kUdpBytes || read_be16(frame, udp + 2) != kRocePort)
+    return 0;
   return udp + kUdpBytes;
 }
 
 bool is_tcp(std::span<const std::byte> frame) {
   constexpr std::byte kTcp{6};
   if (frame.size() < kEthernetBytes + 20) return false;
-  const std::uint16_t type = be16(frame, 12);
+  const std::uint16_t type = read_be16(frame, 12);
   return (type == 0x0800 && frame[kEthernetBytes + 9] == kTcp) ||
          (type == 0x86dd && frame[kEthernetBytes + 6] == kTcp);
 }
 
-void Direction::set(const Faults& faults, Time now) {
+void Direction::set_faults(const Faults& faults, Time now) {
   faults_ = faults;
   cut_began_ = now;
-  losses_left_ = corruptions_left_ = 0;
+  remaining_losses_ = remaining_corruptions_ = 0;
 }
 
-bool Direction::cut(Time now) const {
+bool Direction::is_cut(Time now) const {
   if (faults_.cut == Duration{}) return false;
   return (now - cut_began_) % (faults_.cut + faults_.uncut) < faults_.cut;
 }
@@ -133,8 +134,8 @@ bool Direction::draw_fault(Ratio ratio, unsigned& remaining) {
   return true;
 }
 
-// Flips one to three bits of the UDP payload.  Removes the UDP checksum, because with it the kernel
-// would drop the frame, and nobody would check the ICRC.
+// Flips one to three bits of the UDP payload.  Removes the UDP checksum.  Otherwise the kernel
+// would drop the frame because of a wrong checksum, and nobody would check the ICRC.
 void Direction::corrupt(std::vector<std::byte>& frame, std::size_t payload) {
   frame[payload - 2] = frame[payload - 1] = std::byte{0};
   const std::uint64_t bits = (frame.size() - payload) * 8;
@@ -149,31 +150,31 @@ void Direction::queue_frame(std::vector<std::byte> frame, Time due) {
     ++counts_.overflowed;
     return;
   }
-  delayed_.emplace(std::pair(due, number_++), std::move(frame));
+  delayed_.emplace(std::pair(due, next_number_++), std::move(frame));
 }
 
 void Direction::accept(std::span<const std::byte> frame, Time now) {
   std::vector<std::byte> copy(frame.begin(), frame.end());
   const std::size_t payload = roce_payload(frame);
-  if (payload == 0 && !(faults_.tcp && is_tcp(frame))) {
+  if (payload == 0 && !(faults_.hits_tcp && is_tcp(frame))) {
     ++counts_.others;
     return queue_frame(std::move(copy), now);
   }
   ++counts_.frames;
   // Draws every fault for each frame, even if another fault loses the frame.  So the loss of a
   // frame does not change which faults hit the frames after it.
-  const bool lost = draw_fault(faults_.loss, losses_left_);
-  const bool corrupted = draw_fault(faults_.corrupt, corruptions_left_);
+  const bool lost = draw_fault(faults_.loss, remaining_losses_);
+  const bool corrupted = draw_fault(faults_.corrupt, remaining_corruptions_);
   const bool duplicated = random_.chance(faults_.duplicate);
   const bool reordered = random_.chance(faults_.reorder);
   const auto jitter = static_cast<std::uint64_t>(faults_.jitter.count());
   const Duration delay =
       faults_.delay + Duration(static_cast<Duration::rep>(random_.below(jitter + 1)));
-  if (cut(now)) {
+  if (is_cut(now)) {
     ++counts_.cut;
     return;
   }
-  // A receiver drops a corrupt TCP segment by its checksum, so that counts as a loss.
+  // A receiver drops a corrupt TCP segment because of its checksum, so the segment counts as lost.
   if (lost || (corrupted && payload == 0)) {
     ++counts_.lost;
     return;

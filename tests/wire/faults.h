@@ -24,10 +24,10 @@ struct Faults {
   Ratio corrupt{};     // frames with one to three wrong bits in the UDP payload
   unsigned burst = 1;  // the smallest number of losses or corruptions in a row
   Duration delay{};
-  Duration jitter{};  // added to the delay, uniformly, without reordering
-  Duration cut{};     // a cut loses all frames for this time; cuts repeat
-  Duration uncut{};   // the time between two cuts
-  bool tcp = false;   // faults also hit TCP, to compare it with Verbena
+  Duration jitter{};      // added to the delay, uniformly, without reordering
+  Duration cut{};         // a cut loses all frames for this time; cuts repeat
+  Duration uncut{};       // the time from the end of a cut to the next cut
+  bool hits_tcp = false;  // if true, faults also hit TCP, to compare TCP with Verbena
 };
 
 // Parses text such as "loss=10 reorder=20 burst=3 delay=100 cut=5000/2000".  Ratios are in percent,
@@ -35,6 +35,7 @@ struct Faults {
 // `problem` names the word.
 std::optional<Faults> parse_faults(std::string_view text, std::string& problem);
 
+// Counts the frames of one direction.
 struct Counts {
   std::uint64_t frames = 0;  // frames that faults may hit
   std::uint64_t others = 0;  // frames that faults may not hit
@@ -42,13 +43,14 @@ struct Counts {
   std::uint64_t duplicated = 0;
   std::uint64_t reordered = 0;
   std::uint64_t corrupted = 0;
-  std::uint64_t cut = 0;
-  std::uint64_t overflowed = 0;
+  std::uint64_t cut = 0;         // frames that were sent during a cut, and are lost
+  std::uint64_t overflowed = 0;  // frames that were lost because kDelayedMax frames were delayed
 };
 
 // Carries the frames of one direction of the line.  It does no I/O and reads no clock: the caller
 // passes in frames and the time, and takes out the frames that are due.  Faults hit only RoCEv2
-// (UDP to port 4791), and TCP with `tcp`.  So the hosts can still resolve each other's addresses.
+// (UDP to port 4791), and TCP if `hits_tcp` is set.  So the hosts can still resolve each other's
+// addresses.
 class Direction {
  public:
   static constexpr std::size_t kDelayedMax = 100'000;  // the largest number of delayed frames
@@ -57,7 +59,7 @@ class Direction {
 
   Direction(Random random, Time start) : random_(random), cut_began_(start) {}
 
-  void set(const Faults& faults, Time now);
+  void set_faults(const Faults& faults, Time now);
   void reseed(Random random) { random_ = random; }
   // Takes a frame that a host has sent, and draws its faults.
   void accept(std::span<const std::byte> frame, Time now);
@@ -67,7 +69,7 @@ class Direction {
   const Counts& counts() const { return counts_; }
 
  private:
-  bool cut(Time now) const;
+  bool is_cut(Time now) const;
   bool draw_fault(Ratio ratio, unsigned& remaining);
   void corrupt(std::vector<std::byte>& frame, std::size_t payload);
   void queue_frame(std::vector<std::byte> frame, Time due);
@@ -76,8 +78,8 @@ class Direction {
   Faults faults_{};
   Time cut_began_;
   Time last_due_{};
-  unsigned losses_left_ = 0, corruptions_left_ = 0;
-  std::uint64_t number_ = 0;  // of the next frame; orders frames that are due at the same time
+  unsigned remaining_losses_ = 0, remaining_corruptions_ = 0;  // in the current bursts
+  std::uint64_t next_number_ = 0;  // numbers keep the order of frames that are due at the same time
   std::map<std::pair<Time, std::uint64_t>, std::vector<std::byte>> delayed_;
   Counts counts_;
 };

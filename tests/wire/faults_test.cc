@@ -35,7 +35,7 @@ struct Line {
     std::string problem;
     const auto parsed = parse_faults(faults, problem);
     EXPECT_TRUE(parsed) << problem;
-    if (parsed) direction.set(*parsed, kStart);
+    if (parsed) direction.set_faults(*parsed, kStart);
   }
   // Sends `count` frames, one every 100 us.  Returns the frames that arrive, in their order.
   std::vector<std::vector<std::byte>> send_frames(std::uint32_t count) {
@@ -93,7 +93,7 @@ TEST(Faults, TheSameSeedGivesTheSameFaults) {
   EXPECT_NE(run(7), run(8));
 }
 
-TEST(Faults, ReorderedFramesComeLater) {
+TEST(Faults, ReorderedFramesArriveLater) {
   Line line("reorder=20");
   const auto arrived = line.send_frames(1000);
   ASSERT_EQ(arrived.size(), 1000u);
@@ -133,13 +133,13 @@ TEST(Faults, FaultsHitTcpOnlyIfWanted) {
   }
 }
 
-TEST(Faults, ACutRepeats) {
+TEST(Faults, CutsRepeat) {
   Line line("cut=5/2");  // loses 50 frames, carries 20, loses 50, carries 20
   EXPECT_EQ(line.send_frames(140).size(), 40u);
   EXPECT_EQ(line.direction.counts().cut, 100u);
 }
 
-TEST(Faults, OtherTrafficHasNoFaults) {
+TEST(Faults, FaultsDoNotHitOtherTraffic) {
   Line line("loss=100");
   line.direction.accept(packet(1, 53), kStart);
   line.direction.accept(packet(2), kStart);

@@ -16,9 +16,9 @@
 namespace verbena::wire_bench {
 namespace {
 
-constexpr std::size_t kLengthBytes = 4;  // before each frame, big-endian
+constexpr std::size_t kLengthBytes = 4;  // a big-endian length precedes each frame
 constexpr std::size_t kFrameBytesMax = 65'536;
-// Frames are dropped if more bytes wait for the guest than this, as in the queue of a switch.
+// Drops frames while more bytes than this wait for the guest, as the queue of a switch does.
 constexpr std::size_t kOutputBytesMax = 1 << 20;
 
 class Guest final : public Port {
@@ -66,8 +66,8 @@ class Guest final : public Port {
     return {};
   }
 
-  // Returns the length of the next frame, or nothing if a part of the frame is missing.  A length
-  // above kFrameBytesMax is returned as it is, and take_frame() refuses it.
+  // Returns the length of the next frame, or nothing if a part of the frame is missing.  Also
+  // returns a length above kFrameBytesMax, which take_frame() refuses.
   std::optional<std::size_t> frame_bytes() const {
     if (input_.size() < kLengthBytes) return std::nullopt;
     std::size_t length = 0;

@@ -1,13 +1,13 @@
-# Makes two hosts and the line between them.  Source tests/system/lib.sh first, then this.
+# Makes two hosts and the line between them.  Source tests/system/lib.sh first, and then this file.
 #
-#   make_hosts [MTU]              hosts a (10.77.0.1, fd77::1, fe80::a) and b (10.77.0.2, ...)
+#   make_hosts [MTU]              makes hosts a (10.77.0.1, fd77::1, fe80::a) and b (10.77.0.2, ...)
 #   on a verbena run -- ...       runs a command on a host
-#   start_on a COMMAND... &       the same for the background: $! is the command's own pid
+#   start_on a COMMAND... &       runs a command on a host in the background; $! is the pid of the command itself
 #   second_link                   connects eth1 of a (10.78.0.1, fd78::1) and b (10.78.0.2, fd78::2), without the line
 #   line "both loss=10"           sends a command to the line (main.cc); fails if the line refuses it
 #   line_counts                   prints the line's counts for both directions
-#   captures                      ends the line, which completes $work/line.{a,b}.pcap
-#   check_captures                does the same, and then checks all frames without code of Verbena
+#   captures                      ends the line, which completes the captures $work/line.{a,b}.pcap
+#   check_captures                ends the line, and checks all frames with programs that share no code with Verbena
 #   fields HOST FILTER -e ...     prints fields of the packets in the host's capture, by tshark
 command -v ip >/dev/null || skip "iproute2 is not installed"
 [ -e /dev/net/tun ] || skip "no /dev/net/tun here"
@@ -19,7 +19,7 @@ line_seed=${VB_SEED:-1}
 end_hosts() { [ ${#host_pid[@]} -eq 0 ] || kill "${host_pid[@]}" 2>/dev/null || true; }
 trap 'end_hosts; rm -rf "$work"' EXIT
 
-# make_host NAME: makes a network namespace.  It exists as long as the process that is started in it.
+# make_host NAME: makes a network namespace.  The namespace exists as long as the process that is started in it.
 make_host() {
   local answer
   mkfifo "$work/host.$1"
@@ -30,16 +30,16 @@ make_host() {
 }
 
 start_on() {
-  local host=$1 enter
+  local host=$1 enter_namespace
   shift
   if [ -e "$work/guest.$host/started" ]; then  # a virtual machine: tests/interop/linux
     exec python3 "$VB_SOURCE/tests/interop/linux/guest.py" run "$work/guest.$host" "$@"
   fi
-  enter=(nsenter --net="/proc/${host_pid[$host]}/ns/net")
-  [ "$1" = verbena ] || exec "${enter[@]}" "$@"
+  enter_namespace=(nsenter --net="/proc/${host_pid[$host]}/ns/net")
+  [ "$1" = verbena ] || exec "${enter_namespace[@]}" "$@"
   shift
   LD_PRELOAD=${VB_PRELOAD:-} ASAN_OPTIONS=detect_leaks=0:verify_asan_link_order=0 \
-    exec "${enter[@]}" "$VB_PREFIX/bin/verbena" "$@"
+    exec "${enter_namespace[@]}" "$VB_PREFIX/bin/verbena" "$@"
 }
 on() { (start_on "$@"); }
 
@@ -61,7 +61,7 @@ configure_host() {  # configure_host NAME MTU
   on "$1" ip address add "fe80::$1/64" dev eth0 nodad
 }
 
-make_line() {  # make_line HOST HOST, as wire_line (main.cc) names them
+make_line() {  # make_line HOST HOST: starts wire_line; main.cc describes the format of HOST
   local answer
   mkfifo "$work/line.in" "$work/line.out"
   "$VB_PREFIX/tests/wire/wire_line" --a "$1" --b "$2" --seed "$line_seed" --pcap "$work/line" \
@@ -111,14 +111,14 @@ fields() {
   tshark -r "$work/line.$1.pcap" -Y "$2" -T fields "${@:3}" 2>"$work/tshark" || fail "tshark: $(cat "$work/tshark")"
 }
 check_captures() {
-  local host sent malformed
+  local host packet_count malformed
   captures
   for host in a b; do
-    sent=$(python3 "$VB_SOURCE/tests/wire/check_capture.py" "$work/line.$host.pcap" \
+    packet_count=$(python3 "$VB_SOURCE/tests/wire/check_capture.py" "$work/line.$host.pcap" \
       "$(address_of $host 4)" "$(address_of $host 6)" "fe80::$host") || fail "the capture of host $host"
     malformed=$(tshark -r "$work/line.$host.pcap" --disable-protocol rpcordma -Y _ws.malformed \
       2>"$work/tshark") || fail "tshark: $(cat "$work/tshark")"
     [ -z "$malformed" ] || fail "malformed packets: $malformed"
-    echo "host $host: $sent packets sent, every ICRC right, none malformed"
+    echo "host $host: $packet_count packets sent, every ICRC right, none malformed"
   done
 }

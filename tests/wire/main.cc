@@ -8,12 +8,13 @@
 // from its standard input, one on each line.  It answers each with a line: "ok", "error: ..." or
 // the counts.
 //
-//   a>b FAULTS | b>a FAULTS | both FAULTS   sets the faults (faults.h); without any: a perfect line
+//   a>b FAULTS | b>a FAULTS | both FAULTS   sets the faults (faults.h); without FAULTS, the line is
+//                                           perfect
 //   counts                                  prints the counts since the start: a line for a>b, and
-//                                           one for b>a
-//   seed N                                  restarts the random generator, as --seed N
+//                                           a line for b>a
+//   seed N                                  restarts the random generator with the seed N
 //
-// It ends when its standard input ends.  When it has ended, the captures are complete.
+// The program ends when its standard input ends.  Then the captures are complete.
 
 #include <fmt/format.h>
 #include <poll.h>
@@ -36,7 +37,7 @@ namespace verbena::wire_bench {
 namespace {
 
 constexpr std::size_t kFrameBytesMax = 65'536;
-constexpr int kFramesPerTurn = 256;
+constexpr int kFramesPerReadMax = 256;
 
 struct Side {
   const char* name;
@@ -74,15 +75,15 @@ std::string run_command(std::string_view line, Side& a, Side& b, Time now) {
   const auto faults =
       parse_faults(space == std::string_view::npos ? "" : line.substr(space + 1), problem);
   if (!faults) return "error: " + problem;
-  if (both || direction == "a>b") a.out.set(*faults, now);
-  if (both || direction == "b>a") b.out.set(*faults, now);
+  if (both || direction == "a>b") a.out.set_faults(*faults, now);
+  if (both || direction == "b>a") b.out.set_faults(*faults, now);
   return "ok";
 }
 
-// Reads frames that this side has sent.
+// Reads frames that the host has sent, and draws their faults.
 void read_frames(Side& from) {
   std::array<std::byte, kFrameBytesMax> buffer;
-  for (int i = 0; i < kFramesPerTurn; ++i) {
+  for (int i = 0; i < kFramesPerReadMax; ++i) {
     const auto frame = from.port->read(buffer);
     if (frame.empty()) return;
     const Time now = os::now();
@@ -91,6 +92,7 @@ void read_frames(Side& from) {
   }
 }
 
+// Delivers frames to the other host when they are due.
 void deliver(Side& from, Side& to) {
   while (const auto frame = from.out.next_due_frame(os::now())) {
     if (to.pcap) to.pcap->write(*frame, os::now());
@@ -98,7 +100,8 @@ void deliver(Side& from, Side& to) {
   }
 }
 
-// Reads commands and answers them.  Returns false at the end of the input.
+// Reads commands and answers them.  `pending` has the beginning of an incomplete line.  Returns
+// false at the end of the input.
 bool read_commands(std::string& pending, Side& a, Side& b) {
   std::array<char, 4096> buffer;
   const ssize_t bytes = ::read(STDIN_FILENO, buffer.data(), buffer.size());
@@ -112,22 +115,23 @@ bool read_commands(std::string& pending, Side& a, Side& b) {
   return true;
 }
 
-pollfd poll_of(const Port& port) {
+pollfd make_pollfd(const Port& port) {
   return {port.fd(), static_cast<short>(POLLIN | (port.wants_output() ? POLLOUT : 0)), 0};
 }
 
 void run_line(Side& a, Side& b) {
   std::string pending;
   for (;;) {
-    const bool ready = a.port->has_input() || b.port->has_input();
-    const Time due = ready ? Time{} : std::min(a.out.deadline(), b.out.deadline());
+    const bool has_input = a.port->has_input() || b.port->has_input();
+    const Time due = has_input ? Time{} : std::min(a.out.deadline(), b.out.deadline());
     const Duration remaining = due == kNever ? Duration::max() : due - os::now();
     timespec wait{};
     if (remaining > Duration{}) {
       wait.tv_sec = remaining / std::chrono::seconds(1);
       wait.tv_nsec = (remaining % std::chrono::seconds(1)).count();
     }
-    std::array<pollfd, 3> fds{{poll_of(*a.port), poll_of(*b.port), {STDIN_FILENO, POLLIN, 0}}};
+    std::array<pollfd, 3> fds{
+        {make_pollfd(*a.port), make_pollfd(*b.port), {STDIN_FILENO, POLLIN, 0}}};
     if (::ppoll(fds.data(), fds.size(), due == kNever ? nullptr : &wait, nullptr) < 0 &&
         errno != EINTR) {
       return;

@@ -7,8 +7,7 @@
 
 namespace verbena::wire_bench {
 
-// Represents one end of the line, at a host.  It passes on whole Ethernet frames, and no call
-// waits.
+// Represents one end of the line, at a host.  It carries whole Ethernet frames, and no call blocks.
 class Port {
  public:
   virtual ~Port() = default;
@@ -17,11 +16,11 @@ class Port {
   virtual int fd() const = 0;
   // Returns true if the caller must wait on fd() for output, too.
   virtual bool wants_output() const = 0;
-  // Returns true if read() would return a frame that has come already.  The caller must not wait
-  // then, because fd() may not be readable.
+  // Returns true if read() would return a frame that has been received already.  The caller must
+  // not wait then, because fd() may not be readable.
   virtual bool has_input() const = 0;
   // Stores the next frame from the host in `buffer`, and returns the frame.  Returns an empty span
-  // if no frame has come.
+  // if no frame has been received.
   virtual std::span<const std::byte> read(std::span<std::byte> buffer) = 0;
   // Sends a frame to the host.  Returns false if the frame is lost, because the host is not
   // connected or its queue is full.

@@ -44,10 +44,11 @@ bool parse_qp(const Words& words, Target::Qp& out) {
   std::uint32_t family = 0;
   const bool valid = words.size() == 7 && parse_number(words[1], out.qpn.value) &&
                      parse_number(words[2], out.peer_qpn.value) &&
-                     parse_number(words[3], out.expected.value) &&
-                     parse_number(words[4], out.unacked.value) && parse_number(words[5], out.mtu) &&
-                     parse_number(words[6], family) && out.mtu >= 256 && out.mtu <= 4096;
-  out.ipv6 = family == 6;
+                     parse_number(words[3], out.expected_psn.value) &&
+                     parse_number(words[4], out.requester_psn.value) &&
+                     parse_number(words[5], out.mtu) && parse_number(words[6], family) &&
+                     out.mtu >= 256 && out.mtu <= 4096;
+  out.is_ipv6 = family == 6;
   return valid && (family == 4 || family == 6);
 }
 
@@ -66,23 +67,23 @@ bool Target::read(std::string_view text, std::string& problem) {
 }
 
 bool Target::read_line(const Words& words) {
-  const std::string& what = words[0];
-  if (what == "victim") return parse_host(words, victim);
-  if (what == "peer") return parse_host(words, peer);
-  if (what == "stranger") return parse_host(words, stranger);
-  if (what == "rc" || what == "uc" || what == "ud") return parse_qp(words, qps.emplace_back());
-  if (what == "absent" || what == "spared") {
-    auto& list = what == "absent" ? absent : spared;
+  const std::string& fact = words[0];
+  if (fact == "victim") return parse_host(words, victim);
+  if (fact == "peer") return parse_host(words, peer);
+  if (fact == "stranger") return parse_host(words, stranger);
+  if (fact == "rc" || fact == "uc" || fact == "ud") return parse_qp(words, qps.emplace_back());
+  if (fact == "absent" || fact == "spared") {
+    auto& list = fact == "absent" ? absent : spared;
     return words.size() == 2 && parse_number(words[1], list.emplace_back().value);
   }
-  if (what == "memory") {
+  if (fact == "memory") {
     Region& region = regions.emplace_back();
     return words.size() == 4 && parse_number(words[1], region.address) &&
            parse_number(words[2], region.bytes) && parse_number(words[3], region.r_key);
   }
-  if (what == "qkey") return words.size() == 2 && parse_number(words[1], qkey.value);
-  if (what == "port") return words.size() == 2 && parse_number(words[1], port);
-  if (what == "spared_port") return words.size() == 2 && parse_number(words[1], spared_port);
+  if (fact == "qkey") return words.size() == 2 && parse_number(words[1], qkey.value);
+  if (fact == "port") return words.size() == 2 && parse_number(words[1], port);
+  if (fact == "spared_port") return words.size() == 2 && parse_number(words[1], spared_port);
   return true;
 }
 
@@ -114,7 +115,7 @@ void Target::learn_mad(std::span<const std::byte> mad) {
   } else {
     return;
   }
-  // The message was repeated if its connection is known already.
+  // Ignores a repeated message, whose connection is known already.
   if (std::ranges::find(connections, connection.target_id, &Connection::target_id) !=
       connections.end())
     return;
@@ -126,10 +127,10 @@ void Target::learn_psn(const wire::TransportPacket& packet) {
   const auto found = std::ranges::find(qps, packet.bth.destination_qpn, &Qp::peer_qpn);
   if (found == qps.end()) return;
   if (wire::is_request(packet.bth.opcode)) {
-    found->unacked = packet.bth.psn;
+    found->requester_psn = packet.bth.psn;
   } else if (packet.bth.opcode == wire::Opcode::kRcAcknowledge) {
-    const bool ack = wire::kind(packet.aeth) == wire::AethKind::kAck;
-    found->expected = packet.bth.psn + (ack ? 1 : 0);
+    const bool is_ack = wire::kind(packet.aeth) == wire::AethKind::kAck;
+    found->expected_psn = packet.bth.psn + (is_ack ? 1 : 0);
   }
 }
 

@@ -14,8 +14,8 @@
 
 namespace verbena::wire_bench {
 
-// Holds what the sender of a barrage knows about its target: facts that it reads from a file, and
-// facts that it learns from the target's answers.  Each line of the file is a fact.  Numbers are
+// Stores facts about the target of a barrage.  The sender of the barrage reads them from a file,
+// and learns more from the target's answers.  Each line of the file is a fact.  Numbers are
 // decimal, or hexadecimal with 0x:
 //
 //   victim ADDRESS4 ADDRESS6                      the host that gets the packets
@@ -23,11 +23,11 @@ namespace verbena::wire_bench {
 //   stranger ADDRESS4 ADDRESS6                    a host that these QPs are not connected to
 //   rc|uc|ud QPN PEER_QPN RQ_PSN SQ_PSN MTU 4|6   a QP to attack, and its IP version
 //   absent QPN                                    the number of a destroyed QP
-//   spared QPN                                    a QP of another program: no packet may reach it
+//   spared QPN                                    a QP of another program, which must get no packet
 //   memory ADDRESS BYTES RKEY                     a region for remote access
 //   qkey NUMBER                                   the Q_Key of the UD QPs
 //   port NUMBER                                   the port of the listener
-//   spared_port NUMBER                            the port of a listener of another program
+//   spared_port NUMBER                            another program's port, which must get no REQ
 //
 // Other lines are ignored.
 class Target {
@@ -36,22 +36,21 @@ class Target {
     wire::Transport transport = wire::Transport::kRc;  // kRc, kUc or kUd
     Qpn qpn{};
     Qpn peer_qpn{};
-    Psn expected{};  // the next PSN that the QP's responder expects
-    Psn unacked{};   // the last PSN of the QP's requester
+    Psn expected_psn{};   // the next PSN that the QP's responder expects
+    Psn requester_psn{};  // the last PSN that the QP's requester has sent
     std::uint32_t mtu = 1024;
-    bool ipv6 = false;
+    bool is_ipv6 = false;
   };
   struct Region {
     std::uint64_t address = 0;
     std::uint32_t bytes = 0;
     std::uint32_t r_key = 0;
   };
-  // Holds a connection of the RDMA CM: the target's id, our id (0: not known yet), and the target's
-  // QP.
+  // Describes a connection of the RDMA CM.
   struct Connection {
     CommId target_id{};
-    CommId our_id{};
-    Qpn qpn{};
+    CommId our_id{};  // 0 while it is not known
+    Qpn qpn{};        // the target's QP
   };
   struct Host {
     Gid ipv4{}, ipv6{};
@@ -63,13 +62,13 @@ class Target {
   // Reads facts.  If a line begins with the name of a fact but is wrong, returns false, and stores
   // the line in `problem`.
   bool read(std::string_view text, std::string& problem);
-  // Learns from a frame that the target has sent.
+  // Learns PSNs and connections from a frame that the target has sent.
   void learn(std::span<const std::byte> frame);
 
   Host victim{}, peer{}, stranger{};
   std::vector<Qp> qps{};
-  std::vector<Qpn> absent{};
-  std::vector<Qpn> spared{};
+  std::vector<Qpn> absent{};  // QPs that have been destroyed
+  std::vector<Qpn> spared{};  // QPs of other programs, which must get no packet
   std::vector<Region> regions{};
   std::deque<Connection> connections{};  // the newest is the last
   Qkey qkey{};

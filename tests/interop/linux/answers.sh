@@ -1,6 +1,6 @@
 #!/bin/bash
-# Runs calls that may fail, on Verbena and on Linux, and compares the results.  Also checks that on both a listener at a
-# loopback address accepts connections from other hosts.
+# Runs calls that may fail, on Verbena and on Linux, and compares the results.  Also checks that a listener at a
+# loopback address accepts connections from other hosts, on Verbena and on Linux.
 source "$(dirname "${BASH_SOURCE[0]}")/../../system/lib.sh"
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 need rping
@@ -10,19 +10,19 @@ make_line "/proc/${host_pid[a]}/ns/net" "guest:$work/guest.b.line"
 configure_host a 1500
 pack_verbena tests/programs/answers
 make_guest b --also "$work/verbena.cpio"
-ready_guest b 1500
+configure_guest b 1500
 
-runs a "$VB_PREFIX/tests/programs/answers" 10.77.0.2 fd77::2 >"$work/ours" 2>&1 || fail "ours: $(cat "$work/ours")"
-runs b /verbena/tests/programs/answers 10.77.0.1 fd77::1 >"$work/linux" 2>&1 || fail "Linux: $(cat "$work/linux")"
+run_program a "$VB_PREFIX/tests/programs/answers" 10.77.0.2 fd77::2 >"$work/ours" 2>&1 || fail "ours: $(cat "$work/ours")"
+run_program b /verbena/tests/programs/answers 10.77.0.1 fd77::1 >"$work/linux" 2>&1 || fail "Linux: $(cat "$work/linux")"
 diff "$work/linux" "$work/ours" >"$work/diff" || fail "< Linux, > Verbena: $(cat "$work/diff")"
 cat "$work/linux"
 
 for server in a b; do
   client=$([ $server = a ] && echo b || echo a)
-  start_runs $server rping -s -a 127.0.0.1 -C 5 -V >"$work/server" 2>&1 &
+  start_program $server rping -s -a 127.0.0.1 -C 5 -V >"$work/server" 2>&1 &
   pid=$!
   until_true 30 listens $server 127.0.0.1 7174 || fail "no listener on $server: $(cat "$work/server")"
-  runs $client rping -c -a "$(address_of $server 4)" -C 5 -V >"$work/client" 2>&1 ||
+  run_program $client rping -c -a "$(address_of $server 4)" -C 5 -V >"$work/client" 2>&1 ||
     ended_by_own_race $client "$work/client" || fail "client on $client: $(tail -4 "$work/client")"
   wait $pid || ended_by_own_race $server "$work/server" || fail "server on $server: $(tail -4 "$work/server")"
   echo "a listener at 127.0.0.1 of $server accepts a connection from $client: ok"

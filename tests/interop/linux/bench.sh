@@ -1,6 +1,6 @@
 #!/bin/bash
 # Measures Verbena and the kernel's soft-RoCE in turn on the same emulated machine, which runs both ends.
-# Prints "STACK PROGRAM FIGURE" for each run.  scripts/bench uses this.
+# Prints "STACK PROGRAM FIGURE" for each run, for scripts/bench.
 #     bench.sh ROUNDS
 source "$(dirname "${BASH_SOURCE[0]}")/../../system/lib.sh"
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -41,7 +41,7 @@ for ((round = 0; round < rounds; ++round)); do
     elif [ $round -gt 0 ]; then
       verbena_on_b agent stop >/dev/null
       no_port() { ! on b ss -ulnH "sport = :4791" | grep . >/dev/null; }
-      until_true 20 no_port || fail "Verbena keeps the port"
+      until_true 20 no_port || fail "Verbena does not release the port"
       on b insmod /modules/rdma_rxe.ko
       on b rdma link add rxe0 type rxe netdev eth0
     fi

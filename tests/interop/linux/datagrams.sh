@@ -13,7 +13,7 @@ for server in a b; do
   for family in 4 6; do
     address=$(address_of $server $family)
     for bytes in 100 1000; do
-      pair "udaddy, IPv$family, server $server, $bytes bytes" $server 7174 \
+      run_pair "udaddy, IPv$family, server $server, $bytes bytes" $server 7174 \
         udaddy -b @ -c 4 -C 10 -S $bytes -- udaddy -s @ -c 4 -C 10 -S $bytes
     done
   done
@@ -21,7 +21,8 @@ done
 
 group=239.77.1.6
 verbena_is_member() { on a ip maddress show dev eth0 | grep -q "$group"; }
-# Prints the number of queue pairs that soft-RoCE has attached to the group.  For each of them it joins an IPv6 group.
+# Prints the number of queue pairs that soft-RoCE has attached to the group.  soft-RoCE joins an IPv6 group once for
+# each of them.
 linux_members() { on b ip maddress show dev eth0 | awk '/33:33:ef:4d:01:06/ { print $4 ? $4 : 1 }'; }
 linux_is_member() { [ "$(linux_members)" -gt "${before:-0}" ]; }
 
@@ -31,10 +32,10 @@ send_multicast() {
   shift 3
   is_member=$([ "$receiver" = a ] && echo verbena_is_member || echo linux_is_member)
   before=$(linux_members)
-  start_runs "$receiver" mckey -m $group -b "$(address_of "$receiver" 4)" -C 5 >"$work/receiver" 2>&1 &
+  start_program "$receiver" mckey -m $group -b "$(address_of "$receiver" 4)" -C 5 >"$work/receiver" 2>&1 &
   pid=$!
   until_true 30 "$is_member" || fail "$what: mckey on $receiver does not join: $(cat "$work/receiver"; on "$receiver" ip maddress show dev eth0)"
-  runs "$sender" mckey -m $group -b "$(address_of "$sender" 4)" -s "$@" -C 5 >"$work/sender" 2>&1 ||
+  run_program "$sender" mckey -m $group -b "$(address_of "$sender" 4)" -s "$@" -C 5 >"$work/sender" 2>&1 ||
     fail "$what: mckey -s $* on $sender: $(cat "$work/sender")"
   wait $pid || fail "$what: mckey on $receiver: $(cat "$work/receiver")"
   echo "$what: ok"

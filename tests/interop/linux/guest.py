@@ -59,7 +59,7 @@ def free_port(folder):
         lock = os.open(folder / f"{port}.lock", os.O_RDONLY)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return port, lock  # held until this process ends
+            return port, lock  # this process holds the lock until it ends
         except BlockingIOError:
             os.close(lock)
     sys.exit(f"guest.py: {PORTS} commands are running in the guest")

@@ -5,11 +5,11 @@ usage: image.py FOLDER
        image.py pack ARCHIVE PREFIX PATH...
 
 The kernel, its modules and busybox come from Debian's packages, which are unpacked and not installed.  The programs and
-libraries are those of this machine.  If the machine in FOLDER has been made from the same parts already, does nothing.
-If the packages cannot be downloaded, prints the reason and exits with 77.
+libraries are those of this machine.  Does nothing if the machine in FOLDER was already made from the same parts.  If
+the packages cannot be downloaded, prints the reason and exits with 77.
 
-pack: makes an archive of the files at PREFIX/PATH, without symbols, and of the libraries that they need.  guest.py
-appends the archive to initrd.
+pack: makes an archive of the files PREFIX/PATH, without symbols, and of the libraries that they need.  guest.py appends
+the archive to initrd.
 """
 
 import gzip
@@ -39,7 +39,7 @@ PROVIDERS = "usr/lib/x86_64-linux-gnu/libibverbs"
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
-from packages import need_tools, output, unavailable, unpack  # noqa: E402
+from packages import need_tools, output, skip_test, unpack  # noqa: E402
 
 
 def kernel_package():
@@ -48,7 +48,7 @@ def kernel_package():
         subprocess.run(["apt-get", "-qq", "update"])
     found = re.search(r"Depends: (linux-image-\d\S*-amd64)", output("apt-cache", "depends", "linux-image-amd64"))
     if not found:
-        unavailable("the package lists have no kernel (apt-get update?)")
+        skip_test("the package lists have no kernel (apt-get update?)")
     return found[1]
 
 
@@ -57,7 +57,7 @@ def path_of(program):
     return found and os.path.realpath(found)
 
 
-def origin(kernel):
+def describe_parts(kernel):
     """Returns a text that changes when a part of the machine changes."""
     programs = {name: path_of(name) for name in PROGRAMS}
     parts = [hashlib.sha256(HERE.joinpath(name).read_bytes()).hexdigest() for name in ("image.py", "init")]
@@ -68,7 +68,7 @@ def origin(kernel):
 
 
 def uncompressed(bzimage):
-    """Returns the ELF file in the compressed kernel.  To decompress it in QEMU would take seconds."""
+    """Returns the ELF file in the compressed kernel, because its decompression in QEMU would take seconds."""
     at = bzimage.find(b"\xfd7zXZ\0")
     while at >= 0:
         try:
@@ -101,8 +101,8 @@ def with_dependencies(names, folder):
 
 
 def libraries_of(path):
-    said = subprocess.run(["ldd", path], capture_output=True, text=True).stdout
-    return {found for found in re.findall(r"=> (/\S+)", said)}
+    listing = subprocess.run(["ldd", path], capture_output=True, text=True).stdout
+    return {found for found in re.findall(r"=> (/\S+)", listing)}
 
 
 class Archive:
@@ -196,8 +196,8 @@ def main(arguments):
     folder.mkdir(parents=True, exist_ok=True)
     kernel = kernel_package()
     made_from = folder / "made-from"
-    now = origin(kernel)
-    if made_from.exists() and made_from.read_text() == now:
+    parts = describe_parts(kernel)
+    if made_from.exists() and made_from.read_text() == parts:
         return 0
     made_from.unlink(missing_ok=True)
     with tempfile.TemporaryDirectory(dir=folder) as temporary:
@@ -205,7 +205,7 @@ def main(arguments):
         vmlinuz = next(root.glob("boot/vmlinuz-*"))
         folder.joinpath("vmlinux").write_bytes(uncompressed(vmlinuz.read_bytes()))
         folder.joinpath("initrd").write_bytes(initramfs(root))
-    made_from.write_text(now)
+    made_from.write_text(parts)
     print(f"{kernel}: {folder}/vmlinux, {folder}/initrd")
     return 0
 

@@ -1,14 +1,14 @@
 # Makes a host with Verbena and a Linux machine with soft-RoCE for tests.  Source tests/system/lib.sh first.  VB_LINUX
 # is the folder that image.py has made.
 #
-#   make_pair [MTU]        makes hosts a (Verbena) and b (Linux), and the line between them (tests/wire)
-#   make_linux_pair [MTU]  the same, but both hosts are Linux
-#   make_pair_with_api     as make_pair, with the examples of the C++ API on b, in /verbena
-#   make_linux_pair_with_verbena [MTU]   as make_linux_pair, with Verbena on b, in /verbena
-#   make_verbena_pair [MTU]              as make_linux_pair, without soft-RoCE, and with Verbena on both, in /verbena
-#   runs HOST PROGRAM ...  runs an RDMA program on a host, under `verbena run` if the host is not Linux
-#   start_runs HOST ... &  the same for the background
-#   pair ...               runs a server and its client on different hosts
+#   make_pair [MTU]               makes hosts a (Verbena) and b (Linux), and the line between them (tests/wire)
+#   make_pair_with_api            makes such hosts, with the examples of the C++ API on b, in /verbena
+#   make_linux_pair [MTU]         makes two hosts with Linux's soft-RoCE
+#   make_linux_pair_with_verbena [MTU]    makes two hosts with soft-RoCE, and with Verbena on b, in /verbena
+#   make_verbena_pair [MTU]       makes two Linux machines without soft-RoCE, with Verbena on both, in /verbena
+#   run_program HOST PROGRAM ...  runs an RDMA program on a host, under `verbena run` if the host is not Linux
+#   start_program HOST PROGRAM ... &      starts such a program in the background: $! is its own pid
+#   run_pair ...                  runs a server and its client on different hosts
 source "$VB_SOURCE/tests/wire/lib.sh"
 need python3 qemu-system-x86_64 tshark
 [ -s "${VB_LINUX:?the folder of image.py}/initrd" ] || skip "no Linux machine in $VB_LINUX: image.py could not make one"
@@ -26,12 +26,13 @@ make_guest() {  # make_guest NAME [OPTION...]: starts a machine at the line's so
   host_pid[$1]=$!
   until_true 20 is_linux "$1" || fail "QEMU: $(cat "$work/qemu.$1")"
 }
-is_up() {
+# wait_guest NAME: waits until the machine runs commands.
+wait_guest() {
   (guest run --timeout 120 "$work/guest.$1" true) || fail "guest $1: $(tail -5 "$work/guest.$1/console" "$work/qemu.$1")"
 }
-# ready_guest NAME MTU: configures a machine.  Makes the RDMA device last, because it copies the interface's MTU.
-ready_guest() {
-  is_up "$1"
+# configure_guest NAME MTU: configures a machine.  The RDMA device comes last, because it copies the interface's MTU.
+configure_guest() {
+  wait_guest "$1"
   configure_host "$1" "$2"
   on "$1" rdma link add rxe0 type rxe netdev eth0
 }
@@ -48,7 +49,7 @@ make_verbena_pair() {
   pack_verbena
   for host in a b; do make_guest $host --also "$work/verbena.cpio"; done
   for host in a b; do
-    is_up $host
+    wait_guest $host
     on $host rmmod rdma_rxe
     configure_host $host "${1:-1500}"
   done
@@ -58,8 +59,8 @@ make_linux_pair_with_verbena() {
   pack_verbena
   make_guest a
   make_guest b --also "$work/verbena.cpio"
-  ready_guest a "${1:-1500}"
-  ready_guest b "${1:-1500}"
+  configure_guest a "${1:-1500}"
+  configure_guest b "${1:-1500}"
 }
 
 make_pair() {
@@ -67,7 +68,7 @@ make_pair() {
   make_line "/proc/${host_pid[a]}/ns/net" "guest:$work/guest.b.line"
   configure_host a "${1:-1500}"
   make_guest b
-  ready_guest b "${1:-1500}"
+  configure_guest b "${1:-1500}"
 }
 make_pair_with_api() {
   make_host a
@@ -75,25 +76,26 @@ make_pair_with_api() {
   configure_host a 1500
   pack_verbena lib/verbena/adapter/libverbena.so.0 examples/{pingpong,rcopy,kvstore,chat} tests/api/live
   make_guest b --also "$work/verbena.cpio"
-  ready_guest b 1500
+  configure_guest b 1500
 }
 make_linux_pair() {
   make_line "guest:$work/guest.a.line" "guest:$work/guest.b.line"
   make_guest a
   make_guest b
-  ready_guest a "${1:-1500}"
-  ready_guest b "${1:-1500}"
+  configure_guest a "${1:-1500}"
+  configure_guest b "${1:-1500}"
 }
 
 program_seconds=120  # the timeout of a program
-start_runs() {
+start_program() {
   local host=$1
   shift
   is_linux "$host" || start_on "$host" verbena run -- timeout "$program_seconds" "$@"
   guest run --timeout "$program_seconds" "$work/guest.$host" "$@"
 }
-runs() { (start_runs "$@"); }
+run_program() { (start_program "$@"); }
 
+# listens HOST ADDRESS PORT: succeeds if a program listens with the RDMA CM.
 listens() {
   if is_linux "$1"; then
     on "$1" rdma resource show cm_id | grep "LISTEN.*src-addr $2:$3" >/dev/null
@@ -101,33 +103,35 @@ listens() {
     on "$1" verbena ps | grep "listening.*:$3\b" >/dev/null
   fi
 }
-ready_for() {  # ready_for HOST PORT: PORT is tcp:NUMBER if the program listens on a TCP socket
+# is_listening_on HOST PORT: succeeds if a program listens at $address with the RDMA CM.  If PORT has the form
+# tcp:NUMBER, it is a TCP port.
+is_listening_on() {
   case "$2" in
     tcp:*) on "$1" ss -ltnH "sport = :${2#tcp:}" | grep . >/dev/null ;;
     *) listens "$1" "$address" "$2" ;;
   esac
 }
 
-# Succeeds if rping has failed by a race of its own: at its end, one thread closes the channel while another one still
-# reads it.  At that time the data is already verified.
+# Succeeds if a race in rping has made it fail: when rping ends, one thread closes the channel while another thread
+# still reads it.  At that time rping has already verified the data.
 ended_by_own_race() {  # ended_by_own_race HOST OUTPUT
   is_linux "$1" && grep -q 'DISCONNECT EVENT' "$2" &&
     grep -q 'rdma_get_cm_event: Bad file descriptor' "$2" && ! grep -qE 'mismatch|failed' "$2"
 }
 
-# pair WHAT SERVER PORT SERVER-COMMAND -- CLIENT-COMMAND: starts the server on host SERVER, waits until it listens on
-# PORT (see ready_for), and runs the client on the other host.  Both must succeed.  In the commands, @ stands for
-# $address.
-pair() {
+# run_pair WHAT SERVER PORT SERVER-COMMAND -- CLIENT-COMMAND: starts the server on host SERVER, waits until it listens
+# on PORT (see is_listening_on), and runs the client on the other host.  Both must succeed.  In the commands, @ stands
+# for $address.
+run_pair() {
   local what=$1 server=$2 port=$3 client pid code command=() begun=$SECONDS
   client=$([ "$server" = a ] && echo b || echo a)
   shift 3
   while [ "$1" != -- ]; do command+=("${1/@/$address}") && shift; done
   shift
-  start_runs "$server" "${command[@]}" >"$work/server" 2>&1 &
+  start_program "$server" "${command[@]}" >"$work/server" 2>&1 &
   pid=$!
-  until_true 30 ready_for "$server" "$port" || fail "$what: no server on $server: $(cat "$work/server")"
-  runs "$client" "${@/@/$address}" >"$work/client" 2>&1 || ended_by_own_race "$client" "$work/client" ||
+  until_true 30 is_listening_on "$server" "$port" || fail "$what: no server on $server: $(cat "$work/server")"
+  run_program "$client" "${@/@/$address}" >"$work/client" 2>&1 || ended_by_own_race "$client" "$work/client" ||
     fail "$what (seed $line_seed): client on $client: $(tail -4 "$work/client"); server: $(tail -4 "$work/server"); $(line_counts)"
   code=0
   wait "$pid" || code=$?
@@ -147,12 +151,12 @@ gid_index() {  # gid_index HOST FAMILY
   local gid index
   gid=$(address_of "$1" "$2")
   [ "$2" = 6 ] || gid=::ffff:$gid
-  index=$(runs "$1" ibv_devinfo -v | sed -n "s/.*GID\[ *\([0-9]*\)\]:[[:space:]]*$gid,.*/\1/p")
-  [ -n "$index" ] || fail "host $1 has no GID $gid: $(runs "$1" ibv_devinfo -v)"
+  index=$(run_program "$1" ibv_devinfo -v | sed -n "s/.*GID\[ *\([0-9]*\)\]:[[:space:]]*$gid,.*/\1/p")
+  [ -n "$index" ] || fail "host $1 has no GID $gid: $(run_program "$1" ibv_devinfo -v)"
   echo "$index"
 }
 
 rping_round() {  # rping_round SERVER ROUNDS BYTES WHAT
-  pair "$4, rping, server $1" "$1" 7174 rping -s -a @ -C "$2" -S "$3" -V -- \
+  run_pair "$4, rping, server $1" "$1" 7174 rping -s -a @ -C "$2" -S "$3" -V -- \
     rping -c -a @ -C "$2" -S "$3" -V
 }

@@ -1,6 +1,6 @@
 #!/bin/bash
-# Runs rping between two Linux machines over the line of the other tests, with faults.  If this test passes and a test
-# with Verbena on one side fails, the line is not the cause.
+# Runs rping between two Linux machines over the line that the other tests use, with faults.  If this test passes and a
+# test with Verbena on one side fails, the line is not the cause.
 source "$(dirname "${BASH_SOURCE[0]}")/../../system/lib.sh"
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 

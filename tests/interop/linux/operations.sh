@@ -13,7 +13,7 @@ run_on_both() {
   client=$([ "$server" = a ] && echo b || echo a)
   own=$(gid_index "$server" "$family")
   other=$(gid_index "$client" "$family")
-  pair "$* over IPv$family, server $server" "$server" tcp:18515 "$@" "$option" "$own" -- \
+  run_pair "$* over IPv$family, server $server" "$server" tcp:18515 "$@" "$option" "$own" -- \
     "$@" "$option" "$other" "$(address_of "$server" 4)"
 }
 
@@ -21,7 +21,7 @@ make_pair 1500
 for server in a b; do
   for family in 4 6; do
     address=$(address_of $server $family)
-    # perftest takes the limit of outstanding atomics from its own adapter.  -o sets the smaller limit of both adapters.
+    # Each end of perftest uses its own adapter's limit of outstanding atomics.  -o sets the smaller one of both limits.
     for kind in CMP_AND_SWAP FETCH_AND_ADD; do
       run_on_both $server -x ib_atomic_lat -F -o 16 -A $kind -n 50
       run_on_both $server -x ib_atomic_bw -F -o 16 -A $kind -n 200

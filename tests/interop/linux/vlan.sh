@@ -31,7 +31,7 @@ run_rping fd78::2
 run_rping 10.77.0.2
 has_gid ::ffff:10.78.0.2 || fail "no GID on the VLAN interface: $(verbena_on b run -- ibv_devinfo -v)"
 on b ip link del eth0.5
-until_true 30 has_no_gid ::ffff:10.78.0.2 || fail "the GID of a removed interface is still there"
+until_true 30 has_no_gid ::ffff:10.78.0.2 || fail "the GID of a removed interface still exists"
 run_rping 10.77.0.2
 
 addresses=("$(address_of a 4)" 10.78.0.1 fd78::1)

@@ -15,7 +15,7 @@ import sys
 import tempfile
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
-from packages import need_tools, output, unavailable, unpack  # noqa: E402
+from packages import need_tools, output, skip_test, unpack  # noqa: E402
 
 PACKAGES = ["rdma-core", "python3-pyverbs"]
 TESTS = "usr/share/doc/rdma-core/tests"
@@ -30,21 +30,21 @@ def main(arguments):
     folder = pathlib.Path(arguments[1])
     folder.mkdir(parents=True, exist_ok=True)
     made_from = folder / "made-from"
-    now = "".join(output("apt-cache", "policy", package) for package in PACKAGES)
-    if made_from.exists() and (not now or made_from.read_text() == now):
+    versions = "".join(output("apt-cache", "policy", package) for package in PACKAGES)
+    if made_from.exists() and (not versions or made_from.read_text() == versions):
         return 0
     made_from.unlink(missing_ok=True)
     with tempfile.TemporaryDirectory(dir=folder) as temporary:
         root = unpack(PACKAGES, pathlib.Path(temporary))
         if not (root / TESTS).is_dir():
-            unavailable("the package rdma-core has no tests")
+            skip_test("the package rdma-core has no tests")
         for name, path in (("tests", TESTS), ("site", MODULES)):
             shutil.rmtree(folder / name, ignore_errors=True)
             shutil.move(root / path, folder / name)
     for packed in (folder / "tests").glob("*.gz"):
         packed.with_suffix("").write_bytes(gzip.decompress(packed.read_bytes()))
         packed.unlink()
-    made_from.write_text(now)
+    made_from.write_text(versions)
     print(f"{' and '.join(PACKAGES)}: {folder}")
     return 0
 

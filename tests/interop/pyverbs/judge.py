@@ -3,8 +3,8 @@
 
 usage: judge.py [--record | --infiniband] [ARGUMENT of run_tests.py...]
 
-Every test must pass, except the tests of excused.txt: they are skipped or fail with the message that is given there.
-An excused test that passes is a failure as well, so that the list stays short.
+Every test must pass, except the tests of excused.txt.  These may be skipped or fail, but only with the message that is
+given there.  If such a test passes, this is a failure as well, so that the list stays short.
 VB_PREFIX and VB_SOURCE are those of all system tests; VB_PYVERBS is the folder that fetch.py has made.
 
 --infiniband runs the suite on a host of a simulated subnet; the tests of excused_infiniband.txt are excused, too.
@@ -23,8 +23,8 @@ import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
 PYTHON = "/usr/bin/python3"  # Debian's module pyverbs is compiled for this version
-# The suite asks `ip` for the address of the device's interface, so the kernel must have such an interface.  On a
-# simulated subnet it has the name and the address that the host has there.
+# The suite asks `ip` for the address of the device's interface, so the kernel must have such an interface.  For a
+# simulated subnet, the interface has the name and the address of the host's interface in the subnet.
 Host = collections.namedtuple("Host", "node interface address")
 ETHERNET = Host(None, "pyverbs", "10.96.0.1/24")
 INFINIBAND = Host("host1", "ib0", "10.0.0.1/16")
@@ -114,7 +114,7 @@ def check_outcomes(results, allowed):
             needless = [e for e in matching if e.when != "may skip"]
             problems += [f"passes, and needs no excuse: {test} ({e.location})" for e in needless]
         elif verdict == "begun":
-            problems.append(f"the program ended in {test}")
+            problems.append(f"the suite's process ended during {test}")
         else:
             fitting = [e for e in matching if (e.when == "fails") == (verdict == "failed") and e.message.search(why)]
             if fitting:
@@ -145,11 +145,11 @@ def table(results, excused):
         verdicts = " | ".join(str(count(tests, v)) for v in ("passed", "skipped", "failed"))
         rows.append(f"| `{module}` | {verdicts} | {why} |")
         modules[module] = None
-    elsewhere = collections.Counter()
+    other_modules = collections.Counter()
     for tests in modules.values():
         for test in tests or []:
-            elsewhere[excused[test].reason] += 1
-    for reason, n in sorted(elsewhere.items()):
+            other_modules[excused[test].reason] += 1
+    for reason, n in sorted(other_modules.items()):
         rows.append(f"| other modules | 0 | {n} | 0 | {reason} |")
     verdicts = " | ".join(f"**{count(results, v)}**" for v in ("passed", "skipped", "failed"))
     rows.append(f"| **all {len(results)}** | {verdicts} | |")
@@ -169,9 +169,9 @@ def main(arguments):
     if "--help" in arguments:
         print(__doc__)
         return 0
-    record_it = "--record" in arguments
+    should_record = "--record" in arguments
     host = INFINIBAND if "--infiniband" in arguments else ETHERNET
-    if record_it and host != ETHERNET:
+    if should_record and host != ETHERNET:
         sys.exit("--record is for the suite without --infiniband")
     arguments = [a for a in arguments if a not in ("--record", "--infiniband")]
     if not os.access(PYTHON, os.X_OK):
@@ -211,7 +211,7 @@ def main(arguments):
         return 1
     if not arguments:
         print(table(results, excused))
-        if record_it:
+        if should_record:
             record_table(table(results, excused))
     return 0
 

@@ -14,38 +14,38 @@ import unittest
 record = open(sys.argv[1], "w", buffering=1)
 
 
-def note(test, verdict, why=""):
+def write_outcome(test, verdict, why=""):
     record.write(json.dumps({"test": test.id(), "verdict": verdict, "why": str(why)}) + "\n")
 
 
-def last_line(error):
+def message_of(error):
     return f"{error[0].__name__}: {error[1]}"
 
 
 class Recording(unittest.TextTestResult):
     def startTest(self, test):
-        note(test, "begun")
+        write_outcome(test, "begun")
         super().startTest(test)
 
     def addSuccess(self, test):
-        note(test, "passed")
+        write_outcome(test, "passed")
         super().addSuccess(test)
 
     def addSkip(self, test, reason):
-        note(test, "skipped", reason)
+        write_outcome(test, "skipped", reason)
         super().addSkip(test, reason)
 
     def addError(self, test, error):
-        note(test, "failed", last_line(error))
+        write_outcome(test, "failed", message_of(error))
         super().addError(test, error)
 
     def addFailure(self, test, error):
-        note(test, "failed", last_line(error))
+        write_outcome(test, "failed", message_of(error))
         super().addFailure(test, error)
 
     def addSubTest(self, test, subtest, error):
         if error is not None:
-            note(test, "failed", last_line(error))
+            write_outcome(test, "failed", message_of(error))
         super().addSubTest(test, subtest, error)
 
 

@@ -8,12 +8,12 @@
 #include <stdlib.h>
 
 int rdma_connect(struct rdma_cm_id* id, struct rdma_conn_param* param) {
-  int (*connect)(struct rdma_cm_id*, struct rdma_conn_param*) =
+  int (*real_connect)(struct rdma_cm_id*, struct rdma_conn_param*) =
       (int (*)(struct rdma_cm_id*, struct rdma_conn_param*))dlsym(RTLD_NEXT, "rdma_connect");
   const char* command = getenv("AWAIT_LISTENER");
   if (command != NULL && system(command) != 0) {
     errno = ETIMEDOUT;
     return -1;
   }
-  return connect(id, param);
+  return real_connect(id, param);
 }

@@ -1,5 +1,6 @@
-// Makes connect() of a TCP socket return only when the file $LATE_CONNECT exists.  So a test can
-// let the peer act before the client, or a library that was loaded before this one, goes on.
+// Makes connect() of a TCP socket return only when the file $LATE_CONNECT exists.  So the peer can
+// act first, before the client continues.  A library that wraps connect() and is loaded before this
+// one is delayed as well.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <netinet/in.h>
@@ -8,9 +9,9 @@
 #include <unistd.h>
 
 int connect(int fd, const struct sockaddr* to, socklen_t bytes) {
-  int (*real)(int, const struct sockaddr*, socklen_t) =
+  int (*real_connect)(int, const struct sockaddr*, socklen_t) =
       (int (*)(int, const struct sockaddr*, socklen_t))dlsym(RTLD_NEXT, "connect");
-  const int result = real(fd, to, bytes);
+  const int result = real_connect(fd, to, bytes);
   const char* file = getenv("LATE_CONNECT");
   if (file != NULL && to->sa_family == AF_INET) {
     while (access(file, F_OK) != 0) usleep(1000);
