@@ -135,7 +135,7 @@ struct KnownPaths {
                                              .reversible = true});
     mads.receive({.destination_qpn = wire::kGsiQpn, .from = request->to, .mad = answer}, now);
     while (const auto message = mads.next_message()) queries.receive(*message, now);
-    while (const auto end = queries.next_end()) cache.receive(*end, now);
+    while (const auto end = queries.next_result()) cache.receive(*end, now);
     while (cache.next_event()) {
     }
   }

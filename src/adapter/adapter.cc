@@ -131,7 +131,7 @@ Adapter* Adapter::get(int& error) {
   if (Adapter* adapter = get_if_open()) return adapter;
   if (in_forked_child)
     return fail_without_adapter("an adapter is not shared with forked children of its user", error);
-  const c_api::NoCancellation whole_call;
+  const c_api::NoCancellation no_cancellation;
   const std::lock_guard lock(open_mutex);
   if (Adapter* adapter = get_if_open()) return adapter;
   static const int registered = pthread_atfork(nullptr, nullptr, after_fork_in_child);

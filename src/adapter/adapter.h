@@ -136,7 +136,7 @@ int on_command(Table<T> Adapter::*table, vb_handle handle, Body body) {
   return c_api::guarded([&] {
     Adapter* const adapter = Adapter::get_if_open();
     if (adapter == nullptr) return fail_without_object();
-    const c_api::NoCancellation whole_call;
+    const c_api::NoCancellation no_cancellation;
     const std::lock_guard lock(adapter->command_mutex);
     T* const object = (adapter->*table).find(handle);
     return object == nullptr ? fail_without_object() : body(*adapter, *object);

@@ -61,7 +61,7 @@ struct vb_request* vb_requests_next(vb_handle queue) {
 
 int vb_requests_wait(vb_handle queue, struct vb_request* request) {
   return on_queue(queue, [&](c_api::RequestQueue& request_queue, Worker&) {
-    const c_api::NoCancellation whole_call;
+    const c_api::NoCancellation no_cancellation;
     request_queue.wait(*request);
     return 0;
   });
@@ -69,7 +69,7 @@ int vb_requests_wait(vb_handle queue, struct vb_request* request) {
 
 int vb_requests_cancel(vb_handle queue, struct vb_request* request) {
   return on_queue(queue, [&](c_api::RequestQueue& request_queue, Worker& worker) {
-    const c_api::NoCancellation whole_call;
+    const c_api::NoCancellation no_cancellation;
     return c_api::result_of(worker.cancel(request_queue, *request));
   });
 }

@@ -63,7 +63,7 @@ Agent::Agent(asio::io_context& loop, os::UnixListener listener, std::unique_ptr<
       hello_timer_(loop, [this] { on_hello_timer(); }),
       port_files_timer_(loop, [this] { refresh_port_files(); }),
       pump_later_(loop, [this] { pump(); }) {
-  if (!options_.of_fabric) {
+  if (!options_.belongs_to_fabric) {
     for (const int signal : {SIGTERM, SIGINT, SIGHUP}) signals_.add(signal);
     signals_.async_wait([this](const asio::error_code& failed, int) {
       if (!failed) stop("stopped by a signal");
@@ -84,8 +84,8 @@ void Agent::addresses_changed(const std::vector<node::HostAddress>& addresses) {
   pump();
 }
 
-void Agent::port_changed(const std::optional<std::string>& why_down, const ipc::Reach& reach) {
-  node_.set_port(why_down, os::now(), reach);
+void Agent::port_changed(const std::optional<std::string>& down_reason, const ipc::Reach& reach) {
+  node_.set_port(down_reason, os::now(), reach);
   track_port_state();
   pump();
 }
@@ -102,15 +102,15 @@ void Agent::arrived(std::span<const link::Arrival> arrivals) {
   pump_after(arrivals.size());
 }
 
-void Agent::routed(std::uint64_t token, const Result<node::HostRoute>& route) {
-  node_.routed(token, route, os::now());
+void Agent::on_route(std::uint64_t token, const Result<node::HostRoute>& route) {
+  node_.on_route(token, route, os::now());
   pump();
 }
 
 void Agent::remark(node::ClientId client, const std::string& text) {
   const auto found = session_of_client_.find(client);
   if (found == session_of_client_.end()) return;
-  sessions_.at(found->second)->connection.send(ipc::encode(0, ipc::Remark{text}));
+  sessions_.at(found->second)->connection.send(ipc::encode(0, ipc::UserNotice{text}));
 }
 
 // ---- the node's outputs ------------------------------------------------------------------------
@@ -161,7 +161,7 @@ void Agent::carry_out(node::Node::ToClient&& output) {
     sessions_.at(found->second)->connection.send(std::move(output.message), fds);
     if (sessions_sent_to_.size() <= kSendAtOnceMax) sessions_sent_to_.push_back(found->second);
   }
-  if (output.sockets) network_->passed_on(*output.sockets);
+  if (output.sockets) network_->release_passed_descriptors(*output.sockets);
 }
 
 // Lets packets for the range reach the program.  If the program needs an uplink and none can be
@@ -184,16 +184,16 @@ void Agent::attach_uplink(node::ClientId client, std::uint16_t range) {
       ipc::encode(0, ipc::Lane{.lane = ipc::Lane::kUplink, .other_user = from_other_user}), *fds);
 }
 
-void Agent::carry_out(node::Node::LeaseWanted&& output) {
-  node_.leased(output.token, network_->lease(random_, output), os::now());
+void Agent::carry_out(node::Node::LeaseRequest&& output) {
+  node_.on_lease(output.token, network_->lease(random_, output), os::now());
 }
 
-void Agent::carry_out(node::Node::LaneWanted&& output) {
+void Agent::carry_out(node::Node::LaneMemoryRequest&& output) {
   auto memory = os::create_shared_memory("verbena-lane", link::Lane::kBytes);
   if (memory) lane_parts_.emplace(output.lane, LaneParts{.memory = std::move(memory->fd)});
   if (!memory) log_.line(fmt::format("cannot make a lane: {}", memory.error().context));
-  node_.lane_made(output.lane,
-                  memory ? Result<void>() : Result<void>(std::unexpected(memory.error())));
+  node_.on_lane_memory(output.lane,
+                       memory ? Result<void>() : Result<void>(std::unexpected(memory.error())));
 }
 
 void Agent::carry_out(node::Node::LaneHandedOver&& output) { lane_parts_.erase(output.lane); }
@@ -242,8 +242,8 @@ Result<std::vector<int>> Agent::lane_descriptors_across_users(LaneParts& parts) 
   return std::vector{parts.memory.get(), parts.ends.front().fd()};
 }
 
-void Agent::carry_out(node::Node::RouteWanted&& output) {
-  if (const auto route = network_->route(output)) node_.routed(output.token, *route, os::now());
+void Agent::carry_out(node::Node::RouteRequest&& output) {
+  if (const auto route = network_->route(output)) node_.on_route(output.token, *route, os::now());
 }
 
 void Agent::carry_out(node::Node::Membership&& output) {
@@ -252,7 +252,7 @@ void Agent::carry_out(node::Node::Membership&& output) {
     log_.line(fmt::format("multicast group {}: {}", os::address_text(output.group),
                           result.error().context));
   }
-  node_.joined(output.token, result);
+  node_.on_membership(output.token, result);
 }
 
 void Agent::carry_out(node::Node::StateChanged&& output) {
@@ -263,7 +263,7 @@ void Agent::carry_out(node::Node::StateChanged&& output) {
                         os::address_text(output.remote), output.remote_id.value));
 }
 
-void Agent::carry_out(node::Node::RangeFree&& output) { network_->release(output.range); }
+void Agent::carry_out(node::Node::RangeReleased&& output) { network_->release(output.range); }
 
 // Returns true if something needs the agent, so that it must not end.  Ignores tools, and also new
 // connections, because they may belong to tools: a user who runs `verbena ps` every second must not
@@ -271,7 +271,7 @@ void Agent::carry_out(node::Node::RangeFree&& output) { network_->release(output
 bool Agent::is_needed() const {
   const bool has_program = std::ranges::any_of(
       sessions_, [](const auto& s) { return s.second->role == Role::kProgram; });
-  return has_program || !captures_.empty() || !port_files_.empty() || !node_.idle();
+  return has_program || !captures_.empty() || !port_files_.empty() || !node_.is_idle();
 }
 
 // Returns the earliest time at which the agent may end if nobody needs it.  A new connection delays
@@ -329,7 +329,7 @@ void Agent::stop(const char* why) {
   log_.line(fmt::format("ends: {}", why));
   // Disconnect all programs' connections now, so that their peers need not wait for a timeout.
   for (const auto& [client, session] : session_of_client_) {
-    node_.gone(client, os::now());
+    node_.remove_program(client, os::now());
     send_all();
   }
   while (node_.flush_disconnects(os::now())) send_all();

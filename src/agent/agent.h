@@ -81,7 +81,8 @@ class Agent final : public Connection::Owner, private Network::User {
     // The agent ends when nobody has needed it for this time.  Without a time, it does not end
     // by itself.
     std::optional<Duration> idle = std::chrono::seconds(10);
-    bool of_fabric = false;  // only its fabric ends it, with stop(); signals and programs do not
+    bool belongs_to_fabric =
+        false;  // only its fabric ends it, with stop(); signals and programs do not
     bool all_users = false;
     bool trace = false;
   };
@@ -121,10 +122,11 @@ class Agent final : public Connection::Owner, private Network::User {
 
   // ---- agent.cc: start, end, and the node's outputs
   void addresses_changed(const std::vector<node::HostAddress>& addresses) override;
-  void port_changed(const std::optional<std::string>& why_down, const ipc::Reach& reach) override;
+  void port_changed(const std::optional<std::string>& down_reason,
+                    const ipc::Reach& reach) override;
   void port_state_changed(PortId port, const node::PortState& state) override;
   void arrived(std::span<const link::Arrival> arrivals) override;
-  void routed(std::uint64_t token, const Result<node::HostRoute>& route) override;
+  void on_route(std::uint64_t token, const Result<node::HostRoute>& route) override;
   void remark(node::ClientId client, const std::string& text) override;
   Captures& captures() override { return captures_; }
   void log(std::string_view text) override { log_.line(text); }
@@ -132,12 +134,12 @@ class Agent final : public Connection::Owner, private Network::User {
   bool pump_some();
   void pump_after(std::size_t inputs);
   void carry_out(node::Node::ToClient&& output);
-  void carry_out(node::Node::LeaseWanted&& output);
-  void carry_out(node::Node::LaneWanted&& output);
+  void carry_out(node::Node::LeaseRequest&& output);
+  void carry_out(node::Node::LaneMemoryRequest&& output);
   void carry_out(node::Node::LaneHandedOver&& output);
-  void carry_out(node::Node::RouteWanted&& output);
+  void carry_out(node::Node::RouteRequest&& output);
   void carry_out(node::Node::Membership&& output);
-  void carry_out(node::Node::RangeFree&& output);
+  void carry_out(node::Node::RangeReleased&& output);
   void carry_out(node::Node::StateChanged&& output);
   void attach_uplink(node::ClientId client, std::uint16_t range);
   void update_idle();

@@ -110,7 +110,7 @@ void Capture::add(link::CaptureRecord record, Time now) {
 }
 
 bool Capture::read_ring(Ring& ring, Time now) {
-  const bool filling = ring.ring.filling();
+  const bool filling = ring.ring.is_filling_up();
   for (std::size_t i = 0; i < kRecordsPerRead && !ring.broken; ++i) {
     auto record = ring.ring.read();
     if (!record) {

@@ -155,7 +155,7 @@ TEST_F(CaptureTest, CountsDropsOfAFullRingAlsoAfterItsProgramLeft) {
   Program first = join(capture, 1);
   const std::size_t more_than_fits = link::CaptureRing::kBytes / 96;
   for (std::size_t i = 0; i < more_than_fits; ++i) first.send(1ms, 'x');
-  EXPECT_TRUE(first.ring.filling());
+  EXPECT_TRUE(first.ring.is_filling_up());
   const auto lost = first.ring.dropped();
   EXPECT_GT(lost, 0u);
   EXPECT_TRUE(capture.tick(kStart + 1ms)) << "the caller must call tick() again soon";

@@ -25,7 +25,7 @@ std::expected<std::optional<os::UnixListener>, std::string> claim_name(const std
       const auto peer = other->peer();
       if (peer && peer->uid == uid) return std::nullopt;
       return std::unexpected(
-          fmt::format("the name '{}' is held by {}", name, os::name_holder(*other)));
+          fmt::format("the name '{}' is held by {}", name, os::describe_name_owner(*other)));
     }
     if (os::now() >= deadline) {
       return std::unexpected(fmt::format("the name '{}' is taken, but nobody serves it", name));

@@ -165,7 +165,7 @@ bool Connection::deliver(std::span<const std::byte> message, bool is_last,
   const auto envelope = ipc::open(message);
   if (!envelope) return false;
   const bool needs_reply = envelope->request != 0;
-  if (needs_reply ? !is_last : !ipc::may_go_unanswered(envelope->type)) return false;
+  if (needs_reply ? !is_last : !ipc::needs_no_reply(envelope->type)) return false;
   if (needs_reply && ++outstanding_ == kRequestsMax) ++limit_counters_.requests;
   owner_.received(*this, *envelope, message, std::move(fds));
   return true;

@@ -30,7 +30,7 @@ KernelNetwork::KernelNetwork(asio::io_context& loop, std::optional<BindAddress> 
       bind_(bind),
       port_timer_(loop, [this] { retry_port(); }),
       routes_(loop, [this](std::uint64_t token, const Result<node::HostRoute>& route) {
-        if (user_ != nullptr) user_->routed(token, check_reachable(route));
+        if (user_ != nullptr) user_->on_route(token, check_reachable(route));
       }) {}
 
 Network::Identity KernelNetwork::identity() const {
@@ -86,7 +86,7 @@ void KernelNetwork::use_port(std::unique_ptr<Port> port) {
   why_no_port_.clear();
   update_port_addresses();
   user_->port_changed(std::nullopt,
-                      {.udp_port = port_->number(), .why_host_alone = why_host_alone_});
+                      {.udp_port = port_->number(), .why_only_this_host = why_host_alone_});
 }
 
 void KernelNetwork::open_port() {
@@ -119,7 +119,7 @@ void KernelNetwork::open_port() {
 void KernelNetwork::open_alternative_port(bool should_wait_for_own_programs) {
   if (port_ || !port_taken_) return;
   const auto holder = os::udp_port_holder(wire::kRoceUdpPort);
-  if (holder.ours && (holder.stopped || should_wait_for_own_programs)) return;
+  if (holder.is_of_this_user && (holder.is_stopped || should_wait_for_own_programs)) return;
   constexpr int kTries = 16;
   constexpr std::uint64_t kFirstPort = 0x8000,
                           kPortCount = 0x4000;  // source ports of senders are higher
@@ -144,7 +144,7 @@ void KernelNetwork::wait_for_port() {
   auto pause = std::chrono::milliseconds(1);
   while (!port_ && port_taken_ && os::now() < deadline) {
     const auto holder = os::udp_port_holder(wire::kRoceUdpPort);
-    if (holder.held && (!holder.ours || holder.stopped)) return;
+    if (holder.is_bound && (!holder.is_of_this_user || holder.is_stopped)) return;
     std::this_thread::sleep_for(pause);
     pause = std::min(2 * pause, std::chrono::milliseconds(50));
     open_port();
@@ -186,8 +186,8 @@ Result<node::HostRoute> KernelNetwork::check_reachable(Result<node::HostRoute> r
   return fail(Errc::kAddressNotFound, "another program has UDP port 4791", ENETUNREACH);
 }
 
-Network::Answer KernelNetwork::route(const node::Node::RouteWanted& request) {
-  node::Node::RouteWanted bound = request;
+Network::Answer KernelNetwork::route(const node::Node::RouteRequest& request) {
+  node::Node::RouteRequest bound = request;
   if (!request.source && bind_) bound.source = bind_->address;
   auto answer = routes_.ask(bound);
   if (!answer || wire::is_multicast(request.destination)) return answer;
@@ -198,20 +198,21 @@ Network::Answer KernelNetwork::route(const node::Node::RouteWanted& request) {
   return answer;
 }
 
-Result<std::uint16_t> KernelNetwork::lease(Random& random, const node::Node::LeaseWanted& request) {
+Result<std::uint16_t> KernelNetwork::lease(Random& random,
+                                           const node::Node::LeaseRequest& request) {
   if (!request.sockets) {
     const auto has_sockets = [&](std::uint16_t range) { return port_ && port_->has_range(range); };
-    return plain_ranges_.lease(random, request.avoid, has_sockets);
+    return socketless_ranges_.lease(random, request.avoid, has_sockets);
   }
   if (!port_) return fail(Errc::kBadState, "the port is down");
   std::vector<std::uint16_t> avoid = request.avoid;
-  avoid.insert(avoid.end(), plain_ranges_.leased_ranges().begin(),
-               plain_ranges_.leased_ranges().end());
+  avoid.insert(avoid.end(), socketless_ranges_.leased_ranges().begin(),
+               socketless_ranges_.leased_ranges().end());
   return port_->lease(random, avoid);
 }
 
 void KernelNetwork::release(std::uint16_t range) {
-  if (plain_ranges_.release(range)) return;
+  if (socketless_ranges_.release(range)) return;
   if (relay_) relay_->release(range);
   if (port_) port_->release(range);
 }
@@ -220,9 +221,9 @@ std::vector<int> KernelNetwork::sockets_of(std::uint16_t range) const {
   return port_ ? port_->sockets_of(range) : std::vector<int>();
 }
 
-void KernelNetwork::passed_on(std::uint16_t range) {
-  if (port_) port_->passed_on(range);
-  if (relay_) relay_->passed_on();
+void KernelNetwork::release_passed_descriptors(std::uint16_t range) {
+  if (port_) port_->release_passed_descriptors(range);
+  if (relay_) relay_->release_passed_descriptors();
 }
 
 // Makes no uplink for a program of this user, because such a program gets sockets.

@@ -8,10 +8,10 @@
 
 #include "agent/host.h"
 #include "agent/network.h"
-#include "agent/plain_ranges.h"
 #include "agent/port.h"
 #include "agent/relay.h"
 #include "agent/routes.h"
+#include "agent/socketless_ranges.h"
 #include "agent/watch.h"
 #include "ipc/counters.h"
 #include "os/interfaces.h"
@@ -44,11 +44,11 @@ class KernelNetwork final : public Network {
   std::string state() const override;
   void retry_port() override;
   std::span<const link::Arrival> send(link::Burst& burst, Time now) override;
-  Answer route(const node::Node::RouteWanted& request) override;
-  Result<std::uint16_t> lease(Random& random, const node::Node::LeaseWanted& request) override;
+  Answer route(const node::Node::RouteRequest& request) override;
+  Result<std::uint16_t> lease(Random& random, const node::Node::LeaseRequest& request) override;
   void release(std::uint16_t range) override;
   std::vector<int> sockets_of(std::uint16_t range) const override;
-  void passed_on(std::uint16_t range) override;
+  void release_passed_descriptors(std::uint16_t range) override;
   Result<std::vector<int>> attach(node::ClientId client, std::uint16_t range,
                                   std::optional<int> wake) override;
   void detach(node::ClientId client) override {
@@ -72,7 +72,7 @@ class KernelNetwork final : public Network {
   asio::io_context& loop_;
   std::optional<BindAddress> bind_;
   User* user_ = nullptr;  // null while the network is closed
-  PlainRanges plain_ranges_{};
+  SocketlessRanges socketless_ranges_{};
   std::unique_ptr<Port> port_{};
   std::unique_ptr<Relay> relay_{};  // null until a program of another user needs it
   std::vector<Gid> own_addresses_{};

@@ -58,15 +58,15 @@ void prepare_process() {
 bool spin_for_event(asio::io_context& loop, os::AdaptiveSpin& spin) {
   const Time began = os::now();
   for (Time now = began; now - began < spin.spin_time();) {
-    os::let_others_run();
+    os::yield_processor();
     if (loop.poll() > 0) {
-      spin.spin_succeeded();
+      spin.record_successful_spin();
       return true;
     }
     const Time before = std::exchange(now, os::now());
     if (!spin.yielded(now - before)) break;
   }
-  spin.spin_failed();
+  spin.record_failed_spin();
   return false;
 }
 
@@ -78,7 +78,7 @@ void run_until_stopped(asio::io_context& loop) {
     if (loop.poll() > 0 || (spin.should_spin() && spin_for_event(loop, spin))) continue;
     const Time began = os::now();
     loop.run_one();
-    spin.slept(os::now() - began);
+    spin.record_sleep(os::now() - began);
   }
 }
 

@@ -28,20 +28,22 @@ class Network {
   class User {
    public:
     virtual void addresses_changed(const std::vector<node::HostAddress>& addresses) = 0;
-    // `why_down` is the reason why no port of the host works.  If the ports work, there is no
+    // `down_reason` is the reason why no port of the host works.  If the ports work, there is no
     // reason, and `reach` tells which hosts the programs can reach.
-    virtual void port_changed(const std::optional<std::string>& why_down,
+    virtual void port_changed(const std::optional<std::string>& down_reason,
                               const ipc::Reach& reach) = 0;
-    void port_changed(const std::optional<std::string>& why_down) { port_changed(why_down, {}); }
+    void port_changed(const std::optional<std::string>& down_reason) {
+      port_changed(down_reason, {});
+    }
     // Reports the state of one port of the host.  REQUIRES: the host has the port
     // (Identity::devices).
     virtual void port_state_changed(PortId port, const node::PortState& state) = 0;
     // Handles packets for QP1 of the host that have arrived.
     virtual void arrived(std::span<const link::Arrival> arrivals) = 0;
     // Handles the answer to a query for which route() returned nothing.
-    virtual void routed(std::uint64_t token, const Result<node::HostRoute>& route) = 0;
+    virtual void on_route(std::uint64_t token, const Result<node::HostRoute>& route) = 0;
     // Sends the user of a program a message that explains why something does not work
-    // (ipc::Remark).
+    // (ipc::UserNotice).
     virtual void remark(node::ClientId client, const std::string& text) = 0;
     virtual Captures& captures() = 0;
     virtual void log(std::string_view text) = 0;
@@ -80,22 +82,22 @@ class Network {
   // send.  They are valid until the burst is cleared.
   virtual std::span<const link::Arrival> send(link::Burst& burst, Time now) = 0;
   // Returns the answer to a query.  Returns nothing if User::routed() will get the answer later.
-  virtual Answer route(const node::Node::RouteWanted& request) = 0;
+  virtual Answer route(const node::Node::RouteRequest& request) = 0;
 
   // Leases a range of QP numbers for a program; `request.avoid` lists ranges that must not be
   // leased.
-  virtual Result<std::uint16_t> lease(Random& random, const node::Node::LeaseWanted& request) = 0;
+  virtual Result<std::uint16_t> lease(Random& random, const node::Node::LeaseRequest& request) = 0;
   // Frees a range whose quiesce time is over.
   virtual void release(std::uint16_t range) = 0;
   // Returns the data sockets of a range.  The caller passes them to the range's program and then
-  // calls passed_on().
+  // calls release_passed_descriptors().
   virtual std::vector<int> sockets_of(std::uint16_t range) const = 0;
   // Releases the descriptors of sockets_of() and attach().  Call it after they were passed to the
   // program.
-  virtual void passed_on(std::uint16_t range) = 0;
+  virtual void release_passed_descriptors(std::uint16_t range) = 0;
   // Lets packets for the range reach the program.  Makes an uplink if the program needs one and has
   // none.  Returns the descriptors of a new uplink in the order of ipc::Lane, or no descriptors.
-  // They are valid until passed_on().
+  // They are valid until release_passed_descriptors().
   //
   // The descriptors are the memory, `wake` (an eventfd that wakes the program) and an eventfd that
   // wakes this process.  There is no `wake` if the program belongs to another user than this

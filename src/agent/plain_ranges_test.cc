@@ -1,19 +1,19 @@
-#include "agent/plain_ranges.h"
-
 #include <gtest/gtest.h>
 
 #include <vector>
 
+#include "agent/socketless_ranges.h"
+
 namespace verbena::agent {
 namespace {
 
-TEST(PlainRanges, LeasesEachRangeOnceAndNoneThatIsTaken) {
+TEST(SocketlessRanges, LeasesEachRangeOnceAndNoneThatIsTaken) {
   Random random(1);
-  PlainRanges ranges;
+  SocketlessRanges ranges;
   const auto is_odd = [](std::uint16_t range) { return range % 2 != 0; };
   std::vector<std::uint16_t> avoid;
   for (std::uint16_t range = 2; range < 2000; range += 2) avoid.push_back(range);
-  for (std::size_t i = 0; i < PlainRanges::kLeasesMax; ++i) {
+  for (std::size_t i = 0; i < SocketlessRanges::kLeasesMax; ++i) {
     const auto range = ranges.lease(random, avoid, is_odd);
     ASSERT_TRUE(range.has_value());
     EXPECT_EQ(*range % 2, 0);

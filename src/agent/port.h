@@ -67,7 +67,7 @@ class Port {
   // Returns empty descriptors if the range has no sockets.
   os::RocePort::Lease take_sockets(std::uint16_t range);
   // Closes the copies of the range's sockets after they were passed on.  RocePort keeps its own.
-  void passed_on(std::uint16_t range) { leases_to_pass_on_.erase(range); }
+  void release_passed_descriptors(std::uint16_t range) { leases_to_pass_on_.erase(range); }
   // Calls os::RocePort::set_members().
   Result<void> set_members(std::uint16_t range, const Gid& group,
                            std::span<const std::uint32_t> interfaces) {

@@ -38,7 +38,7 @@ class Relay final : private Uplinks::Reader {
   // uplink, makes one and returns its descriptors (Network::attach()).  Fails as Uplinks::attach()
   // and UdpReceiver::create() do.
   Result<std::vector<int>> attach(node::ClientId client, os::RocePort::Lease sockets);
-  void passed_on() { uplinks_->passed_on(); }
+  void release_passed_descriptors() { uplinks_->release_passed_descriptors(); }
   // Removes the uplink of a program.  Packets for the program's ranges are dropped until the ranges
   // are released.
   void detach(node::ClientId client);

@@ -30,7 +30,7 @@ class Guest {
     memory_ = *os::map_shared(fds[0], link::Lane::kBytes, link::Lane::kBytes, true);
     wake_.emplace(*os::WakeSocket::adopt(*os::duplicate_fd(fds[1])));
     lane_.emplace(*link::Lane::attach(memory_.bytes(), link::Lane::Side::kFirst));
-    relay.passed_on();
+    relay.release_passed_descriptors();
   }
 
   std::uint16_t range() const { return range_; }
@@ -39,10 +39,12 @@ class Guest {
     ASSERT_TRUE(lane_->prepare(address));
     const std::vector<std::byte> payload(payload_bytes, std::byte{7});
     const std::size_t headers = wire::write_headers(
-        lane_->room(), {.bth = {.opcode = wire::Opcode::kRcSendOnly,
-                                .destination_qpn = {static_cast<std::uint32_t>(to_range) << 12}},
-                        .payload = payload});
-    std::ranges::copy(payload, lane_->room().begin() + static_cast<std::ptrdiff_t>(headers));
+        lane_->packet_space(),
+        {.bth = {.opcode = wire::Opcode::kRcSendOnly,
+                 .destination_qpn = {static_cast<std::uint32_t>(to_range) << 12}},
+         .payload = payload});
+    std::ranges::copy(payload,
+                      lane_->packet_space().begin() + static_cast<std::ptrdiff_t>(headers));
     lane_->commit(headers + payload_bytes);
     if (lane_->flush()) wake_->wake();
   }

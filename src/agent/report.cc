@@ -33,7 +33,7 @@ ipc::StatusReply Agent::status() const {
     std::uint8_t number = 1;
     for (const ipc::Port& port : device.ports) {
       reply.ports.push_back(
-          {device.name, number++, port.active, port.why_down, port.reach.why_host_alone});
+          {device.name, number++, port.active, port.down_reason, port.reach.why_only_this_host});
     }
   }
   reply.counters = counters();

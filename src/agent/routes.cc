@@ -28,7 +28,7 @@ bool Routes::refresh_cache() {
   return interface_monitor_.has_value();
 }
 
-Routes::Answer Routes::ask(const node::Node::RouteWanted& request) {
+Routes::Answer Routes::ask(const node::Node::RouteRequest& request) {
   const Query query{request.destination, request.source, request.scope};
   const bool may_cache = refresh_cache();
   if (const auto cached = cache_.find(query); cached != cache_.end()) {

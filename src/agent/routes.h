@@ -38,7 +38,7 @@ class Routes {
   Routes(asio::io_context& loop, AnswerCallback on_answer);
 
   // Answers a query.  Returns nothing if the answer comes later, through `on_answer`.
-  Answer ask(const node::Node::RouteWanted& request);
+  Answer ask(const node::Node::RouteRequest& request);
 
  private:
   struct WaitingQuery {

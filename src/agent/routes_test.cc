@@ -9,7 +9,7 @@
 namespace verbena::agent {
 namespace {
 
-const node::Node::RouteWanted kQuery{.token = 1, .destination = os::kOther};
+const node::Node::RouteRequest kQuery{.token = 1, .destination = os::kOther};
 
 bool is_route(const Routes::Answer& answer) {
   return answer && answer->has_value() && (*answer)->source == os::kSelf;
@@ -48,7 +48,7 @@ TEST(Routes, ForgetsRoutesWhenAddressesChange) {
     Routes routes(loop, [](std::uint64_t, const auto&) {});
     os::answer();
     EXPECT_TRUE(is_route(routes.ask(kQuery)));
-    const node::Node::RouteWanted own_query{.token = 2, .destination = os::kSelf};
+    const node::Node::RouteRequest own_query{.token = 2, .destination = os::kSelf};
     EXPECT_TRUE(is_route(routes.ask(own_query)));
     EXPECT_TRUE((*routes.ask(own_query))->loopback);
     os::set_address(0x0a000002);

@@ -122,7 +122,7 @@ void Agent::ended(Connection& connection, const std::string& why) {
   if (session.client) {
     session_of_client_.erase(*session.client);
     network_->detach(*session.client);
-    node_.gone(*session.client, os::now());
+    node_.remove_program(*session.client, os::now());
   }
   sessions_.erase(found);
   if (!port_files_.empty()) refresh_port_files();
@@ -182,7 +182,7 @@ std::string Agent::reason_to_refuse(const Session& session, const std::string& b
     const std::string builds = fmt::format(
         "the agent (pid {}) is of build {}, the program of build {}", ::getpid(), options_.build,
         build.empty() ? "unknown" : printable_name(build.substr(0, kBuildTextMax)));
-    if (options_.of_fabric) {
+    if (options_.belongs_to_fabric) {
       return builds + "; it belongs to a fabric: end it with 'verbena fabric down'";
     }
     if (options_.all_users) return builds + "; it serves all users: root can stop and start it";
@@ -239,7 +239,7 @@ void Agent::welcome(Session& session, std::uint64_t request, const ipc::Hello& h
     session.served_until = os::now() + kToolTimeout;
     return;
   }
-  session.client = node_.connected(
+  session.client = node_.add_program(
       os::now(), {.pid = session.pid, .user = session.user.uid, .lanes = hello.lanes});
   if (!port_files_.empty()) refresh_port_files();
   session_of_client_.emplace(*session.client, session.connection.id());
@@ -253,7 +253,7 @@ void Agent::refuse(Session& session, std::uint64_t request, std::string text) {
   reply.agent_pid = static_cast<std::uint32_t>(::getpid());
   reply.build = options_.build;
   reply.refusal = std::move(text);
-  reply.again = !listener_;  // this agent ends, and the next one will serve the program
+  reply.should_retry = !listener_;  // this agent ends, and the next one will serve the program
   session.connection.reply(request, reply);
   session.connection.finish();
   if (!listener_) stop("another build is wanted");
@@ -278,7 +278,7 @@ void Agent::serve(Session& session, const ipc::Envelope& envelope, std::vector<o
                                             "the agent serves all users: only root may "
                                             "stop it"));
       }
-      if (options_.of_fabric) {
+      if (options_.belongs_to_fabric) {
         return connection.reply_result(envelope.request,
                                        fail(Errc::kNotSupported,
                                             "this agent belongs to a fabric: use 'verbena "

@@ -86,7 +86,7 @@ Result<std::vector<int>> Uplinks::attach(const ProgramId& program, std::uint16_t
   return fds;
 }
 
-void Uplinks::passed_on() { fds_to_pass_.clear(); }
+void Uplinks::release_passed_descriptors() { fds_to_pass_.clear(); }
 
 void Uplinks::detach(const ProgramId& program) {
   const auto found = uplinks_.find(program);
@@ -153,7 +153,7 @@ bool Uplinks::deliver(Uplink& to, const link::Address& address, const link::Arri
     return true;
   }
   to.full_since_ = kNever;
-  copy_packet(arrival, to.lane_.room());
+  copy_packet(arrival, to.lane_.packet_space());
   to.lane_.commit(arrival.transport.size());
   ++counters_.forwarded;
   return true;
@@ -165,7 +165,7 @@ bool Uplinks::park() {
   bool may_sleep = true;
   for (auto& [id, uplink] : uplinks_) {
     may_sleep =
-        (uplink.is_blocked_ ? uplink.lane_.park_for_room() : uplink.lane_.park()) && may_sleep;
+        (uplink.is_blocked_ ? uplink.lane_.park_for_space() : uplink.lane_.park()) && may_sleep;
   }
   counters_.sleeps += may_sleep ? 1 : 0;
   return may_sleep;

@@ -12,7 +12,7 @@
 #include <variant>
 #include <vector>
 
-#include "agent/plain_ranges.h"
+#include "agent/socketless_ranges.h"
 #include "agent/watch.h"
 #include "base/error.h"
 #include "base/random.h"
@@ -81,11 +81,12 @@ class Uplinks {
   void release(std::uint16_t range);
   std::size_t leases(HostIndex host) const;
   // Lets packets for the range reach the program.  If the program has no uplink, makes one and
-  // returns its descriptors (Network::attach()), which are valid until passed_on().  kNoResources:
-  // there are kUplinksMax uplinks.  kSystem: there is no memory or descriptor.
+  // returns its descriptors (Network::attach()), which are valid until
+  // release_passed_descriptors().  kNoResources: there are kUplinksMax uplinks.  kSystem: there is
+  // no memory or descriptor.
   Result<std::vector<int>> attach(const ProgramId& program, std::uint16_t range,
                                   std::optional<int> wake);
-  void passed_on();
+  void release_passed_descriptors();
   // Removes the uplink of a program, after passing the remaining packets of the program to the
   // reader.
   void detach(const ProgramId& program);
@@ -129,7 +130,7 @@ class Uplinks {
   WakeCallback on_wake_;
   Watch watch_{};
   Timer full_lane_timer_;
-  PlainRanges ranges_{kLeasesMax};
+  SocketlessRanges ranges_{kLeasesMax};
   std::map<std::uint16_t, HostIndex> host_of_range_{};
   std::map<ProgramId, Uplink> uplinks_;
   std::map<std::uint16_t, ProgramId> program_of_range_{};

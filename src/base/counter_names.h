@@ -7,8 +7,8 @@
 #include <utility>
 
 // Pairs counters with the names that tools show.  A table lies beside the counters that it names,
-// so that each pair is written once.  static_assert(names_all(table)) refuses a counter without a
-// name.
+// so that each pair is written once.  static_assert(names_every_counter(table)) refuses a counter
+// without a name.
 namespace verbena {
 
 // Names one value of an enumeration.  The last value of the enumeration must be kCount, which is
@@ -41,7 +41,7 @@ consteval bool names_differ(const Table& table) {
 // Returns true if the table has each value of the enumeration, in the same order, and all names
 // differ.
 template <class Enum, std::size_t Size>
-consteval bool names_all(const std::array<CounterName<Enum>, Size>& table) {
+consteval bool names_every_counter(const std::array<CounterName<Enum>, Size>& table) {
   if (Size != static_cast<std::size_t>(Enum::kCount)) return false;
   for (std::size_t i = 0; i < Size; ++i) {
     if (static_cast<std::size_t>(table[i].counter) != i) return false;
@@ -52,7 +52,7 @@ consteval bool names_all(const std::array<CounterName<Enum>, Size>& table) {
 // Returns true if the table has each counter of the struct, and all names differ.  The struct must
 // hold nothing but counters.
 template <class Counters, std::size_t Size>
-consteval bool names_all(const std::array<MemberName<Counters>, Size>& table) {
+consteval bool names_every_counter(const std::array<MemberName<Counters>, Size>& table) {
   if (sizeof(Counters) != Size * sizeof(std::uint64_t)) return false;
   for (std::size_t i = 0; i < Size; ++i) {
     for (std::size_t j = 0; j < i; ++j) {
@@ -71,7 +71,8 @@ constexpr auto named_values(const std::array<MemberName<Counters>, Size>& table,
   return all;
 }
 
-// Returns the name of a counter, or `otherwise` for an invalid value.  REQUIRES: names_all(table).
+// Returns the name of a counter, or `otherwise` for an invalid value.  REQUIRES:
+// names_every_counter(table).
 template <class Enum, std::size_t Size>
 constexpr const char* name_of(const std::array<CounterName<Enum>, Size>& table, Enum counter,
                               const char* otherwise = "?") {

@@ -16,19 +16,21 @@ using Baskets = std::array<MemberName<Basket>, 2>;
 
 TEST(CounterNames, CompleteTablesNameEachCounterOnce) {
   constexpr Fruits fruits{{{Fruit::kApple, "apple"}, {Fruit::kPear, "pear"}}};
-  static_assert(names_all(fruits));
+  static_assert(names_every_counter(fruits));
   EXPECT_STREQ(name_of(fruits, Fruit::kPear), "pear");
   EXPECT_STREQ(name_of(fruits, Fruit::kCount), "?");
-  static_assert(names_all(Baskets{{{&Basket::apples, "a"}, {&Basket::pears, "p"}}}));
+  static_assert(names_every_counter(Baskets{{{&Basket::apples, "a"}, {&Basket::pears, "p"}}}));
 }
 
 TEST(CounterNames, IncompleteTablesAreRefused) {
-  static_assert(!names_all(std::array<CounterName<Fruit>, 1>{{{Fruit::kApple, "apple"}}}));
-  static_assert(!names_all(Fruits{{{Fruit::kPear, "pear"}, {Fruit::kApple, "apple"}}}));
-  static_assert(!names_all(Fruits{{{Fruit::kApple, "same"}, {Fruit::kPear, "same"}}}));
-  static_assert(!names_all(std::array<MemberName<Basket>, 1>{{{&Basket::apples, "a"}}}));
-  static_assert(!names_all(Baskets{{{&Basket::apples, "a"}, {&Basket::apples, "p"}}}));
-  static_assert(!names_all(Baskets{{{&Basket::apples, "same"}, {&Basket::pears, "same"}}}));
+  static_assert(
+      !names_every_counter(std::array<CounterName<Fruit>, 1>{{{Fruit::kApple, "apple"}}}));
+  static_assert(!names_every_counter(Fruits{{{Fruit::kPear, "pear"}, {Fruit::kApple, "apple"}}}));
+  static_assert(!names_every_counter(Fruits{{{Fruit::kApple, "same"}, {Fruit::kPear, "same"}}}));
+  static_assert(!names_every_counter(std::array<MemberName<Basket>, 1>{{{&Basket::apples, "a"}}}));
+  static_assert(!names_every_counter(Baskets{{{&Basket::apples, "a"}, {&Basket::apples, "p"}}}));
+  static_assert(
+      !names_every_counter(Baskets{{{&Basket::apples, "same"}, {&Basket::pears, "same"}}}));
 }
 
 }  // namespace

@@ -13,7 +13,7 @@ struct Ratio {
 
 // Returns the probability with which a run of `length` items must begin at each item that is
 // outside of runs, so that the fraction `inside` of all items is inside of runs.
-constexpr Ratio run_begins(Ratio inside, std::uint32_t length) {
+constexpr Ratio run_start_probability(Ratio inside, std::uint32_t length) {
   return {inside.numerator, length * inside.denominator - (length - 1) * inside.numerator};
 }
 

@@ -13,7 +13,7 @@ void Broker::report(ProgramId program, const Report& report) {
   }
   auto& cookies = cookies_of_[program];
   if (!cookies.contains(report.cookie) && cookies.size() >= limits_.ends_per_program) {
-    ++counters_.limits_met;
+    ++counters_.limit_refusals;
     return;
   }
   const auto [found, is_new] = ends_.try_emplace(report.cookie);
@@ -74,7 +74,7 @@ void Broker::introduce(std::uint64_t cookie, std::uint64_t peer) {
   Socket& second = ends_.at(cookie);
   Socket& first = ends_.at(peer);
   if (pairs_.size() >= limits_.pairs) {
-    ++counters_.limits_met;
+    ++counters_.limit_refusals;
     without_pair_[second.connection] = cookie;  // a later report tries again
     return;
   }
@@ -96,7 +96,7 @@ void Broker::memory_made(PairId pair, bool success) {
   if (found == pairs_.end()) return;
   found->second.memory = success ? Memory::kMade : Memory::kFailed;
   if (!success) {
-    ++counters_.limits_met;
+    ++counters_.limit_refusals;
     return;
   }
   ++counters_.pairs_made;

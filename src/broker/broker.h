@@ -84,7 +84,7 @@ class Broker {
   struct Counters {
     std::uint64_t reports = 0;
     std::uint64_t pairs_made = 0;
-    std::uint64_t limits_met = 0;
+    std::uint64_t limit_refusals = 0;
   };
 
   Broker() : Broker(Limits()) {}
@@ -113,7 +113,7 @@ class Broker {
   std::vector<std::uint64_t> cookies_of_program(ProgramId program) const;
   std::size_t pairs() const { return pairs_.size(); }
   const Counters& counters() const { return counters_; }
-  bool idle() const { return ends_.empty(); }
+  bool is_idle() const { return ends_.empty(); }
 
  private:
   struct Socket {

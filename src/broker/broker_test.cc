@@ -152,7 +152,7 @@ TEST_F(BrokerTest, ReportThatContinuesAnUnknownStreamIsAnsweredAndNotStored) {
   EXPECT_EQ(answers[0].program, 1U);
   EXPECT_EQ(answers[0].message.number, 9U);
   EXPECT_EQ(answers[0].message.cookie, 10U);
-  EXPECT_TRUE(broker.idle());
+  EXPECT_TRUE(broker.is_idle());
   // An end that waits for its peer has no stream yet.
   report(1, 10, connection(5000, 80));
   report(2, 10, connection(5000, 80), 8, 1);
@@ -180,14 +180,14 @@ TEST_F(BrokerTest, PairIsReleasedWhenBothSocketsAreClosed) {
   broker.forget(2, {.cookie = 20}, kNow);
   broker.socket_checked(20, false, kNow);
   EXPECT_EQ(outputs<Broker::Release>().size(), 1U);
-  EXPECT_TRUE(broker.idle());
+  EXPECT_TRUE(broker.is_idle());
   EXPECT_EQ(broker.pairs(), 0U);
 }
 
 TEST_F(BrokerTest, EndWithoutPeerIsRemovedWhenItsProgramEnds) {
   report(1, 10, connection(5000, 80));
   broker.program_ended(1, kNow);
-  EXPECT_TRUE(broker.idle());
+  EXPECT_TRUE(broker.is_idle());
   report(2, 20, connection(80, 5000));
   EXPECT_THAT(outputs<Broker::MakeMemory>(), IsEmpty());
 }
@@ -198,7 +198,7 @@ TEST_F(BrokerTest, EndsBeyondTheLimitOfAProgramGetNoPair) {
   report(1, 11, connection(5001, 80));
   report(2, 21, connection(80, 5001));
   EXPECT_THAT(outputs<Broker::MakeMemory>(), IsEmpty());
-  EXPECT_EQ(broker.counters().limits_met, 1U);
+  EXPECT_EQ(broker.counters().limit_refusals, 1U);
 }
 
 TEST_F(BrokerTest, ConnectionsBeyondTheLimitOfPairsGetNoMemory) {
@@ -207,7 +207,7 @@ TEST_F(BrokerTest, ConnectionsBeyondTheLimitOfPairsGetNoMemory) {
   report(1, 11, connection(5001, 80));
   report(2, 21, connection(80, 5001));
   EXPECT_THAT(outputs<Broker::MakeMemory>(), IsEmpty());
-  EXPECT_EQ(broker.counters().limits_met, 1U);
+  EXPECT_EQ(broker.counters().limit_refusals, 1U);
 }
 
 TEST_F(BrokerTest, IfTheMemoryCannotBeMadeNoEndGetsAMessage) {

@@ -137,12 +137,12 @@ struct Trace {
 
 // Counts the bytes of one direction of a stream, and its changes between ring and TCP.
 struct Traffic {
-  std::uint64_t by_ring = 0;      // bytes
-  std::uint64_t by_tcp = 0;       // bytes since the connection began
-  std::uint64_t wakes = 0;        // times that bytes went by TCP because the reader might sleep
-  std::uint64_t overflows = 0;    // times that bytes went by TCP because the ring was full
-  std::uint64_t times_back = 0;   // times that the direction went from the ring to TCP
-  std::uint32_t reason_back = 0;  // the last reason (stream::Reason)
+  std::uint64_t by_ring = 0;         // bytes
+  std::uint64_t by_tcp = 0;          // bytes since the connection began
+  std::uint64_t wakes = 0;           // times that bytes went by TCP because the reader might sleep
+  std::uint64_t overflows = 0;       // times that bytes went by TCP because the ring was full
+  std::uint64_t returns_to_tcp = 0;  // times that the direction went from the ring to TCP
+  std::uint32_t return_reason = 0;   // the last reason (stream::Reason)
   std::uint32_t reserved = 0;
 };
 
@@ -151,8 +151,8 @@ struct Row {
   Type type = Type::kRow;
   std::uint32_t pid = 0;  // PID of one holder; 0: no process holds the end now
   std::array<char, kNameBytes> program{};
-  std::uint32_t holders = 0;  // processes that have reported this end
-  std::uint32_t paired = 0;   // 1 if the two ends have memory for a ring
+  std::uint32_t holders = 0;   // processes that have reported this end
+  std::uint32_t has_ring = 0;  // 1 if the two ends have memory for a ring
   std::uint64_t cookie = 0;
   Connection connection{};
   Traffic out{};
@@ -166,34 +166,34 @@ struct EndOfRows {
   std::uint64_t pairs_now = 0;
   std::uint64_t pairs_made = 0;
   std::uint64_t reports = 0;
-  std::uint64_t claims_refused = 0;    // reports that fit no socket of the host
-  std::uint64_t limits_met = 0;        // reports without effect because of a limit
-  std::uint64_t memory_bytes = 0;      // memory that all current pairs can occupy at most
-  std::uint64_t resident_bytes = 0;    // memory that all current pairs occupy
-  std::uint64_t given_back_bytes = 0;  // memory of idle rings that was released so far
-  Traffic total{};                     // all pairs so far, in both directions
+  std::uint64_t claims_refused = 0;  // reports that fit no socket of the host
+  std::uint64_t limit_refusals = 0;  // reports without effect because of a limit
+  std::uint64_t memory_bytes = 0;    // memory that all current pairs can occupy at most
+  std::uint64_t resident_bytes = 0;  // memory that all current pairs occupy
+  std::uint64_t released_bytes = 0;  // memory of idle rings that was released so far
+  Traffic total{};                   // all pairs so far, in both directions
 };
 
 // Says what has happened.  In the comments, "the program" is Event::program.
-enum class What : std::uint32_t {
-  kOffered = 1,        // the program has reported its end
-  kAlone = 2,          // the peer's program has not reported its end for a while
-  kRefused = 3,        // the report fits no socket of this host
-  kLimit = 4,          // there is no ring because of a limit
-  kIntroduced = 5,     // both ends have got the memory
-  kChangedOver = 6,    // the program checks the ring in each call
-  kRing = 7,           // the program's first byte in the ring has this `offset`
-  kSendsByTcp = 8,     // the program sends by TCP forever, from `offset` on, because of `reason`
-  kReadsFromTcp = 9,   // the program reads from TCP forever, because of `reason`
-  kStaysOnTcp = 10,    // the program has withdrawn its report, because of `reason`
-  kClosed = 11,        // the program has closed its end; `out` counts the bytes that it has sent
-  kProgramEnded = 12,  // the program has ended, or has replaced itself by exec
+enum class EventKind : std::uint32_t {
+  kOffered = 1,          // the program has reported its end
+  kPeerNotReported = 2,  // the peer's program has not reported its end for a while
+  kRefused = 3,          // the report fits no socket of this host
+  kLimit = 4,            // there is no ring because of a limit
+  kPaired = 5,           // both ends have got the memory
+  kChangedOver = 6,      // the program checks the ring in each call
+  kRing = 7,             // the program's first byte in the ring has this `offset`
+  kSendsByTcp = 8,       // the program sends by TCP forever, from `offset` on, because of `reason`
+  kReadsFromTcp = 9,     // the program reads from TCP forever, because of `reason`
+  kWithdrawn = 10,       // the program has withdrawn its report, because of `reason`
+  kClosed = 11,          // the program has closed its end; `out` counts the bytes that it has sent
+  kProgramEnded = 12,    // the program has ended, or has replaced itself by exec
 };
 
 // Tells a tool what has happened to one end of a connection.
 struct Event {
   Type type = Type::kEvent;
-  What what = What::kOffered;
+  EventKind kind = EventKind::kOffered;
   std::uint64_t wall_ns = 0;  // when the service noticed the event, in nanoseconds since 1970
   std::uint64_t cookie = 0;
   Connection connection{};
@@ -204,7 +204,7 @@ struct Event {
   std::uint64_t offset = 0;      // offset of a byte from the connection's first byte
   std::uint32_t reason = 0;      // a stream::Reason
   std::uint32_t is_earlier = 0;  // 1: the event happened before the trace began
-  std::uint32_t paired = 0;      // for kClosed and kProgramEnded: 1 if `out` is valid
+  std::uint32_t has_ring = 0;    // for kClosed and kProgramEnded: 1 if `out` is valid
   std::uint32_t reserved = 0;
   Traffic out{};
 };

@@ -22,9 +22,10 @@ std::string as_text(const ipc::StatusReply& status) {
     const std::string name =
         status.ports.size() == 1 ? "port" : fmt::format("port {}/{}", port.device, port.number);
     const std::string host_alone =
-        port.why_host_alone.empty() ? ""
-                                    : ", for programs of this host alone: " + port.why_host_alone;
-    rows.push_back({name, port.active ? "active" + host_alone : "DOWN: " + port.why_down});
+        port.why_only_this_host.empty()
+            ? ""
+            : ", for programs of this host alone: " + port.why_only_this_host;
+    rows.push_back({name, port.active ? "active" + host_alone : "DOWN: " + port.down_reason});
   }
   rows.push_back({"programs", std::to_string(status.programs)});
   rows.push_back({"leases", std::to_string(status.leases)});
@@ -47,8 +48,8 @@ std::string as_json(const ipc::StatusReply& status) {
     ports.push_back({{"device", port.device},
                      {"port", port.number},
                      {"active", port.active},
-                     {"why_down", port.why_down},
-                     {"why_host_alone", port.why_host_alone}});
+                     {"why_down", port.down_reason},
+                     {"why_host_alone", port.why_only_this_host}});
   }
   const ipc::PortStatus* const down_port = status.find_down_port();
   const Json all{{"agent",
@@ -57,7 +58,7 @@ std::string as_json(const ipc::StatusReply& status) {
                    {"uptime_seconds", whole_seconds(status.uptime)},
                    {"all_users", status.all_users},
                    {"port_active", down_port == nullptr},
-                   {"why_down", down_port == nullptr ? "" : down_port->why_down},
+                   {"why_down", down_port == nullptr ? "" : down_port->down_reason},
                    {"ports", std::move(ports)},
                    {"programs", status.programs},
                    {"leases", status.leases},

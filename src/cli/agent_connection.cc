@@ -56,7 +56,7 @@ Answer<std::string> start_agent(bool all_users) {
           os::UnixChannel::connect(os::agent_socket_name(), os::now() + kAgentTimeout)) {
     return std::unexpected(fmt::format(
         "an agent for root alone is running ({}): end its programs, then 'verbena agent stop'",
-        os::name_holder(*root_agent)));
+        os::describe_name_owner(*root_agent)));
   }
   const std::string path = *directory + "/verbenad";
   std::string problem;
@@ -76,7 +76,7 @@ Answer<std::string> start_agent(bool all_users) {
 }
 
 Answer<std::string> stop_agent() {
-  if (const auto host = os::fabric_host_of_environment()) {
+  if (const auto host = os::fabric_host_from_environment()) {
     return std::unexpected(
         fmt::format("the agent of host '{}' ends with its fabric: verbena fabric "
                     "down {}",

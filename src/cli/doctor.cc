@@ -100,9 +100,9 @@ void add_files(Report& report, const HostFacts& facts) {
 }
 
 void add_agent(Report& report, const HostFacts& facts) {
-  if (!facts.name_holder.empty()) {
+  if (!facts.describe_name_owner.empty()) {
     return report.problem(
-        "agent", fmt::format("{} has the name of this user's agent", facts.name_holder),
+        "agent", fmt::format("{} has the name of this user's agent", facts.describe_name_owner),
         "end that process (root may), or use a network namespace of your own, which has its own "
         "names: unshare --user --map-root-user --net");
   }
@@ -144,7 +144,7 @@ std::string holder_text(const HostFacts& facts) {
   if (holder.pid != 0) {
     return fmt::format("pid {} ({}) of {} holds it on {}{}", holder.pid,
                        printable_name(holder.program), facts.holder_user, where,
-                       holder.stopped ? ", and is stopped" : "");
+                       holder.is_stopped ? ", and is stopped" : "");
   }
   if (may_be_rxe(facts)) {
     return fmt::format("the kernel's rdma_rxe holds it on {}: a socket without a process", where);
@@ -156,13 +156,14 @@ std::string holder_text(const HostFacts& facts) {
 // Returns advice how to get the port from the process that has it.
 std::string port_fix(const HostFacts& facts) {
   if (may_be_rxe(facts)) return "rdma link delete NAME (see 'rdma link'), or modprobe -r rdma_rxe";
-  if (facts.holder.stopped) return fmt::format("kill -CONT {0}, or kill -9 {0}", facts.holder.pid);
+  if (facts.holder.is_stopped)
+    return fmt::format("kill -CONT {0}, or kill -9 {0}", facts.holder.pid);
   const std::string share_advice =
       "let root run 'verbena agent start --all-users', which lets programs of all users reach each "
       "other, or start each user's first program with VERBENA_BIND=ADDRESS, with another address "
       "of "
       "this host for each";
-  if (facts.holder.ours) return "end it; the next program tries again";
+  if (facts.holder.is_of_this_user) return "end it; the next program tries again";
   if (facts.holder.program == "verbenad") {
     return fmt::format(
         "wait until the programs of {0} end, run 'verbena agent stop' as {0}, or {1}",
@@ -181,19 +182,19 @@ void add_port(Report& report, const HostFacts& facts) {
       "(verbenad --bind)";
   const ipc::PortStatus* const down_port = facts.agent ? facts.agent->find_down_port() : nullptr;
   if (facts.agent && down_port == nullptr) {
-    if (const std::string& host_alone = facts.agent->ports.front().why_host_alone;
+    if (const std::string& host_alone = facts.agent->ports.front().why_only_this_host;
         !host_alone.empty()) {
       return report.problem(kWhat, "programs reach only this host: " + host_alone, port_fix(facts));
     }
-    if (facts.holder.held && !is_on_all_addresses(facts.holder)) {
+    if (facts.holder.is_bound && !is_on_all_addresses(facts.holder)) {
       return report.ok(kWhat,
                        fmt::format("the agent has it on {}", address_text(facts.holder.address)));
     }
     return report.note(kWhat, "the agent has it on all addresses of this host", kBindAdvice);
   }
   if (facts.agent) {
-    return report.problem(kWhat, "the agent could not open it: " + down_port->why_down,
-                          facts.holder.held
+    return report.problem(kWhat, "the agent could not open it: " + down_port->down_reason,
+                          facts.holder.is_bound
                               ? port_fix(facts)
                               : "give the host an address: ip addr add ADDRESS dev DEVICE");
   }
@@ -202,7 +203,7 @@ void add_port(Report& report, const HostFacts& facts) {
                           fmt::format("VERBENA_BIND={} is no address of this host", facts.bind),
                           "set VERBENA_BIND to an address of 'ip addr', or unset it");
   }
-  if (facts.holder.held) {
+  if (facts.holder.is_bound) {
     return report.problem(kWhat, holder_text(facts), port_fix(facts));
   }
   if (!facts.bind.empty()) {

@@ -62,7 +62,7 @@ TEST(Doctor, HealthyHostHasNoProblem) {
 TEST(Doctor, EveryNoteAndProblemSaysWhatToDo) {
   HostFacts sick_host = healthy_host();
   sick_host.agent_can_be_run = false;
-  sick_host.holder = {.held = true, .pid = 12, .uid = 7, .program = "nc"};
+  sick_host.holder = {.is_bound = true, .pid = 12, .uid = 7, .program = "nc"};
   sick_host.open_files = {8, 8};
   sick_host.file_size = {1024, 1024};
   sick_host.receive_buffer_bytes = sick_host.send_buffer_bytes = 212992;
@@ -88,18 +88,19 @@ TEST(Doctor, EveryNoteAndProblemSaysWhatToDo) {
 
 TEST(Doctor, NamesTheHolderOfThePort) {
   HostFacts facts = healthy_host();
-  facts.holder = {.held = true, .pid = 12, .address = wire::ipv4_gid(0), .uid = 7, .program = "nc"};
+  facts.holder = {
+      .is_bound = true, .pid = 12, .address = wire::ipv4_gid(0), .uid = 7, .program = "nc"};
   facts.holder_user = "bob";
   EXPECT_EQ(finding_about(facts, "UDP port 4791").level, Level::kProblem);
   EXPECT_EQ(finding_about(facts, "UDP port 4791").fact,
             "pid 12 (nc) of bob holds it on all addresses");
-  facts.holder = {.held = true, .address = wire::ipv4_gid(0x0a000001), .uid = 7};
+  facts.holder = {.is_bound = true, .address = wire::ipv4_gid(0x0a000001), .uid = 7};
   EXPECT_EQ(finding_about(facts, "UDP port 4791").fact,
             "a process of bob that is not visible here holds it on 10.0.0.1");
-  facts.holder = {.held = true, .pid = 12, .stopped = true, .uid = 7, .program = "verbenad"};
+  facts.holder = {.is_bound = true, .pid = 12, .is_stopped = true, .uid = 7, .program = "verbenad"};
   EXPECT_THAT(finding_about(facts, "UDP port 4791").fact, HasSubstr("is stopped"));
   EXPECT_THAT(finding_about(facts, "UDP port 4791").fix, HasSubstr("kill -CONT 12"));
-  facts.holder = {.held = true, .uid = 0};
+  facts.holder = {.is_bound = true, .uid = 0};
   facts.rxe_loaded = true;
   EXPECT_THAT(finding_about(facts, "UDP port 4791").fact, HasSubstr("a socket without a process"));
   EXPECT_THAT(finding_about(facts, "UDP port 4791").fix, HasSubstr("rdma link delete"));
@@ -107,7 +108,7 @@ TEST(Doctor, NamesTheHolderOfThePort) {
 
 TEST(Doctor, AdvisesHowSeveralUsersShareAHost) {
   HostFacts facts = healthy_host();
-  facts.holder = {.held = true, .pid = 12, .uid = 7, .program = "verbenad"};
+  facts.holder = {.is_bound = true, .pid = 12, .uid = 7, .program = "verbenad"};
   facts.holder_user = "bob";
   EXPECT_THAT(finding_about(facts, "UDP port 4791").fix, HasSubstr("'verbena agent stop' as bob"));
   EXPECT_THAT(finding_about(facts, "UDP port 4791").fix, HasSubstr("VERBENA_BIND=ADDRESS"));
@@ -119,7 +120,7 @@ TEST(Doctor, AdvisesHowSeveralUsersShareAHost) {
 TEST(Doctor, NamesTheHolderOfTheAgentsName) {
   HostFacts facts = healthy_host();
   facts.agent_problem = "cannot be reached";
-  facts.name_holder = "pid 12 (nc) of another user (uid 7)";
+  facts.describe_name_owner = "pid 12 (nc) of another user (uid 7)";
   EXPECT_EQ(finding_about(facts, "agent").level, Level::kProblem);
   EXPECT_EQ(finding_about(facts, "agent").fact,
             "pid 12 (nc) of another user (uid 7) has the name of this user's agent");
@@ -144,7 +145,7 @@ TEST(Doctor, PortHeldByTheAgentIsNoProblem) {
   HostFacts facts = healthy_host();
   facts.agent = ipc::StatusReply{
       .pid = 9, .build = "b1", .programs = 2, .ports = {{.device = "verbena0", .active = true}}};
-  facts.holder = {.held = true, .pid = 9, .program = "verbenad"};
+  facts.holder = {.is_bound = true, .pid = 9, .program = "verbenad"};
   facts.gids = {{.gid = wire::ipv4_gid(0x0a000001), .interface = 2, .index = 1}};
   EXPECT_EQ(finding_about(facts, "UDP port 4791").level, Level::kNote);
   EXPECT_EQ(finding_about(facts, "agent").fact, "pid 9, build b1, 2 programs");
@@ -154,7 +155,7 @@ TEST(Doctor, PortHeldByTheAgentIsNoProblem) {
   facts.holder.address = wire::ipv4_gid(0x0a000001);
   EXPECT_EQ(finding_about(facts, "UDP port 4791").level, Level::kOk);
   facts.agent->ports[0].active = false;
-  facts.agent->ports[0].why_down = "UDP port 4791 is held by pid 12 (nc)";
+  facts.agent->ports[0].down_reason = "UDP port 4791 is held by pid 12 (nc)";
   EXPECT_EQ(finding_about(facts, "UDP port 4791").level, Level::kProblem);
   EXPECT_THAT(finding_about(facts, "UDP port 4791").fact, HasSubstr("pid 12 (nc)"));
   facts.agent->counters = {{"udp_out_not_allowed", 3}};

@@ -57,7 +57,7 @@ Answer<void> stop_fabric(const std::string& name) {
   const auto peer = channel->peer();
   if (!peer || peer->uid != ::geteuid()) {
     return std::unexpected(
-        fmt::format("the fabric '{}' belongs to {}", name, os::name_holder(*channel)));
+        fmt::format("the fabric '{}' belongs to {}", name, os::describe_name_owner(*channel)));
   }
   const auto process = os::open_pidfd(peer->pid);
   if (!process) return {};
@@ -71,7 +71,7 @@ Answer<void> stop_fabric(const std::string& name) {
 }
 
 int down(const FabricOptions& options) {
-  const auto name = name_or_only_one(options.name);
+  const auto name = resolve_fabric_name(options.name);
   if (!name) return print_error("fabric", name.error());
   const auto stopped = stop_fabric(*name);
   if (!stopped) return print_error("fabric", stopped.error());
@@ -98,7 +98,7 @@ std::string dump(const Json& json) {
 int list(const FabricOptions& options) {
   std::vector<std::vector<std::string>> rows{{"FABRIC", "PID", "HOSTS", "PROGRAMS", "UP", "FILE"}};
   Json fabrics = Json::array();
-  for (const std::string& name : fabrics_that_are_up()) {
+  for (const std::string& name : running_fabrics()) {
     const auto reply = ask_fabric(name);
     if (!reply) {
       rows.push_back({name, "-", "-", "-", "-", reply.error()});
@@ -126,7 +126,7 @@ int list(const FabricOptions& options) {
 }
 
 int show(const FabricOptions& options) {
-  const auto name = name_or_only_one(options.name);
+  const auto name = resolve_fabric_name(options.name);
   if (!name) return print_error("fabric", name.error());
   const auto reply = ask_fabric(*name);
   if (!reply) return print_error("fabric", reply.error());
@@ -146,7 +146,7 @@ void print_file(const std::string& heading, const std::string& path) {
 }
 
 int show_logs(const FabricOptions& options) {
-  const auto name = name_or_only_one(options.name);
+  const auto name = resolve_fabric_name(options.name);
   if (!name) return print_error("fabric", name.error());
   const auto reply = ask_fabric(*name);
   if (!reply) return print_error("fabric", reply.error());
@@ -263,7 +263,7 @@ std::string fabric_as_json(const ipc::FabricReply& fabric) {
 }
 
 Answer<ipc::HostStatus> enter_host(const std::string& fabric, const std::string& host) {
-  const auto name = name_or_only_one(fabric);
+  const auto name = resolve_fabric_name(fabric);
   if (!name) return std::unexpected(name.error());
   const auto reply = ask_fabric(*name);
   if (!reply) return std::unexpected(reply.error());

@@ -12,8 +12,8 @@
 namespace verbena::cli {
 
 using client::connect_to_fabric;
-using client::fabrics_that_are_up;
-using client::name_or_only_one;
+using client::resolve_fabric_name;
+using client::running_fabrics;
 
 std::string joined(const auto& parts) { return fmt::format("{}", fmt::join(parts, ", ")); }
 

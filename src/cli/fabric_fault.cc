@@ -20,7 +20,7 @@ std::expected<faults::Fault, std::string> fault_of(const FaultOptions& options) 
 int fabric_fault(const FaultOptions& options) {
   const auto fault = fault_of(options);
   if (!fault) return print_error("fabric", fault.error());
-  const auto name = name_or_only_one(options.fabric);
+  const auto name = resolve_fabric_name(options.fabric);
   if (!name) return print_error("fabric", name.error());
   const auto state = client::set_fault(*name, *fault);
   if (!state) return print_error("fabric", state.error().text);

@@ -99,7 +99,7 @@ void collect_agent(HostFacts& facts) {
     facts.agent_problem = agent.error();
     const auto channel = os::UnixChannel::connect(os::agent_socket_name(), os::now());
     if (channel && !channel->check_peer_uid(::geteuid()))
-      facts.name_holder = os::name_holder(*channel);
+      facts.describe_name_owner = os::describe_name_owner(*channel);
     return;
   }
   if (!*agent) return;
@@ -124,7 +124,7 @@ void collect_port(HostFacts& facts) {
         return address_text(interface.address) == facts.bind.substr(0, facts.bind.find('%'));
       });
   facts.holder = os::udp_port_holder(wire::kRoceUdpPort);
-  if (facts.holder.held) {
+  if (facts.holder.is_bound) {
     facts.holder_user = os::user_name(facts.holder.uid);
   } else {
     facts.send = os::try_send_to(wire::kRoceUdpPort);

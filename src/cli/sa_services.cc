@@ -64,7 +64,7 @@ std::string as_text(const ipc::ServicesFound& found) {
                     lease_text(service.lease_seconds)});
   }
   std::string text = table_text(rows);
-  if (found.left_out != 0) text += fmt::format("and {} more\n", found.left_out);
+  if (found.omitted != 0) text += fmt::format("and {} more\n", found.omitted);
   return text;
 }
 
@@ -81,7 +81,7 @@ std::string as_json(const ipc::ServicesFound& found) {
                     {"lease_seconds", service.lease_seconds},
                     {"data", std::move(data)}});
   }
-  return Json{{"services", std::move(list)}, {"left_out", found.left_out}}.dump(
+  return Json{{"services", std::move(list)}, {"left_out", found.omitted}}.dump(
              2, ' ', true, Json::error_handler_t::replace) +
          "\n";
 }

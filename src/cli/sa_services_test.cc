@@ -29,7 +29,7 @@ TEST(SaServices, EachServiceHasALine) {
   EXPECT_EQ(as_text(ipc::ServicesFound{.services = {found.services[0]}}),
             "NAME   SERVICE_ID          GID       P_KEY   LEASE\n"
             "store  0x0000000001061bbd  fe80::21  0xffff  1 h 0 min\n");
-  found.left_out = 3;
+  found.omitted = 3;
   const std::string text = as_text(found);
   EXPECT_NE(text.find("\na\\x1b "), std::string::npos) << text;
   EXPECT_NE(text.find(" forever\n"), std::string::npos) << text;
@@ -39,7 +39,7 @@ TEST(SaServices, EachServiceHasALine) {
 
 TEST(SaServices, JsonHasAllFieldsOfAService) {
   const auto json = nlohmann::json::parse(
-      as_json(ipc::ServicesFound{.services = {listed_service("store", 30)}, .left_out = 1}));
+      as_json(ipc::ServicesFound{.services = {listed_service("store", 30)}, .omitted = 1}));
   const auto& service = json["services"][0];
   EXPECT_EQ(service["name"], "store");
   EXPECT_EQ(service["service_id"], 0x1061bbd);

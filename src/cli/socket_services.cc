@@ -32,7 +32,7 @@ Answer<std::optional<os::UnixChannel>> find_socket_service(const std::string& na
   constexpr uid_t kRoot = 0;
   if (!channel->check_peer_uid(::geteuid()) && !channel->check_peer_uid(kRoot)) {
     return std::unexpected(
-        fmt::format("the name '{}' is held by {}", name, os::name_holder(*channel)));
+        fmt::format("the name '{}' is held by {}", name, os::describe_name_owner(*channel)));
   }
   const broker::Hello hello{.build = broker::text_field<broker::kBuildBytes>(VB_BUILD_ID),
                             .pid = static_cast<std::uint32_t>(::getpid()),

@@ -33,14 +33,14 @@ std::string program_of(const broker::Row& row) {
   return printable_name(std::string(broker::text_of(row.program)));
 }
 
-std::string way_of(const broker::Row& row) { return row.paired != 0 ? "ring" : "tcp"; }
+std::string way_of(const broker::Row& row) { return row.has_ring != 0 ? "ring" : "tcp"; }
 
 Json traffic_json(const broker::Traffic& traffic) {
   return {{"by_ring", traffic.by_ring},
           {"by_tcp", traffic.by_tcp},
           {"wakes", traffic.wakes},
           {"overflows", traffic.overflows},
-          {"times_back", traffic.times_back}};
+          {"times_back", traffic.returns_to_tcp}};
 }
 
 Json totals_json(const broker::EndOfRows& totals) {
@@ -49,10 +49,10 @@ Json totals_json(const broker::EndOfRows& totals) {
           {"pairs_made", totals.pairs_made},
           {"reports", totals.reports},
           {"claims_refused", totals.claims_refused},
-          {"limits_met", totals.limits_met},
+          {"limits_met", totals.limit_refusals},
           {"memory_bytes", totals.memory_bytes},
           {"resident_bytes", totals.resident_bytes},
-          {"given_back_bytes", totals.given_back_bytes},
+          {"given_back_bytes", totals.released_bytes},
           {"total", traffic_json(totals.total)}};
 }
 
@@ -87,7 +87,7 @@ void add(broker::Traffic& sum, const broker::Traffic& other) {
   sum.by_tcp += other.by_tcp;
   sum.wakes += other.wakes;
   sum.overflows += other.overflows;
-  sum.times_back += other.times_back;
+  sum.returns_to_tcp += other.returns_to_tcp;
 }
 
 // Adds the rows and totals of another service.  Keeps the pid of the first service.
@@ -97,10 +97,10 @@ void add(SocketListing& sum, SocketListing other) {
   sum.totals.pairs_made += other.totals.pairs_made;
   sum.totals.reports += other.totals.reports;
   sum.totals.claims_refused += other.totals.claims_refused;
-  sum.totals.limits_met += other.totals.limits_met;
+  sum.totals.limit_refusals += other.totals.limit_refusals;
   sum.totals.memory_bytes += other.totals.memory_bytes;
   sum.totals.resident_bytes += other.totals.resident_bytes;
-  sum.totals.given_back_bytes += other.totals.given_back_bytes;
+  sum.totals.released_bytes += other.totals.released_bytes;
   add(sum.totals.total, other.totals.total);
 }
 
@@ -132,7 +132,7 @@ std::string sockets_as_text(const SocketListing& listing) {
                     socket_name_text(row.connection.local), socket_name_text(row.connection.peer),
                     std::to_string(row.out.by_ring), std::to_string(row.out.by_tcp),
                     std::to_string(row.in.by_ring), std::to_string(row.in.by_tcp),
-                    std::to_string(row.out.wakes), std::to_string(row.out.times_back)});
+                    std::to_string(row.out.wakes), std::to_string(row.out.returns_to_tcp)});
   }
   return table_text(rows);
 }
@@ -164,13 +164,13 @@ std::string socket_totals_as_text(const SocketListing& listing) {
   add("bytes by TCP", t.total.by_tcp);
   add("wakes", t.total.wakes);
   add("times that a ring was full", t.total.overflows);
-  add("times back on TCP", t.total.times_back);
+  add("times back on TCP", t.total.returns_to_tcp);
   add("ends reported", t.reports);
   add("claims refused", t.claims_refused);
-  add("limits met", t.limits_met);
+  add("limits met", t.limit_refusals);
   add("bytes of memory", t.resident_bytes);
   add("bytes of memory at most", t.memory_bytes);
-  add("bytes of idle rings given back", t.given_back_bytes);
+  add("bytes of idle rings given back", t.released_bytes);
   return table_text(rows) + fmt::format("socket service: pid {}\n", t.pid);
 }
 

@@ -26,7 +26,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 using broker::Event;
-using broker::What;
+using broker::EventKind;
 
 constexpr Duration kFindTimeout = std::chrono::seconds(10);
 // The command looks for missing services at this interval.
@@ -63,26 +63,26 @@ std::string_view reason_word(std::uint32_t reason) {
   return "none";
 }
 
-std::string_view word_of(What what) {
-  switch (what) {
-    case What::kOffered: return "offered";
-    case What::kAlone: return "alone";
-    case What::kRefused: return "refused";
-    case What::kLimit: return "limit";
-    case What::kIntroduced: return "introduced";
-    case What::kChangedOver: return "changed_over";
-    case What::kRing: return "ring";
-    case What::kSendsByTcp: return "sends_by_tcp";
-    case What::kReadsFromTcp: return "reads_from_tcp";
-    case What::kStaysOnTcp: return "stays_on_tcp";
-    case What::kClosed: return "closed";
-    case What::kProgramEnded: return "program_ended";
+std::string_view word_of(EventKind kind) {
+  switch (kind) {
+    case EventKind::kOffered: return "offered";
+    case EventKind::kPeerNotReported: return "alone";
+    case EventKind::kRefused: return "refused";
+    case EventKind::kLimit: return "limit";
+    case EventKind::kPaired: return "introduced";
+    case EventKind::kChangedOver: return "changed_over";
+    case EventKind::kRing: return "ring";
+    case EventKind::kSendsByTcp: return "sends_by_tcp";
+    case EventKind::kReadsFromTcp: return "reads_from_tcp";
+    case EventKind::kWithdrawn: return "stays_on_tcp";
+    case EventKind::kClosed: return "closed";
+    case EventKind::kProgramEnded: return "program_ended";
   }
   return "unknown";
 }
 
 std::string totals_text(const Event& event) {
-  if (event.paired == 0) return "it never had a ring";
+  if (event.has_ring == 0) return "it never had a ring";
   return fmt::format(
       "it has sent {} bytes by the ring and {} by TCP (woke the peer {} times, found the ring full "
       "{} times)",
@@ -91,28 +91,28 @@ std::string totals_text(const Event& event) {
 
 std::string sentence_of(const Event& event) {
   const bool is_end = stream::reason_of(event.reason) == stream::Reason::kEnd;
-  switch (event.what) {
-    case What::kOffered: return "is offered to the socket service";
-    case What::kAlone:
+  switch (event.kind) {
+    case EventKind::kOffered: return "is offered to the socket service";
+    case EventKind::kPeerNotReported:
       return "waits for its peer, which may run without 'verbena run --sockets' or on another host";
-    case What::kRefused: return "is refused: no socket of this host fits the report";
-    case What::kLimit: return "stays on TCP: a limit of the socket service is met";
-    case What::kIntroduced:
+    case EventKind::kRefused: return "is refused: no socket of this host fits the report";
+    case EventKind::kLimit: return "stays on TCP: a limit of the socket service is met";
+    case EventKind::kPaired:
       return event.peer_pid == 0 ? "is introduced to its peer"
                                  : fmt::format("is introduced to {} (pid {})",
                                                program_text(event.peer_program), event.peer_pid);
-    case What::kChangedOver: return "has changed over: it may send by the ring";
-    case What::kRing: return fmt::format("sends by the ring, from byte {} on", event.offset);
-    case What::kSendsByTcp:
+    case EventKind::kChangedOver: return "has changed over: it may send by the ring";
+    case EventKind::kRing: return fmt::format("sends by the ring, from byte {} on", event.offset);
+    case EventKind::kSendsByTcp:
       if (is_end) return "sends nothing more (shutdown)";
       return fmt::format("sends by TCP only, from byte {} on: {}", event.offset,
                          reason_text(event.reason));
-    case What::kReadsFromTcp:
+    case EventKind::kReadsFromTcp:
       if (is_end) return "reads from TCP only: its peer sends nothing more";
       return fmt::format("reads from TCP only: {}", reason_text(event.reason));
-    case What::kStaysOnTcp: return fmt::format("stays on TCP: {}", reason_text(event.reason));
-    case What::kClosed: return "is closed; " + totals_text(event);
-    case What::kProgramEnded:
+    case EventKind::kWithdrawn: return fmt::format("stays on TCP: {}", reason_text(event.reason));
+    case EventKind::kClosed: return "is closed; " + totals_text(event);
+    case EventKind::kProgramEnded:
       return "has lost its program, by its end or exec; " + totals_text(event);
   }
   return "?";
@@ -206,7 +206,7 @@ std::string event_as_text(const Event& event) {
 
 std::string event_as_json(const Event& event) {
   Json json{{"time", time_text(event.wall_ns, false)},
-            {"event", word_of(event.what)},
+            {"event", word_of(event.kind)},
             {"earlier", event.is_earlier != 0},
             {"program", program_text(event.program)},
             {"pid", event.pid},
@@ -214,9 +214,10 @@ std::string event_as_json(const Event& event) {
             {"peer_pid", event.peer_pid},
             {"local", socket_name_text(event.connection.local)},
             {"peer", socket_name_text(event.connection.peer)}};
-  if (event.what == What::kRing || event.what == What::kSendsByTcp) json["byte"] = event.offset;
+  if (event.kind == EventKind::kRing || event.kind == EventKind::kSendsByTcp)
+    json["byte"] = event.offset;
   if (event.reason != 0) json["reason"] = reason_word(event.reason);
-  if (event.paired != 0) {
+  if (event.has_ring != 0) {
     json["sent"] = {{"by_ring", event.out.by_ring},
                     {"by_tcp", event.out.by_tcp},
                     {"wakes", event.out.wakes},

@@ -11,7 +11,7 @@ namespace verbena::cli {
 namespace {
 
 using broker::Event;
-using broker::What;
+using broker::EventKind;
 
 broker::SocketName local_port(std::uint16_t port) {
   broker::SocketName name{.port = port};
@@ -21,8 +21,8 @@ broker::SocketName local_port(std::uint16_t port) {
   return name;
 }
 
-Event event_of(What what) {
-  return {.what = what,
+Event event_of(EventKind kind) {
+  return {.kind = kind,
           .wall_ns = 1'600'000'000'123'456'789,
           .connection = {.local = local_port(80), .peer = local_port(5000)},
           .pid = 12,
@@ -46,27 +46,27 @@ class SocketsTrace : public testing::Test {
 };
 
 TEST_F(SocketsTrace, EachEventIsASentence) {
-  EXPECT_EQ(sentence(event_of(What::kOffered)), "is offered to the socket service\n");
-  EXPECT_EQ(sentence(event_of(What::kIntroduced)), "is introduced to client (pid 34)\n");
-  Event ring = event_of(What::kRing);
+  EXPECT_EQ(sentence(event_of(EventKind::kOffered)), "is offered to the socket service\n");
+  EXPECT_EQ(sentence(event_of(EventKind::kPaired)), "is introduced to client (pid 34)\n");
+  Event ring = event_of(EventKind::kRing);
   ring.offset = 4096;
   EXPECT_EQ(sentence(ring), "sends by the ring, from byte 4096 on\n");
-  Event back = event_of(What::kSendsByTcp);
+  Event back = event_of(EventKind::kSendsByTcp);
   back.offset = 9000;
   back.reason = static_cast<std::uint32_t>(stream::Reason::kUrgent);
   EXPECT_EQ(sentence(back), "sends by TCP only, from byte 9000 on: urgent data\n");
 }
 
 TEST_F(SocketsTrace, AShutdownIsNotReportedAsAReturnToTcp) {
-  Event end = event_of(What::kSendsByTcp);
+  Event end = event_of(EventKind::kSendsByTcp);
   end.reason = static_cast<std::uint32_t>(stream::Reason::kEnd);
   EXPECT_EQ(sentence(end), "sends nothing more (shutdown)\n");
 }
 
 TEST_F(SocketsTrace, AClosedConnectionHasItsTotals) {
-  Event closed = event_of(What::kClosed);
+  Event closed = event_of(EventKind::kClosed);
   EXPECT_EQ(sentence(closed), "is closed; it never had a ring\n");
-  closed.paired = 1;
+  closed.has_ring = 1;
   closed.out = {.by_ring = 5, .by_tcp = 6, .wakes = 7, .overflows = 8};
   EXPECT_EQ(sentence(closed),
             "is closed; it has sent 5 bytes by the ring and 6 by TCP (woke the peer 7 times, found "
@@ -74,19 +74,19 @@ TEST_F(SocketsTrace, AClosedConnectionHasItsTotals) {
 }
 
 TEST_F(SocketsTrace, EventsBeforeTheTraceAreMarked) {
-  Event event = event_of(What::kChangedOver);
+  Event event = event_of(EventKind::kChangedOver);
   event.is_earlier = 1;
   EXPECT_EQ(sentence(event), "(before this trace) has changed over: it may send by the ring\n");
 }
 
 TEST_F(SocketsTrace, EventWithoutAProcessShowsNoProgram) {
-  Event event = event_of(What::kSendsByTcp);
+  Event event = event_of(EventKind::kSendsByTcp);
   event.pid = 0;
   EXPECT_TRUE(event_as_text(event).starts_with("12:26:40.123456 - - 127.0.0.1:80 > "));
 }
 
 TEST_F(SocketsTrace, JsonIsOneLine) {
-  Event event = event_of(What::kSendsByTcp);
+  Event event = event_of(EventKind::kSendsByTcp);
   event.offset = 9000;
   event.reason = static_cast<std::uint32_t>(stream::Reason::kExec);
   EXPECT_EQ(
@@ -98,7 +98,7 @@ TEST_F(SocketsTrace, JsonIsOneLine) {
 }
 
 TEST_F(SocketsTrace, OnlyConnectionsOfTheGivenProcessesAreShown) {
-  const Event event = event_of(What::kOffered);
+  const Event event = event_of(EventKind::kOffered);
   EXPECT_TRUE(is_event_of(event, {}));
   EXPECT_TRUE(is_event_of(event, {12}));
   EXPECT_TRUE(is_event_of(event, {99, 34}));

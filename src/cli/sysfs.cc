@@ -213,8 +213,8 @@ void write_verbs_device(const fs::path& root, const ipc::Device& device) {
 // writable instead, so that the directory can be created.
 Result<void> make_writable(const fs::path& directory) {
   std::error_code ignored;
-  if (fs::is_directory(directory, ignored)) return os::open_private_directory(directory);
-  return os::open_private_directory(directory.parent_path());
+  if (fs::is_directory(directory, ignored)) return os::mount_private_directory(directory);
+  return os::mount_private_directory(directory.parent_path());
 }
 
 }  // namespace
@@ -238,7 +238,7 @@ std::optional<std::string> provide_sysfs(AgentConnection& agent) {
     if (error.detail != 0) text += fmt::format(" ({})", std::strerror(error.detail));
     return fmt::format("--sysfs: {}", text);
   };
-  if (const auto entered = os::enter_private_files(); !entered) return error_text(entered.error());
+  if (const auto entered = os::enter_private_mounts(); !entered) return error_text(entered.error());
   // If both directories are missing, their parent, /sys/class, must be opened only once.
   const bool has_infiniband_class = fs::is_directory("/sys/class/infiniband");
   for (const fs::path path : {"/sys/class/infiniband", "/sys/class/infiniband_verbs"}) {

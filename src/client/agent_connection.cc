@@ -43,7 +43,7 @@ Answer<AgentConnection::Outcome> AgentConnection::send_hello(const AgentSocket& 
   if (!channel) return std::unexpected("cannot reach the agent: " + error_text(channel.error()));
   if (!channel->check_peer_uid(socket.owner)) {
     return std::unexpected(
-        fmt::format("the name '{}' is held by {}", socket.name, os::name_holder(*channel)));
+        fmt::format("the name '{}' is held by {}", socket.name, os::describe_name_owner(*channel)));
   }
   if (const auto peer = channel->peer()) connection.pid_ = peer->pid;
   connection.channel_ = std::move(*channel);
@@ -108,7 +108,7 @@ Answer<std::optional<AgentConnection>> AgentConnection::find_any(Role role, Time
     auto all = find({os::all_users_agent_name(), 0}, role, deadline);
     if (!all || *all) return all;
   }
-  const auto name = os::name_of_own_agent();
+  const auto name = os::own_agent_socket_name();
   if (!name) return std::unexpected(std::string(name.error().context));
   return find({*name, ::geteuid()}, role, deadline);
 }
@@ -133,7 +133,7 @@ Answer<AgentConnection> AgentConnection::find_or_start(const std::string& librar
     auto found = find_any(Role::kTool, deadline);
     if (!found) return std::unexpected(found.error());
     if (*found) return std::move(**found);
-    if (const auto host = os::fabric_host_of_environment()) {
+    if (const auto host = os::fabric_host_from_environment()) {
       return std::unexpected(
           fmt::format("the fabric '{}' is not up, or has no host '{}'", host->fabric, host->host));
     }
@@ -189,8 +189,8 @@ Answer<std::string> AgentConnection::wait_for_remark() {
       return std::unexpected(fmt::format("the agent (pid {}) has ended", pid_));
     }
     const auto envelope = ipc::open(std::span(buffer).first(*bytes));
-    if (!envelope || envelope->type != ipc::Type::kRemark) continue;
-    if (auto remark = ipc::decode<ipc::Remark>(*envelope)) return std::move(remark->text);
+    if (!envelope || envelope->type != ipc::Type::kUserNotice) continue;
+    if (auto remark = ipc::decode<ipc::UserNotice>(*envelope)) return std::move(remark->text);
   }
 }
 

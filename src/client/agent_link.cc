@@ -97,7 +97,7 @@ void AgentLink::send_all(std::span<const int> tables) {
     last_sent_at_ = os::now();
     const auto message = std::exchange(unsent_, std::nullopt);
     if (!sent && sent.error().detail == ETOOMANYREFS) {
-      (void)process_.on_unsent(*message).has_value();  // fails the request of the message
+      (void)process_.on_message_refused(*message).has_value();  // fails the request of the message
     } else if (!sent) {
       shut_down();  // the agent has ended, or the connection is unusable
       return;

@@ -17,7 +17,7 @@
 #include "client/spin_then_sleep.h"
 #include "os/clock.h"
 #include "os/fd.h"
-#include "os/signal_hold.h"
+#include "os/signal_block.h"
 #include "os/thread.h"
 
 namespace verbena::client {
@@ -48,7 +48,7 @@ constinit thread_local RecentWaits recent_waits;
 os::Interruption interruption(const sigset_t& mask) {
   const Time now = os::now();
   if (now - recent_waits.kernel_checked_at >= kKernelCheckEvery) {
-    recent_waits.handlers = os::interruption_by_handlers(mask);
+    recent_waits.handlers = os::handler_effect_on_read(mask);
     recent_waits.has_one_processor = os::has_one_processor();
     recent_waits.kernel_checked_at = now;
   }
@@ -77,7 +77,7 @@ class BlockedWait::Role {
   }
   void give_back() {
     if (recent_waits.wait == 0) return;
-    const NoCancellation whole_call;
+    const NoCancellation no_cancellation;
     driver_.give_role_back(std::exchange(recent_waits.wait, 0));
   }
   // Forgets the role without giving it back, because this process is a forked child.
@@ -104,7 +104,7 @@ template <class Queue, class Entry>
 class BlockedWait::WaitWithRole {
  public:
   WaitWithRole(BlockedWait& owner, Queue& channel, Entry& event, Role& role,
-               const os::SignalHold& signals)
+               const os::SignalBlock& signals)
       : owner_(owner), channel_(channel), event_(event), role_(role), signals_(signals) {}
 
   // Returns the result of next().  Returns none if the thread must wait without the role.
@@ -123,7 +123,8 @@ class BlockedWait::WaitWithRole {
         const bool ends = until != Time{} || result_ || !has_role_;
         return std::pair<std::size_t, bool>(ends ? 1 : 0, packets);
       };
-      (void)recent_waits.spin.wait(kNever, os::now, os::let_others_run, wait, [] { return false; });
+      (void)recent_waits.spin.wait(kNever, os::now, os::yield_processor, wait,
+                                   [] { return false; });
     }
     return result_;
   }
@@ -131,7 +132,7 @@ class BlockedWait::WaitWithRole {
  private:
   // Returns true if packets came.
   bool receive(Poll poll_mode) {
-    const NoCancellation whole_call;
+    const NoCancellation no_cancellation;
     Driver::Received received;
     bool packets = false;
     do {
@@ -151,7 +152,7 @@ class BlockedWait::WaitWithRole {
   bool sleep() {
     std::optional<Watches::ForReceiver> descriptors;
     {
-      const NoCancellation whole_call;
+      const NoCancellation no_cancellation;
       descriptors = owner_.driver_.prepare_sleep(role_.wait());
     }
     if (!descriptors) return true;
@@ -160,7 +161,7 @@ class BlockedWait::WaitWithRole {
       waits[i] = {.fd = (*descriptors)[i], .events = POLLIN, .revents = 0};
     }
     waits.back() = {.fd = channel_.fd(), .events = POLLIN, .revents = 0};
-    const int ready = ::ppoll(waits.data(), waits.size(), nullptr, &signals_.mask_before());
+    const int ready = ::ppoll(waits.data(), waits.size(), nullptr, &signals_.previous_mask());
     if (ready < 0 || run_pending_handlers()) {
       handle_interruption();
       return false;
@@ -176,19 +177,20 @@ class BlockedWait::WaitWithRole {
   bool run_pending_handlers() {
     if (recent_waits.handlers == os::Interruption::kNone || !signals_.is_pending()) return false;
     constexpr timespec kNoWait{};
-    return ::ppoll(nullptr, 0, &kNoWait, &signals_.mask_before()) < 0;
+    return ::ppoll(nullptr, 0, &kNoWait, &signals_.previous_mask()) < 0;
   }
 
   // Decides whether the signal handler that has run ends the wait.
   void handle_interruption() {
-    if (owner_.fork_mark_.in_copy()) {  // the handler called fork(), and this process is the child
+    if (owner_.fork_mark_
+            .is_in_forked_child()) {  // the handler called fork(), and this process is the child
       Role::abandon();
       has_role_ = false;
       return;
     }
     const os::Interruption before = recent_waits.handlers;
     recent_waits.kernel_checked_at = {};
-    const os::Interruption now = interruption(signals_.mask_before());
+    const os::Interruption now = interruption(signals_.previous_mask());
     using os::Interruption;
     if (before == Interruption::kEnds || now == Interruption::kEnds || now == Interruption::kBoth) {
       result_ = EINTR;
@@ -199,7 +201,7 @@ class BlockedWait::WaitWithRole {
   Queue& channel_;
   Entry& event_;
   Role& role_;
-  const os::SignalHold& signals_;
+  const os::SignalBlock& signals_;
   std::optional<int> result_{};
   bool has_role_ = true;
 };
@@ -208,11 +210,11 @@ template <class Queue, class Entry>
 int BlockedWait::next_of(Queue& queue, Entry& entry, ReceiverRole::For events) {
   ::pthread_testcancel();
   if (queue.try_next(entry)) return 0;
-  if (!os::is_blocking(queue.fd()) || !queue.never_waits()) return queue.next(entry);
+  if (!os::is_blocking(queue.fd()) || !queue.try_take_never_waits()) return queue.next(entry);
   std::optional<int> result;
   {
-    os::SignalHold signals;
-    const os::Interruption handlers = interruption(signals.mask_before());
+    os::SignalBlock signals;
+    const os::Interruption handlers = interruption(signals.previous_mask());
     if (handlers != os::Interruption::kNone) driver_.expect_lost_receiver();
     if (handlers != os::Interruption::kBoth) {
       Role role(driver_, events);

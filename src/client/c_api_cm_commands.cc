@@ -122,7 +122,7 @@ int resolve_addr(const Submission* submission, const vb_cm_args& args) {
   }
   return call_or_submit_for_id<ipc::Done>(
       submission, args.id, [&](Process& process, ConnectionHandle id, Time now, Done done) {
-        process.step_begins(id, Connection::Step::kResolve, now);
+        process.record_step(id, Connection::Step::kResolve, now);
         return process.resolve_address(id, source, *destination, timeout_of(args), std::move(done));
       });
 }
@@ -130,7 +130,7 @@ int resolve_addr(const Submission* submission, const vb_cm_args& args) {
 int resolve_route(const Submission* submission, const vb_cm_args& args) {
   return call_or_submit_for_id<ipc::Done>(
       submission, args.id, [&](Process& process, ConnectionHandle id, Time now, Done done) {
-        process.step_begins(id, Connection::Step::kRoute, now);
+        process.record_step(id, Connection::Step::kRoute, now);
         return process.resolve_route(id, timeout_of(args), std::move(done));
       });
 }
@@ -151,7 +151,7 @@ int connect(const Submission* submission, const vb_cm_args& args) {
   if (!param) return failed(param.error());
   return call_or_submit_for_id<ipc::Done>(
       submission, args.id, [&](Process& process, ConnectionHandle id, Time now, Done done) {
-        process.step_begins(id, Connection::Step::kConnect, now);
+        process.record_step(id, Connection::Step::kConnect, now);
         return process.connect(id, *param, std::move(done));
       });
 }
@@ -161,7 +161,7 @@ int accept(const Submission* submission, const vb_cm_args& args) {
   if (!param) return failed(param.error());
   return call_or_submit_for_id<ipc::Done>(
       submission, args.id, [&](Process& process, ConnectionHandle id, Time now, Done done) {
-        process.step_begins(id, Connection::Step::kAccept, now);
+        process.record_step(id, Connection::Step::kAccept, now);
         return process.accept(id, *param, now, std::move(done));
       });
 }

@@ -47,7 +47,7 @@ __attribute__((constructor)) void register_fork_handlers() {
 // Completes the capture file of a program that exits normally.
 __attribute__((destructor)) void flush_at_exit() {
   Client* client = the_client.load();
-  if (client == nullptr || client->in_copy()) return;
+  if (client == nullptr || client->is_in_forked_child()) return;
   client->send_all_queued(std::chrono::milliseconds(100));
   if (client->capturing()) client->flush_capture(std::chrono::seconds(2));
 }
@@ -57,7 +57,7 @@ void report_program_error(const Error& error) {
   const Errc code = error.code;
   if (!is_program_error(code)) return;
   Client* const client = the_client.load(std::memory_order_acquire);
-  if (client == nullptr || client->in_copy()) return;
+  if (client == nullptr || client->is_in_forked_child()) return;
   client->diagnostics().write_refusal(*error.context != '\0' ? error.context : to_string(code),
                                       Client::os_now());
 }
@@ -72,7 +72,7 @@ int failed(Client& client, const Error& error) {
 
 Client* client_if_any() {
   Client* client = the_client.load(std::memory_order_acquire);
-  if (client == nullptr || !client->in_copy()) return client;
+  if (client == nullptr || !client->is_in_forked_child()) return client;
   after_fork_in_child();  // a bare clone() has made this child, and runs no fork handlers
   return nullptr;
 }
@@ -97,7 +97,7 @@ Client* client_with_agent(int& error) {
     const auto joined = client->join(problem);
     return joined ? client : fail_without_client(joined.error(), problem, error);
   }
-  const NoCancellation whole_call;
+  const NoCancellation no_cancellation;
   const std::lock_guard lock(creation_mutex);
   if (Client* client = client_if_any()) return client;
   auto result = Client::connect(problem);
@@ -220,11 +220,11 @@ int vb_port_query(uint32_t device, uint32_t number, struct vb_port_attr* attr) {
     attr->max_msg_bytes = static_cast<std::uint32_t>(process.engine().limits().max_message_bytes);
     if (!port.active) {
       set_last_error("port " + std::to_string(number) +
-                     (attr->state == 1 ? " is down: " : " is not active: ") + port.why_down);
-    } else if (!port.reach.why_host_alone.empty()) {
+                     (attr->state == 1 ? " is down: " : " is not active: ") + port.down_reason);
+    } else if (!port.reach.why_only_this_host.empty()) {
       attr->host_alone = 1;
       set_last_error("this user's programs on this host reach only each other: " +
-                     port.reach.why_host_alone);
+                     port.reach.why_only_this_host);
     }
     return 0;
   });
@@ -276,7 +276,7 @@ int vb_async_next(vb_handle context, struct vb_async_event* event) {
   AsyncEvent next;
   if (const int error = queue->next(next); error != 0) return error;
   *event = {.type = next.type, .cookie = next.cookie, .device = 0, .port = 0};
-  if (is_of_a_port(next.type)) {
+  if (is_port_event(next.type)) {
     event->device = next.port.device;
     event->port = next.port.number;
   }

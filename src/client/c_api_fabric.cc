@@ -27,7 +27,7 @@ int fail_with(int error, const std::string& text) {
 // host, or an empty name if there is none.
 std::string fabric_or_own(const char* name) {
   if (name != nullptr) return name;
-  const auto host = os::fabric_host_of_environment();
+  const auto host = os::fabric_host_from_environment();
   return host ? host->fabric : "";
 }
 
@@ -59,9 +59,9 @@ int vb_fabric_fault(const char* fabric, const char* const* words, size_t count,
     const auto fault =
         faults::parse_fault(all, seed == nullptr ? std::nullopt : std::optional(*seed));
     if (!fault) return fail_with(EINVAL, fault.error());
-    const auto name = name_or_only_one(fabric_or_own(fabric));
+    const auto name = resolve_fabric_name(fabric_or_own(fabric));
     if (!name) return fail_with(ENODEV, name.error());
-    const verbena::c_api::NoCancellation whole_call;
+    const verbena::c_api::NoCancellation no_cancellation;
     const auto state = set_fault(*name, *fault);
     if (!state) return fail_with(state.error().refused ? EINVAL : ENODEV, state.error().text);
     copy_text(*state, text, text_bytes);

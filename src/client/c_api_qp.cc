@@ -378,7 +378,7 @@ int vb_qp_detach(vb_handle qp, const uint8_t group[16]) {
 
 int vb_qp_send_room(vb_handle qp, uint32_t* room) {
   return on_object([&](Client& client) {
-    const auto found = client.engine().send_room(as_handle<hca::QpHandle>(qp));
+    const auto found = client.engine().free_send_slots(as_handle<hca::QpHandle>(qp));
     if (!found) return failed(found.error());
     *room = *found;
     return 0;

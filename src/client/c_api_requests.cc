@@ -164,7 +164,7 @@ struct vb_request* vb_requests_next(vb_handle queue) {
 int vb_requests_wait(vb_handle queue, struct vb_request* request) {
   RequestQueue* const found = queues().find(queue);
   if (found == nullptr) return failed({verbena::Errc::kBadHandle, 0, "no such request queue"});
-  const NoCancellation whole_call;
+  const NoCancellation no_cancellation;
   found->wait(*request);
   forget_request(*request);
   return 0;

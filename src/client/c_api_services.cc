@@ -37,11 +37,11 @@ PortId port_of(std::uint32_t device, std::uint8_t port) {
   return {static_cast<std::uint8_t>(std::min(device, kDeviceMax)), port};
 }
 
-Result<Process::ServiceWanted> to_service_request(const vb_service_query* query) {
+Result<Process::ServiceFilter> to_service_request(const vb_service_query* query) {
   if (query == nullptr || (query->name == nullptr && query->service_id == nullptr)) {
     return verbena::fail(Errc::kInvalidArgument, "the name or the id of a service is missing");
   }
-  Process::ServiceWanted request{.timeout =
+  Process::ServiceFilter request{.timeout =
                                      std::chrono::milliseconds(std::max(query->timeout_ms, 0))};
   if (query->name != nullptr) {
     ipc::ServiceName name{};

@@ -23,7 +23,7 @@ Queue* find_in(const Slots<Shared<Queue>>& slots, Handle<Shared<Queue>> channel)
 
 }  // namespace
 
-bool is_of_a_port(std::uint32_t type) {
+bool is_port_event(std::uint32_t type) {
   constexpr std::uint32_t kDeviceFatal = 8;
   return !is_of_an_object(type) && type != kDeviceFatal;
 }
@@ -268,7 +268,7 @@ void Channels::dispatch_async(const process::AsyncNotice& notice) {
   contexts_.for_each([&](ContextHandle, const Shared<Context>& context) {
     const bool is_of_its_device =
         context->device == VB_ALL_DEVICES || context->device == notice.port.device;
-    if (is_of_a_port(notice.type) && !is_of_its_device) return;
+    if (is_port_event(notice.type) && !is_of_its_device) return;
     // Replaces an unread event of the same type, because only the last one matters.  So the number
     // of unread events remains small.
     (void)context->withdraw(0, [&](const AsyncEvent& one) {

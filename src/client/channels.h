@@ -37,7 +37,7 @@ struct AsyncEvent {
 };
 
 // Returns true for an event of a port.  `type` is an enum ibv_event_type.
-bool is_of_a_port(std::uint32_t type);
+bool is_port_event(std::uint32_t type);
 
 // Returns the owner of a queue entry: when the owner is removed, its entries are withdrawn from the
 // queue.
@@ -104,7 +104,7 @@ class EventQueue {
   }
   // Returns false if a reader may have to wait although the descriptor was readable; see
   // os::EventFd.
-  bool never_waits() const { return fd_.never_waits(); }
+  bool try_take_never_waits() const { return fd_.try_take_never_waits(); }
 
   // Takes the next entry, and waits as read(2) on the descriptor does.  Returns 0 or the errno of
   // read(2).  It is a cancellation point.
@@ -118,7 +118,7 @@ class EventQueue {
         if (!entries_.empty()) {
           pop(entry);
           const bool took_only_post = posts_before_wait && *posts_before_wait + 1 == posts_;
-          if (!took_only_post || !fd_.never_waits()) make_unreadable_if_empty();
+          if (!took_only_post || !fd_.try_take_never_waits()) make_unreadable_if_empty();
           if (posts_before_wait && !entries_.empty()) post();
           return 0;
         }
@@ -204,7 +204,7 @@ class EventQueue {
   // sleeps, does not take the post: the reader takes the post, finds no entry and sleeps again.  If
   // both tried to take the post, the slower one would wait.
   void make_unreadable_if_empty() {
-    if (entries_.empty() && (sleepers_ == 0 || fd_.never_waits())) (void)fd_.try_take();
+    if (entries_.empty() && (sleepers_ == 0 || fd_.try_take_never_waits())) (void)fd_.try_take();
   }
 
   os::EventFd fd_;
@@ -263,7 +263,7 @@ class Channels {
   Channels();
 
   // Returns the number of refusals because of kChannelsMax or kUnreadEventsMax.
-  std::uint64_t limits_met() const { return limits_met_.load(std::memory_order_relaxed); }
+  std::uint64_t limit_refusals() const { return limits_met_.load(std::memory_order_relaxed); }
 
   // The next functions manage completion channels.
   Result<CompletionChannelHandle> create_completion();

@@ -76,7 +76,7 @@ Client::~Client() { driver_.stop(); }
 Result<std::unique_ptr<Client>> Client::connect(std::string& problem) {
   const hca::Personality personality = VB_TRY(personality_from_environment(problem));
   const bool lanes = VB_TRY(lanes_from_environment(problem));
-  if (!lanes && os::fabric_host_of_environment()) {
+  if (!lanes && os::fabric_host_from_environment()) {
     problem = "VERBENA_LINK is 'udp', but a host of a fabric has no UDP";
     return fail(Errc::kInvalidArgument, "no such link");
   }
@@ -140,7 +140,7 @@ void Client::abandon() VB_NO_THREAD_SAFETY_ANALYSIS {
 
 Result<void> Client::join(std::string& problem) {
   if (joined_.load()) return {};
-  const NoCancellation whole_call;
+  const NoCancellation no_cancellation;
   const std::lock_guard one_at_a_time(join_mutex_);
   // An agent that is about to end may still answer.  Then the next attempt starts a new agent.
   constexpr int kAttempts = 5;
@@ -196,7 +196,7 @@ Result<void> Client::check_welcome(const std::optional<Result<ipc::Welcome>>& we
     return fail(Errc::kUnreachable, "no agent");
   }
   if (!*welcome && welcome->error().code == Errc::kSystem) {
-    problem = process_.last_text();
+    problem = process_.last_refusal_text();
     return std::unexpected(welcome->error());
   }
   if (!*welcome && welcome->error().code != Errc::kDeviceFatal) {
@@ -205,7 +205,7 @@ Result<void> Client::check_welcome(const std::optional<Result<ipc::Welcome>>& we
   }
   if (*welcome && !(*welcome)->refusal.empty()) {
     problem = (*welcome)->refusal;
-    should_retry = (*welcome)->again;
+    should_retry = (*welcome)->should_retry;
     return fail(Errc::kPermission, "the agent refused");
   }
   // An agent may also die after its Welcome.
@@ -225,7 +225,7 @@ void Client::handle_agent_loss(Time now) {
   joined_.store(false);
   agent_.close();
   data_.close();
-  process_.on_agent_gone(now);
+  process_.on_agent_died(now);
   links_.handle_wakes_and_closes();
   watches_.remove_lanes();
   agent_loss_unfinished_ = false;
@@ -276,7 +276,7 @@ bool Client::receive_from_sockets(Time now, os::UdpReceiver::Poll poll_mode) {
     const auto received = data_.receive(
         now, poll_mode, take, [&] { return has_posts(); }, send);
     if (data_.take_dropped())
-      process_.show_soon();  // does not wait for the next packet, which may come late
+      process_.mark_status_outdated();  // does not wait for the next packet, which may come late
     any_packets |= received.any_packets;
     if (!received.full) return any_packets;
     flush();          // sends acknowledgements before the flood ends
@@ -289,7 +289,7 @@ bool Client::receive_from_sockets(Time now, os::UdpReceiver::Poll poll_mode) {
 void Client::flush() {
   const Time now = os::now();
   needs_flush_ = true;  // remains true if an exception ends this function
-  if (data_.coalesces() && process_.hears_others()) data_.stop_coalescing();
+  if (data_.coalesces() && process_.may_hear_other_hosts()) data_.stop_coalescing();
   bool more = true;
   for (int bursts = 0; more && bursts < kBurstsPerFlush; ++bursts) {
     more = process_.transmit(data_.burst(), now);
@@ -350,8 +350,8 @@ void Client::describe(process::Notice& notice, Time now) {
 
 // Writes the data path's counters to the table as often as the process writes its own.
 void Client::show_counters() {
-  if (process_.shown() == counters_shown_) return;
-  counters_shown_ = process_.shown();
+  if (process_.status_updated_at() == counters_shown_) return;
+  counters_shown_ = process_.status_updated_at();
   data_.show_counters(diagnostics_, channels_,
                       {.sent = links_.wakes_sent(),
                        .receiver = driver_.receiver_wakes(),
@@ -413,8 +413,8 @@ void Client::receive_messages(Time now) {
 // If the message is a remark, shows it to the user and returns true.
 bool Client::show_if_remark(std::span<const std::byte> message, Time now) {
   const auto envelope = ipc::open(message);
-  if (!envelope || envelope->type != ipc::Type::kRemark) return false;
-  if (const auto remark = ipc::decode<ipc::Remark>(*envelope)) {
+  if (!envelope || envelope->type != ipc::Type::kUserNotice) return false;
+  if (const auto remark = ipc::decode<ipc::UserNotice>(*envelope)) {
     diagnostics_.write(remark->text, now);
   }
   return true;
@@ -463,10 +463,10 @@ void Client::wait_for_end_of(std::vector<link::Lanes::Access> accesses) {
   for (int i = 0;; ++i) {
     {
       const Driving lock(driver_);
-      if (process_.lanes().are_over(accesses)) return;
+      if (process_.lanes().remove_ended_accesses(accesses)) return;
     }
     if (i < kShortWaits) {
-      os::let_others_run();
+      os::yield_processor();
     } else {
       std::this_thread::sleep_for(kPause);
     }
@@ -507,7 +507,7 @@ int Client::cancel(RequestQueue& queue, vb_request& request, bool* was_done) {
 }
 
 void Client::send_all_queued(std::chrono::milliseconds timeout) {
-  const NoCancellation whole_call;
+  const NoCancellation no_cancellation;
   AgentLink::set_will_take_more_events(false);
   const Time deadline = os::now() + timeout;
   const Driving lock(driver_, timeout);
@@ -517,12 +517,12 @@ void Client::send_all_queued(std::chrono::milliseconds timeout) {
     if (agent_.all_sent() || os::now() >= deadline) break;
     agent_.wait_until_writable(deadline);
   }
-  process_.show_now(os::now());  // the agent adds these counters to those of the port
+  process_.update_status_now(os::now());  // the agent adds these counters to those of the port
   show_counters();
 }
 
 void Client::flush_capture(std::chrono::milliseconds timeout) {
-  const NoCancellation whole_call;
+  const NoCancellation no_cancellation;
   PendingResult<ipc::Done> answer;
   Started<ipc::Done> started;
   std::optional<AgentLink::AwaitedAnswer> awaited;
@@ -544,7 +544,7 @@ void Client::flush_capture(std::chrono::milliseconds timeout) {
 }
 
 std::string Client::explain(const Error& error) {
-  const std::string& agent_text = process_.last_text();
+  const std::string& agent_text = process_.last_refusal_text();
   if (error.from_agent && !agent_text.empty()) {
     diagnostics_.write(agent_text, os::now());
     return agent_text;

@@ -128,7 +128,7 @@ class Client final : private Driver::Work {
 
   // ---- fork ----
   // Returns true in a forked child.  The child has a copy of this object, and must not use it.
-  bool in_copy() const { return fork_mark_.in_copy(); }
+  bool is_in_forked_child() const { return fork_mark_.is_in_forked_child(); }
   void before_fork() { driver_.before_fork(); }
   void after_fork_in_parent() { driver_.after_fork_in_parent(); }
   // Closes the inherited descriptors in the child, and does not change anything that the child
@@ -251,7 +251,7 @@ class Client final : private Driver::Work {
 
 template <class T, class Start>
 Result<T> Client::call(Start start) {
-  const NoCancellation whole_call;
+  const NoCancellation no_cancellation;
   PendingResult<T> answer;
   Started<T> started = Result<T>(fail(Errc::kBadState, "not started"));
   std::optional<AgentLink::AwaitedAnswer> awaited;

@@ -70,7 +70,7 @@ TEST(Channels, TheDescriptorIsReadableExactlyWhileEventsWait) {
   EXPECT_EQ(channel.next(event), EAGAIN);
 }
 
-TEST(Channels, ADestroyedCqLeavesNoEventBehind) {
+TEST(Channels, DestroyingACqRemovesItsEvents) {
   Channels channels;
   std::uint64_t object = 0;
   const auto handle = channel_with_cq(channels, 42, object);
@@ -285,7 +285,7 @@ TEST(Channels, PortEventsGoToTheContextsOfTheirDevice) {
   EXPECT_EQ(ports_in(all), (std::vector<PortId>{{0, 1}, {1, 1}, {1, 2}}));
 }
 
-TEST(Channels, AClosedContextGetsNoEventsAndItsObjectsStay) {
+TEST(Channels, AClosedContextGetsNoEventsAndItsObjectsRemain) {
   Channels channels;
   const auto context = *channels.create_context();
   const auto channel_in_use = channels.context(context);  // as in a thread that is about to wait

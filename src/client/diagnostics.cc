@@ -198,7 +198,7 @@ std::optional<std::string> RepeatFilter::take(const std::string& text, Time now)
              : fmt::format("{} (and {} times since the last line about it)", text, repeats);
 }
 
-std::string RepeatFilter::left_out_note() {
+std::string RepeatFilter::omitted_note() {
   std::string text;
   for (Kind& kind : kinds_) {
     if (kind.repeats == 0) continue;
@@ -211,7 +211,7 @@ std::string RepeatFilter::left_out_note() {
 void Diagnostics::write(const std::string& text, Time now) {
   if (!enabled_) return;
   const std::lock_guard lock(mutex_);
-  write_line(text + repeats_.left_out_note(), now);
+  write_line(text + repeats_.omitted_note(), now);
 }
 
 void Diagnostics::write_refusal(const std::string& text, Time now) {
@@ -221,17 +221,17 @@ void Diagnostics::write_refusal(const std::string& text, Time now) {
 }
 
 void Diagnostics::write_line(const std::string& text, Time now) {
-  const auto leave_out = [this] { ++left_out_, ++left_out_since_line_; };
+  const auto leave_out = [this] { ++omitted_, ++omitted_since_line_; };
   if (!budget_.take(now)) return leave_out();
   std::string line =
       fmt::format("verbena: {}[{}]: {}", printable_name(program_invocation_short_name), ::getpid(),
                   printable(text));
-  if (left_out_since_line_ > 0)
-    line += fmt::format(" ({} lines before this one were left out)", left_out_since_line_);
+  if (omitted_since_line_ > 0)
+    line += fmt::format(" ({} lines before this one were left out)", omitted_since_line_);
   line += '\n';
-  if (!os::write_if_room(STDERR_FILENO, line)) return leave_out();
+  if (!os::try_write(STDERR_FILENO, line)) return leave_out();
   ++written_;
-  left_out_since_line_ = 0;
+  omitted_since_line_ = 0;
 }
 
 std::uint64_t Diagnostics::written() const {
@@ -244,9 +244,9 @@ std::uint64_t Diagnostics::suppressed() const {
   return repeats_.suppressed();
 }
 
-std::uint64_t Diagnostics::left_out() const {
+std::uint64_t Diagnostics::omitted() const {
   const std::lock_guard lock(mutex_);
-  return left_out_;
+  return omitted_;
 }
 
 }  // namespace verbena::client

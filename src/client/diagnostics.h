@@ -59,7 +59,7 @@ class RepeatFilter {
   std::optional<std::string> take(const std::string& text, Time now);
   // Returns " (19 repeats of 'refused: ...' were left out)" for each kind with unreported repeats,
   // and resets their counts.  Returns an empty text if there are none.
-  std::string left_out_note();
+  std::string omitted_note();
   std::uint64_t suppressed() const { return suppressed_; }
 
  private:
@@ -86,10 +86,10 @@ class Diagnostics {
   void write(const std::string& text, Time now);
   // Writes a line about a call that was refused, and suppresses repeats.
   void write_refusal(const std::string& text, Time now);
-  // The next functions return numbers of lines.  left_out() counts the lines for which the budget
+  // The next functions return numbers of lines.  omitted() counts the lines for which the budget
   // or standard error had no space, and suppressed() counts the repeats.
   std::uint64_t written() const;
-  std::uint64_t left_out() const;
+  std::uint64_t omitted() const;
   std::uint64_t suppressed() const;
 
  private:
@@ -100,8 +100,8 @@ class Diagnostics {
   LineBudget budget_{};
   RepeatFilter repeats_{};
   std::uint64_t written_ = 0;
-  std::uint64_t left_out_ = 0;
-  std::uint64_t left_out_since_line_ = 0;  // lines left out since the last written one
+  std::uint64_t omitted_ = 0;
+  std::uint64_t omitted_since_line_ = 0;  // lines left out since the last written one
 };
 
 }  // namespace verbena::client

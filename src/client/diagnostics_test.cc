@@ -158,8 +158,8 @@ TEST(RepeatFilter, LinesThatDifferOnlyInNumbersAreSuppressed) {
   }
   EXPECT_EQ(repeats.suppressed(), 19u);
   EXPECT_EQ(repeats.take("refused: another", now), "refused: another");
-  EXPECT_EQ(repeats.left_out_note(), " (19 repeats of '" + probe(4096) + "' were left out)");
-  EXPECT_EQ(repeats.left_out_note(), "");
+  EXPECT_EQ(repeats.omitted_note(), " (19 repeats of '" + probe(4096) + "' were left out)");
+  EXPECT_EQ(repeats.omitted_note(), "");
   EXPECT_FALSE(repeats.take(probe(1), now));
   now += RepeatFilter::kWindow;
   EXPECT_EQ(repeats.take(probe(2), now), probe(2) + " (and 1 times since the last line about it)");

@@ -27,11 +27,11 @@ constexpr Duration kReceiverCheckEvery = std::chrono::milliseconds(100);
 
 // Lets other threads run.  If another thread always wants this processor, sleeps for a moment, so
 // that the scheduler looks for a free processor.
-void let_others_run() {
+void yield_processor() {
   constinit thread_local os::SharedProcessor shared;
   const Time before = os::now();
-  os::let_others_run();
-  if (shared.yielded(before, os::now()) && !os::has_one_processor()) os::sleep_for_a_moment();
+  os::yield_processor();
+  if (shared.yielded(before, os::now()) && !os::has_one_processor()) os::sleep_shortest();
 }
 
 // This flag is true while this thread holds the drive lock for a fork.
@@ -149,7 +149,7 @@ void Driver::sleep(const PollPolicy::Iteration& iteration, Time deadline) {
           });
       return std::pair(ready.size() + (lanes_have_packets ? 1 : 0), packets);
     };
-    (void)spin_.wait(deadline, os::now, os::let_others_run, wait,
+    (void)spin_.wait(deadline, os::now, os::yield_processor, wait,
                      [this] { return policy_.will_let_program_receive(os::now()); });
   }
   handle_ready(ready);
@@ -230,7 +230,7 @@ void Driver::poll() {
     }
   }
   if (found) policy_.took_packets();
-  if (policy_.should_yield(found)) let_others_run();
+  if (policy_.should_yield(found)) yield_processor();
 }
 
 void Driver::cq_armed() {

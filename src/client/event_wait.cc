@@ -12,7 +12,7 @@
 #include "os/adaptive_spin.h"
 #include "os/clock.h"
 #include "os/fd.h"
-#include "os/signal_hold.h"
+#include "os/signal_block.h"
 #include "os/thread.h"
 
 namespace verbena::client {
@@ -41,8 +41,8 @@ struct Recent {
 constinit thread_local Recent recent;
 
 // Yields the processor.  Returns false if other threads compute on it.
-bool let_others_run(Time now) {
-  os::let_others_run();
+bool yield_processor(Time now) {
+  os::yield_processor();
   return recent.spin.yielded(os::now() - now);
 }
 
@@ -79,13 +79,13 @@ int EventWait::wait(CmChannel& channel, process::CmNotice& notice) {
   }
   const int error = os::is_blocking(channel.fd()) ? blocked_.next(channel, notice) : EAGAIN;
   if (error == 0) {
-    recent.spin.slept(os::now() - began);
+    recent.spin.record_sleep(os::now() - began);
     return 0;
   }
   if (error != EAGAIN || !is_time_to_listen(began)) return error;
   if (const auto agent = listen()) {
     if (driver_.program_polls()) {
-      os::let_others_run();  // does not sleep, because completions must not wait for the agent
+      os::yield_processor();  // does not sleep, because completions must not wait for the agent
     } else {
       await_agent(*agent);
       (void)listen();
@@ -110,17 +110,17 @@ bool EventWait::is_time_to_listen(Time now) const {
 // Returns 0 if it has found an event, or EINTR where read(2) would.  Returns none when the thread
 // should sleep.
 std::optional<int> EventWait::spin(CmChannel& channel, process::CmNotice& notice, Time began) {
-  os::SignalHold hold;  // keeps signals pending, so that ends_wait() sees them
+  os::SignalBlock hold;  // keeps signals pending, so that would_end_wait() sees them
   for (Time now = began; now - began < recent.spin.spin_time(); now = os::now()) {
     (void)listen();
     if (channel.try_next(notice)) {
-      recent.spin.spin_succeeded();
+      recent.spin.record_successful_spin();
       hold.release();
       return 0;
     }
-    if (!let_others_run(os::now())) break;
+    if (!yield_processor(os::now())) break;
   }
-  recent.spin.spin_failed();
+  recent.spin.record_failed_spin();
   {
     const Driving lock(driver_);
     agent_.let_progress_thread_listen();
@@ -128,7 +128,7 @@ std::optional<int> EventWait::spin(CmChannel& channel, process::CmNotice& notice
   std::optional<int> result;
   if (channel.try_next(notice)) {
     result = 0;
-  } else if (hold.ends_wait()) {
+  } else if (hold.would_end_wait()) {
     result = EINTR;
   }
   hold.release();
@@ -138,7 +138,7 @@ std::optional<int> EventWait::spin(CmChannel& channel, process::CmNotice& notice
 // Receives the agent's messages.  If the agent may need this processor to answer, returns the
 // descriptor of the connection.
 std::optional<int> EventWait::listen() {
-  const NoCancellation whole_call;
+  const NoCancellation no_cancellation;
   const Driving lock(driver_, std::try_to_lock);
   agent_.note_message();  // makes the thread that drives receive messages
   if (!lock) return std::nullopt;
@@ -156,7 +156,7 @@ std::optional<int> EventWait::listen() {
 
 void EventWait::send_delayed_messages() {
   if (!agent_.has_delayed_messages()) return;
-  const NoCancellation whole_call;
+  const NoCancellation no_cancellation;
   const Driving lock(driver_);
   driver_.try_flush();
 }

@@ -24,7 +24,7 @@ bool is_name_of_fabric(const std::string& name) {
 }
 
 std::string not_up_text(const std::string& name) {
-  const auto names = fabrics_that_are_up();
+  const auto names = running_fabrics();
   const std::string state =
       names.empty() ? "no fabric is up" : "these are up: " + comma_list(names);
   return name.empty() ? state : fmt::format("the fabric '{}' is not up; {}", name, state);
@@ -32,7 +32,7 @@ std::string not_up_text(const std::string& name) {
 
 }  // namespace
 
-std::vector<std::string> fabrics_that_are_up() {
+std::vector<std::string> running_fabrics() {
   // The last column of /proc/net/unix is the name; '@' stands for the zero byte of an abstract
   // name.
   const std::string prefix = "@" + os::fabric_socket_name("");
@@ -47,8 +47,8 @@ std::vector<std::string> fabrics_that_are_up() {
   return {names.begin(), names.end()};
 }
 
-Answer<std::string> name_or_only_one(const std::string& name) {
-  const auto names = fabrics_that_are_up();
+Answer<std::string> resolve_fabric_name(const std::string& name) {
+  const auto names = running_fabrics();
   if (!name.empty()) {
     if (std::ranges::find(names, name) != names.end()) return name;
     return std::unexpected(not_up_text(name));

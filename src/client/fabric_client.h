@@ -12,11 +12,11 @@
 namespace verbena::client {
 
 // Returns the names of this user's fabrics that are up, in alphabetical order.
-std::vector<std::string> fabrics_that_are_up();
+std::vector<std::string> running_fabrics();
 
 // Returns `name` if that fabric is up.  If `name` is empty, returns the name of the only fabric
 // that is up.
-Answer<std::string> name_or_only_one(const std::string& name);
+Answer<std::string> resolve_fabric_name(const std::string& name);
 
 // Connects to a fabric.
 Answer<AgentConnection> connect_to_fabric(const std::string& name);

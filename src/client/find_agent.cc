@@ -51,13 +51,13 @@ std::optional<os::UnixChannel> find_all_users_agent(Time deadline) {
 
 Result<os::UnixChannel> find_agent(std::string& problem, os::Daemon& daemon) {
   if (auto all = find_all_users_agent(os::now() + kAgentTimeout)) return *std::move(all);
-  const auto own_name = os::name_of_own_agent();
+  const auto own_name = os::own_agent_socket_name();
   if (!own_name) {
     problem = std::string("VERBENA_FABRIC and VERBENA_NODE: ") + own_name.error().context;
     return std::unexpected(own_name.error());
   }
   const std::string& name = *own_name;
-  const auto host = os::fabric_host_of_environment();
+  const auto host = os::fabric_host_from_environment();
   const Time deadline = os::now() + kAgentTimeout;
   auto agent = os::UnixChannel::connect(name, deadline);
   if (!agent && agent.error().code == Errc::kUnreachable && host) {
@@ -91,7 +91,7 @@ Result<os::UnixChannel> find_agent(std::string& problem, os::Daemon& daemon) {
   }
   if (const auto trusted = agent->check_peer_uid(geteuid()); !trusted) {
     problem = "the name of this user's agent ('" + name + "') is held by " +
-              os::name_holder(*agent) + ": end that process, or see 'verbena doctor'";
+              os::describe_name_owner(*agent) + ": end that process, or see 'verbena doctor'";
     return std::unexpected(trusted.error());
   }
   return agent;

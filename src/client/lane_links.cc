@@ -62,7 +62,7 @@ Result<void> LaneLinks::add(const ipc::Lane& message, std::vector<os::Fd> fds) {
   auto peer_wake = VB_TRY(watch(message, fds));
   const auto bytes = memory.bytes();
   auto peer = fds.size() > fds_min ? open_memory(message.direct, fds[fds_min]) : nullptr;
-  lanes_.offer_memory(message.lane, bytes, peer.get());
+  lanes_.set_lane_memory(message.lane, bytes, peer.get());
   links_.insert_or_assign(message.lane,
                           Link{std::move(memory), std::move(peer_wake), std::move(peer)});
   watches_.wake_receiver();  // a sleeping thread must wake up to park the new lane

@@ -43,9 +43,9 @@ void SocketCounters::show(std::span<const os::UdpReceiver* const> receivers,
   for (const auto& [name, value] : os::named(sender.counters())) show(value);
   show(capture_drops);
   show(diagnostics.written());
-  show(diagnostics.left_out());
+  show(diagnostics.omitted());
   show(diagnostics.suppressed());
-  show(channels.limits_met());
+  show(channels.limit_refusals());
   show(wakes.sent);
   show(wakes.receiver);
   show(wakes.progress);

@@ -28,27 +28,27 @@ class SpinThenSleep {
   // the time has passed.  It returns how many descriptors are ready, and true if they report
   // packets.  `polls()` returns true if the program polls, so that the caller need not spin.
   template <class Clock, class LetOthersRun, class Wait, class Polls>
-  std::size_t wait(Time deadline, Clock clock, LetOthersRun let_others_run, Wait wait,
+  std::size_t wait(Time deadline, Clock clock, LetOthersRun yield_processor, Wait wait,
                    Polls polls) {
     const Time began = clock();
     if (spin_.should_spin()) {
       const Time end = began + kSpinMax;
       for (Time now = began; now < std::min(deadline, end);) {
         const auto [count, packets] = wait(Time{});
-        if (packets) spin_.spin_succeeded();
+        if (packets) spin_.record_successful_spin();
         if (count > 0) return count;
         if (polls()) break;
         const Time before = clock();
-        let_others_run();
+        yield_processor();
         now = clock();
         if (!spin_.yielded(now - before)) break;
-        if (now >= end) spin_.spin_failed();
+        if (now >= end) spin_.record_failed_spin();
       }
     }
     const auto [count, packets] = wait(deadline);
     // A short sleep that something else ended, such as a new timer, predicts nothing about packets.
     const Duration slept = clock() - began;
-    if (packets || slept >= kSpinMax) spin_.slept(slept);
+    if (packets || slept >= kSpinMax) spin_.record_sleep(slept);
     return count;
   }
 

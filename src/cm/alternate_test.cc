@@ -45,7 +45,7 @@ class AlternatePathTest : public testing::Test {
   EndpointHandle p;
 };
 
-TEST_F(AlternatePathTest, IsOfferedAcceptedAndMigratedTo) {
+TEST_F(AlternatePathTest, PathIsOfferedAcceptedAndUsed) {
   ASSERT_TRUE(offer().has_value());
   net.run(1s);
   EXPECT_EQ(net.text(), R"(
@@ -63,7 +63,7 @@ TEST_F(AlternatePathTest, IsOfferedAcceptedAndMigratedTo) {
   EXPECT_EQ(net.last_to.local(), net.p.gid2());
   EXPECT_EQ(net.last_to.remote(), net.a.gid2());
   net.run(10s);
-  EXPECT_TRUE(net.world.idle());
+  EXPECT_TRUE(net.world.is_idle());
 }
 
 TEST_F(AlternatePathTest, ALostLapIsRepeated) {
@@ -107,7 +107,7 @@ TEST_F(AlternatePathTest, WaitsForASlowConsumer) {
   EXPECT_EQ(net.a.outcomes[a].aprs, 1);
   net.a.call([&](Manager& m) { EXPECT_TRUE(m.disconnect(a, {}, net.world.now()).has_value()); });
   net.run(10s);
-  EXPECT_TRUE(net.world.idle());
+  EXPECT_TRUE(net.world.is_idle());
 }
 
 TEST_F(AlternatePathTest, SilentPeerKeepsTheConnection) {
@@ -176,7 +176,7 @@ TEST_F(AlternatePathTest, DisconnectEndsTheOffer) {
   net.run(30s);
   EXPECT_EQ(net.a.outcomes[a].laps_unanswered, 0) << net.text();
   EXPECT_EQ(net.a.outcomes[a].disconnected, 1);
-  EXPECT_TRUE(net.world.idle());
+  EXPECT_TRUE(net.world.is_idle());
 }
 
 // ---- Message by message
@@ -326,7 +326,7 @@ TEST_F(ReqWithTwoPaths, AcceptedPathIsMigratedTo) {
   EXPECT_TRUE(drain().has_value());  // PeerTest has checked the address of the message
 }
 
-TEST(TwoPaths, RejectedAlternateIsNotMigratedTo) {
+TEST(TwoPaths, RejectedAlternatePathIsNotUsed) {
   Net net;
   ConnectRequest request = net.a.request({0x11}, net.p.gid());
   request.alternate_path = net.a.alternate_to(net.p.gid2());

@@ -87,7 +87,7 @@ TEST(ConnectionSim, EveryConnectEndsExactlyOnce) {
       }
     }
     net.run(70s);
-    ASSERT_TRUE(net.world.idle()) << "something is still scheduled" << net.text();
+    ASSERT_TRUE(net.world.is_idle()) << "something is still scheduled" << net.text();
     ASSERT_EQ(net.a.cm.endpoints(), 0u) << net.text();
     ASSERT_EQ(net.p.cm.endpoints(), 0u) << net.text();
     ASSERT_FALSE(net.a.cm.has_orphans() || net.p.cm.has_orphans());
@@ -125,7 +125,7 @@ TEST(ConnectionSim, BothSidesAgree) {
       ASSERT_EQ(side.disconnected, 1) << net.text();
       ASSERT_EQ(side.timewait_exits, 1) << net.text();
     }
-    ASSERT_TRUE(net.world.idle()) << net.text();
+    ASSERT_TRUE(net.world.is_idle()) << net.text();
   }
 }
 

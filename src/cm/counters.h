@@ -56,7 +56,7 @@ inline constexpr auto kEventNames = std::to_array<MemberName<EventCounters>>({
     {&EventCounters::resolutions_refused, "limit_resolutions"},
     {&EventCounters::listeners_refused, "limit_listeners"},
 });
-static_assert(names_all(kEventNames));
+static_assert(names_every_counter(kEventNames));
 
 // Counts messages by attribute id, and other events.
 struct Counters : EventCounters {

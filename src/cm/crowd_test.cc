@@ -225,7 +225,7 @@ TEST(CrowdSim, EveryEndpointEndsAndBothSidesAgree) {
     established += crowd.established();
     laps += crowd.laps();
     turned_passive += crowd.turned_passive();
-    ASSERT_TRUE(crowd.net.world.idle()) << "something is still scheduled" << crowd.net.text();
+    ASSERT_TRUE(crowd.net.world.is_idle()) << "something is still scheduled" << crowd.net.text();
     for (std::size_t i = 0; i < crowd.net.hosts(); ++i) {
       ASSERT_EQ(crowd.net.host(i).cm.endpoints(), 0u) << i << crowd.net.text();
     }

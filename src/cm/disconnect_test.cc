@@ -97,7 +97,7 @@ TEST_F(Disconnect, ALostDreqIsRepeated) {
 
 // When the repeated DREQ arrives, timewait on P is over.  A DREQ for an unknown connection gets the
 // same answer.
-TEST_F(Disconnect, ALostDrepIsSentAgain) {
+TEST_F(Disconnect, LostDrepIsSentAgain) {
   connect();
   net.lose("DREP");
   disconnect(net.a, active);
@@ -176,7 +176,7 @@ TEST_F(Disconnect, QpInTimewaitIsNotReusedBeforeItEnds) {
 }
 
 // The peer derives the packet life from the ACK timeout, so its timewait may be longer than ours.
-TEST_F(Disconnect, QpThatOnlyThePeerHasInTimewaitConnectsAtOnce) {
+TEST_F(Disconnect, QpConnectsAtOnceIfOnlyThePeerIsInTimewait) {
   ConnectRequest request = net.a.request({0x11}, net.p.gid());
   request.local_ack_timeout = 16;
   active = net.a.connect(request, 1);

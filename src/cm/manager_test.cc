@@ -367,7 +367,7 @@ TEST(Loopback, AHostConnectsToItself) {
   net.run(1s);
   EXPECT_EQ(net.p.outcomes[passive].disconnected, 1);
   EXPECT_EQ(net.p.outcomes[passive].timewait_exits, 1);
-  EXPECT_TRUE(net.world.idle());
+  EXPECT_TRUE(net.world.is_idle());
 }
 
 }  // namespace

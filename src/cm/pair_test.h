@@ -355,7 +355,7 @@ inline void Net::transmit(const std::string& from, const mad::SendMad& send) {
   if (at == hosts_.end()) return note(from + " --- " + name + " --> nobody");
   Host& to = **at;
   last_to = send.to;
-  sim::Fate fate = wire_.next();
+  sim::PacketOutcome fate = wire_.next();
   if (delay_of) {
     const Duration delay = delay_of(from, name);
     fate.arrivals.clear();

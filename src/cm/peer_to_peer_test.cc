@@ -40,7 +40,7 @@ void disconnect_and_expect_end(Net& net, EndpointHandle a, EndpointHandle p) {
   net.run(10s);
   EXPECT_EQ(net.a.outcomes[a].disconnected + net.p.outcomes[p].disconnected, 2) << net.text();
   EXPECT_EQ(net.a.outcomes[a].timewait_exits + net.p.outcomes[p].timewait_exits, 2) << net.text();
-  EXPECT_TRUE(net.world.idle()) << net.text();
+  EXPECT_TRUE(net.world.is_idle()) << net.text();
 }
 
 TEST(PeerToPeer, TwoReqsThatCrossBecomeOneConnection) {
@@ -159,7 +159,7 @@ TEST(PeerToPeer, EndsUnreachableWithoutAPeer) {
   net.run(2s);
   EXPECT_EQ(net.a.outcomes[a].failed, 1) << net.text();
   EXPECT_EQ(net.a.outcomes[a].reason, 0);
-  EXPECT_TRUE(net.world.idle());
+  EXPECT_TRUE(net.world.is_idle());
 }
 
 TEST(PeerToPeer, OtherServiceOrAddressDoesNotMatch) {
@@ -195,7 +195,7 @@ TEST(PeerToPeer, PassiveSideMayReject) {
   EXPECT_EQ(net.a.outcomes[a].failed, 1) << net.text();
   EXPECT_EQ(net.a.outcomes[a].reason, 28);
   EXPECT_EQ(net.p.outcomes[p].requests, 1);
-  EXPECT_TRUE(net.world.idle());
+  EXPECT_TRUE(net.world.is_idle());
 }
 
 // A host without a listener rejects with the same reason, but the REJ of a consumer names the
@@ -221,7 +221,7 @@ TEST(PeerToPeer, ActiveSideMayBeDestroyedBeforeTheAnswer) {
   net.run(10s);
   EXPECT_EQ(net.p.outcomes[p].failed, 1) << net.text();
   EXPECT_EQ(net.p.outcomes[p].reason, 4);
-  EXPECT_TRUE(net.world.idle());
+  EXPECT_TRUE(net.world.is_idle());
 }
 
 // With equal CA GUIDs the larger QPN decides.
@@ -272,7 +272,7 @@ TEST(PeerToPeerSim, AllPairsConnectOverABadLine) {
       net.p.call([&](Manager& m) { (void)m.destroy(endpoint, net.world.now()); });
     }
     net.run(30s);
-    ASSERT_TRUE(net.world.idle()) << net.text();
+    ASSERT_TRUE(net.world.is_idle()) << net.text();
     EXPECT_EQ(net.p.cm.endpoints(), 0u);
   }
 }

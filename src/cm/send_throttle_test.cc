@@ -185,7 +185,7 @@ TEST_F(SendThrottleTest, FlushSendsAllQueuedDreqs) {
   EXPECT_EQ(net.a.cm.counters().of(AttributeId::kDreq).sent, 3 * kLimit);
   net.run(60s);
   EXPECT_EQ(net.a.cm.endpoints(), 0u);
-  EXPECT_TRUE(net.world.idle());
+  EXPECT_TRUE(net.world.is_idle());
 }
 
 // The passive side limits its replies as well, whatever the active side does.
@@ -268,7 +268,7 @@ TEST_F(SendThrottleTest, QueuedRequestTimesOut) {
     EXPECT_EQ(net.a.outcomes[endpoint].failed, 1);
   }
   EXPECT_EQ(net.a.cm.endpoints(), 0u);
-  EXPECT_TRUE(net.world.idle());
+  EXPECT_TRUE(net.world.is_idle());
 }
 
 // The timeout restarts because the answers show that the peer is alive, but slow.

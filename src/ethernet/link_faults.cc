@@ -36,9 +36,9 @@ Loss LinkFaults::loss(RailId rail) const {
   return found == lossy_links_.end() ? Loss{} : found->second.loss();
 }
 
-bool LinkFaults::loses_next(RailId rail) {
+bool LinkFaults::should_drop_next(RailId rail) {
   const auto found = lossy_links_.find(rail);
-  return found != lossy_links_.end() && found->second.loses_next();
+  return found != lossy_links_.end() && found->second.should_drop_next();
 }
 
 void LinkFaults::set_delay(RailId rail, Duration delay) {

@@ -42,7 +42,7 @@ class LinkFaults {
   // Returns false if the cable of the link is pulled, or if the host is off.
   bool is_up(RailId rail) const { return !link_is_pulled(rail) && !is_off(rail.host); }
   // Returns true if a fault can delay packets: a host is paused, or a link has a delay.
-  bool makes_late() const { return !paused_hosts_.empty() || !delays_.empty(); }
+  bool may_delay_packets() const { return !paused_hosts_.empty() || !delays_.empty(); }
   bool is_paused(HostIndex host) const { return paused_hosts_.contains(host); }
   Loss loss(RailId rail) const;
   Duration delay(RailId rail) const;
@@ -51,7 +51,7 @@ class LinkFaults {
   std::optional<std::uint32_t> mtu_bytes(RailId rail) const;
   const std::vector<Pkey>* pkeys(RailId rail) const;
   // Counts a packet of the link.  Returns true if it is lost.
-  bool loses_next(RailId rail);
+  bool should_drop_next(RailId rail);
 
  private:
   std::set<RailId> pulled_links_{};

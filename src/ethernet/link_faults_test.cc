@@ -16,15 +16,15 @@ TEST(LinkFaults, SettingALossResetsThePacketCount) {
   for (int round = 0; round < 2; ++round) {
     faults.set_loss(kRail, half);
     std::vector<bool> lost;
-    for (int i = 0; i < 100; ++i) lost.push_back(faults.loses_next(kRail));
+    for (int i = 0; i < 100; ++i) lost.push_back(faults.should_drop_next(kRail));
     std::vector<bool> expected;
     for (std::uint64_t i = 0; i < 100; ++i) expected.push_back(faults::is_lost(half, i));
     EXPECT_EQ(lost, expected);
   }
-  EXPECT_FALSE(faults.loses_next({.host = 0, .device = 0}));
+  EXPECT_FALSE(faults.should_drop_next({.host = 0, .device = 0}));
   faults.set_loss(kRail, {});
   EXPECT_EQ(faults.loss(kRail), Loss{});
-  EXPECT_FALSE(faults.loses_next(kRail));
+  EXPECT_FALSE(faults.should_drop_next(kRail));
 }
 
 TEST(LinkFaults, APulledLinkStaysPulledWhileItsHostIsOff) {

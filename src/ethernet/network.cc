@@ -139,7 +139,7 @@ std::expected<RailId, Network::Drop> Network::forward(HostIndex host, const Gid&
   if (!faults_.is_up(*from) || !faults_.is_up(peer->second)) {
     return std::unexpected(Drop::kLinkDown);
   }
-  if (faults_.loses_next(*from) || faults_.loses_next(peer->second)) {
+  if (faults_.should_drop_next(*from) || faults_.should_drop_next(peer->second)) {
     return std::unexpected(Drop::kLost);
   }
   return peer->second;
@@ -158,7 +158,7 @@ std::string Network::unreachable_text(RailId from, RailId to) const {
 }
 
 std::string Network::down_text(RailId id) const {
-  return rail_text(id) + " is down: " + *why_down(id);
+  return rail_text(id) + " is down: " + *down_reason(id);
 }
 
 std::string Network::reason(Drop drop, HostIndex host, const Gid& source, const Gid& destination,
@@ -227,12 +227,12 @@ std::vector<Network::Member> Network::receivers(HostIndex host, const Gid& sourc
   if (!from || found == groups_.end() || ip_bytes > mtu_bytes(*from)) return {};
   // Packets of a host to itself use no link, so link faults do not affect them.
   const bool leaves_host =
-      !is_loopback(source) && faults_.is_up(*from) && !faults_.loses_next(*from);
+      !is_loopback(source) && faults_.is_up(*from) && !faults_.should_drop_next(*from);
   std::vector<Member> all;
   for (const Member& member : found->second) {
     if (!on_same_link(*from, member.rail) || ip_bytes > mtu_bytes(member.rail)) continue;
     const bool arrives = member.rail == *from || (leaves_host && faults_.is_up(member.rail) &&
-                                                  !faults_.loses_next(member.rail));
+                                                  !faults_.should_drop_next(member.rail));
     if (arrives) all.push_back(member);
   }
   return all;
@@ -249,7 +249,7 @@ const std::vector<Pkey>& Network::pkeys(RailId id) const {
   return changed == nullptr ? rail(id).pkeys : *changed;
 }
 
-std::optional<std::string> Network::why_down(RailId rail) const {
+std::optional<std::string> Network::down_reason(RailId rail) const {
   if (faults_.is_off(rail.host)) {
     return "host " + fabric_.hosts[rail.host].name + " is cut off by 'verbena fabric fault'";
   }

@@ -105,7 +105,7 @@ class Network {
   std::uint32_t mtu_bytes(RailId rail) const;
   const std::vector<Pkey>& pkeys(RailId rail) const;
   // Returns the reason why the port of a rail is down; nothing if it is up.
-  std::optional<std::string> why_down(RailId rail) const;
+  std::optional<std::string> down_reason(RailId rail) const;
 
   static std::uint32_t interface_of(std::uint8_t device) { return device + 2U; }
 

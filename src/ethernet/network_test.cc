@@ -164,10 +164,10 @@ TEST(Network, ALinkThatIsDownDropsPackets) {
     EXPECT_EQ(n.forward(kA, ip("10.0.0.1"), ip("10.0.0.2"), 100).error(), Drop::kLinkDown);
     EXPECT_EQ(n.forward(kA, ip("10.0.0.1"), ip("10.0.0.1"), 100), kARed)
         << "a packet to its own host needs no link";
-    EXPECT_TRUE(n.why_down(rail).has_value());
+    EXPECT_TRUE(n.down_reason(rail).has_value());
     n.faults().set_link(rail, true);
     EXPECT_EQ(n.forward(kA, ip("10.0.0.1"), ip("10.0.0.2"), 100), kBRed);
-    EXPECT_FALSE(n.why_down(rail).has_value());
+    EXPECT_FALSE(n.down_reason(rail).has_value());
   }
 }
 

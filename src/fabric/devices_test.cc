@@ -125,7 +125,7 @@ TEST_P(DevicesTest, EventsNameThePort) {
   Client& client = connect(kSecond);
   finish(client);
   EXPECT_THAT(client.port_events(), IsEmpty());
-  a.set_port_state(kThird, {.why_down = "the link is down"});
+  a.set_port_state(kThird, {.down_reason = "the link is down"});
   network.run(1ms);
   a.set_port_state(kThird, {});
   network.run(1ms);

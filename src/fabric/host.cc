@@ -124,7 +124,7 @@ void Host::kill(SimProcess::Id id) {
     const auto ended_session = sessions_.extract(id);
     if (!node_ || !ended_session || !ended_session.mapped().client) return;
     process_of_client_.erase(*ended_session.mapped().client);
-    node_->gone(*ended_session.mapped().client, network_.now());
+    node_->remove_program(*ended_session.mapped().client, network_.now());
     pump_node();
   });
 }
@@ -225,7 +225,7 @@ void Host::receive_at_agent(SimProcess::Id id, const ipc::Bytes& message) {
   const auto envelope = ipc::open(message);
   if (!envelope) return network_.report_violation(name(), "a malformed request");
   if (envelope->type == ipc::Type::kHello) {
-    session->second.client = node_->connected(network_.now(), {.lanes = network_.config.lanes});
+    session->second.client = node_->add_program(network_.now(), {.lanes = network_.config.lanes});
     process_of_client_[*session->second.client] = id;
     send_to_program(id, ipc::encode(envelope->request, node_->welcome()));
   } else if (session->second.client && ipc::is_for_node(envelope->type)) {
@@ -253,7 +253,7 @@ void Host::receive_at_program(SimProcess::Id id, const ipc::Bytes& message,
   if (envelope && envelope->type == ipc::Type::kLane && lane) {
     if (const auto message_lane = ipc::decode<ipc::Lane>(*envelope)) {
       sim_process.lanes[message_lane->lane] = lane;
-      sim_process.process().lanes().offer_memory(message_lane->lane, lane->bytes);
+      sim_process.process().lanes().set_lane_memory(message_lane->lane, lane->bytes);
     }
   }
   if (const auto result = sim_process.process().on_message(message, network_.now()); !result) {
@@ -278,7 +278,7 @@ void Host::kill_agent() {
       const auto found = sim_processes_.find(id);
       if (found == sim_processes_.end()) return;
       close_sockets(id);
-      found->second->process().on_agent_gone(network_.now());
+      found->second->process().on_agent_died(network_.now());
       pump(*found->second);
     });
   }
@@ -311,25 +311,25 @@ void Host::carry_out(const node::Node::ToClient& out) {
                   out.lane ? lane_memory_.at(*out.lane) : LaneMemory());
 }
 
-void Host::carry_out(const node::Node::LaneWanted& out) {
+void Host::carry_out(const node::Node::LaneMemoryRequest& out) {
   lane_memory_[out.lane] = std::make_shared<LanePages>();
-  node_->lane_made(out.lane, {});
+  node_->on_lane_memory(out.lane, {});
 }
 
-void Host::carry_out(const node::Node::LeaseWanted& out) {
+void Host::carry_out(const node::Node::LeaseRequest& out) {
   network_.world.after(ipc_delay(), [this, out] {
     if (node_) lease_range(out);
   });
 }
 
-void Host::lease_range(const node::Node::LeaseWanted& request) {
+void Host::lease_range(const node::Node::LeaseRequest& request) {
   std::uint16_t range = 0;
   do {
     range = static_cast<std::uint16_t>(1 + random_.below(kRangeLast));
   } while (used_ranges_.contains(range) ||
            std::ranges::find(request.avoid, range) != request.avoid.end());
   used_ranges_.insert(range);
-  node_->leased(request.token, range, network_.now());
+  node_->on_lease(request.token, range, network_.now());
   pump_node();
 }
 
@@ -340,25 +340,25 @@ void Host::carry_out(const node::Node::Membership& out) {
   } else {
     members_[out.group].insert(out.range);
   }
-  node_->joined(out.token, {});
+  node_->on_membership(out.token, {});
 }
 
-void Host::carry_out(const node::Node::RangeFree& out) {
+void Host::carry_out(const node::Node::RangeReleased& out) {
   if (used_ranges_.erase(out.range) == 0)
     network_.report_violation(name(), "the node has freed a range that was not leased");
 }
 
-void Host::carry_out(const node::Node::RouteWanted& out) {
+void Host::carry_out(const node::Node::RouteRequest& out) {
   network_.world.after(ipc_delay(), [this, out] {
     if (!node_) return;
-    node_->routed(out.token, route(out), network_.now());
+    node_->on_route(out.token, route(out), network_.now());
     pump_node();
   });
 }
 
 // Simulates the kernel's routing table.  Packets to an own address use loopback.  Other packets use
 // an interface that has an address of the same IP version.
-Result<node::HostRoute> Host::route(const node::Node::RouteWanted& request) const {
+Result<node::HostRoute> Host::route(const node::Node::RouteRequest& request) const {
   const auto* const own_addresses = &config_.addresses;
   const auto self = std::ranges::find(*own_addresses, request.destination, &node::HostAddress::gid);
   if (self != own_addresses->end()) {

@@ -119,15 +119,15 @@ class Host {
 
   void pump_node();
   void carry_out(const node::Node::ToClient& out);
-  void carry_out(const node::Node::LeaseWanted& out);
-  void carry_out(const node::Node::LaneWanted& out);
+  void carry_out(const node::Node::LeaseRequest& out);
+  void carry_out(const node::Node::LaneMemoryRequest& out);
   void carry_out(const node::Node::LaneHandedOver& out) { lane_memory_.erase(out.lane); }
-  void carry_out(const node::Node::RouteWanted& out);
+  void carry_out(const node::Node::RouteRequest& out);
   void carry_out(const node::Node::Membership& out);
-  void carry_out(const node::Node::RangeFree& out);
+  void carry_out(const node::Node::RangeReleased& out);
   void carry_out(const node::Node::StateChanged&) {}  // only a real agent logs the change
-  Result<node::HostRoute> route(const node::Node::RouteWanted& request) const;
-  void lease_range(const node::Node::LeaseWanted& request);
+  Result<node::HostRoute> route(const node::Node::RouteRequest& request) const;
+  void lease_range(const node::Node::LeaseRequest& request);
   void close_sockets(SimProcess::Id id);
   SimProcess* process_of(std::uint16_t range);
   void receive(SimProcess& sim_process, const link::Arrival& arrival);

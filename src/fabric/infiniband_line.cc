@@ -22,7 +22,7 @@ const InfinibandLine::Port* InfinibandLine::port_with(Lid lid) const {
 void InfinibandLine::send(link::Burst& burst) {
   for (const link::Burst::Packet& packet : burst.packets()) {
     std::vector<std::byte> bytes = link::seal_infiniband(packet.address, burst.transport(packet));
-    const sim::Fate fate = wire_.next();
+    const sim::PacketOutcome fate = wire_.next();
     if (fate.corrupt) {
       const std::uint64_t bit = fate.bit % (bytes.size() * 8);
       bytes[bit / 8] ^= static_cast<std::byte>(1u << bit % 8);

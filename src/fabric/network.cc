@@ -111,7 +111,7 @@ void Network::send(Host& from, const std::string& sender, const link::Address& a
 
 void Network::deliver(const PacketInFlight& packet, Host& from, Host* to) {
   const auto bth = wire::decode_exact<wire::Bth>(packet.datagram.first<12>());
-  sim::Fate fate = (to == &from ? from.loopback() : wire_).next();
+  sim::PacketOutcome fate = (to == &from ? from.loopback() : wire_).next();
   if (packet.lost || to == nullptr) fate.arrivals.clear();
   const char* remark = fate.arrivals.empty()       ? "lost"
                        : fate.corrupt              ? "corrupt"

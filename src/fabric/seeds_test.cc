@@ -191,10 +191,10 @@ class OneRun {
     server_->sim_process().host().kill(server_->sim_process().id());
     network_.run(90s);
     for (const auto& host : network_.hosts()) {
-      check(host->node().idle(), "a node is not idle");
+      check(host->node().is_idle(), "a node is not idle");
       check(host->used_range_count() == 0, "a range was not freed");
     }
-    check(network_.world.idle(), "events are still pending");
+    check(network_.world.is_idle(), "events are still pending");
   }
 
   Plan plan_;

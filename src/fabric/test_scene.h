@@ -77,11 +77,11 @@ struct Scene {
     for (const auto& host : network.hosts()) {
       EXPECT_EQ(host->used_range_count(), 0u);
       if (!host->has_agent()) continue;
-      EXPECT_TRUE(host->node().idle());
+      EXPECT_TRUE(host->node().is_idle());
       EXPECT_EQ(host->node().ids(), 0u);
       EXPECT_EQ(host->node().deadline(), kNever);
     }
-    EXPECT_TRUE(network.world.idle());
+    EXPECT_TRUE(network.world.is_idle());
     EXPECT_THAT(network.violations(), ::testing::IsEmpty());
   }
 

@@ -26,7 +26,7 @@ class DelayLine {
     return true;
   }
   // Returns the first packet, or null if it is not due or the line is empty.
-  Packet* due(Time now) {
+  Packet* first_due_packet(Time now) {
     return packets_.empty() || packets_.front().due > now ? nullptr : &packets_.front().packet;
   }
   // Removes and returns the first packet.  REQUIRES: !empty().

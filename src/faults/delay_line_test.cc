@@ -14,10 +14,10 @@ TEST(DelayLine, NoPacketIsDueBeforeItsPredecessor) {
   EXPECT_TRUE(line.push(1, kStart + 3 * kTick));
   EXPECT_TRUE(line.push(2, kStart + kTick));  // packet 2 has a shorter delay
   EXPECT_EQ(line.next_due(), kStart + 3 * kTick);
-  EXPECT_EQ(line.due(kStart + 2 * kTick), nullptr);
+  EXPECT_EQ(line.first_due_packet(kStart + 2 * kTick), nullptr);
   for (const int packet : {1, 2}) {
-    ASSERT_NE(line.due(kStart + 3 * kTick), nullptr);
-    EXPECT_EQ(*line.due(kStart + 3 * kTick), packet);
+    ASSERT_NE(line.first_due_packet(kStart + 3 * kTick), nullptr);
+    EXPECT_EQ(*line.first_due_packet(kStart + 3 * kTick), packet);
     EXPECT_EQ(line.pop(), packet);
   }
   EXPECT_TRUE(line.empty());

@@ -210,12 +210,12 @@ std::expected<Fault, std::string> parse_fault(Words words, std::optional<std::ui
   return parse_error("a fault begins with link or node");
 }
 
-bool is_of_link(Kind kind) {
+bool is_link_fault(Kind kind) {
   return std::ranges::find(kLinkStates, kind, &State::kind) != kLinkStates.end();
 }
 
 std::string text_of(const Fault& fault) {
-  const bool concerns_link = is_of_link(fault.kind);
+  const bool concerns_link = is_link_fault(fault.kind);
   std::string text = (concerns_link ? "link " : "node ") + quoted_name(fault.a);
   if (concerns_link) text += " " + quoted_name(fault.b);
   // kNodeStates has a single entry for kPkeyRemoved and kPkeyAdded.
@@ -243,7 +243,7 @@ std::string text_of(const Fault& fault) {
   return text;
 }
 
-std::vector<std::string> words_of(std::string_view text) {
+std::vector<std::string> split_words(std::string_view text) {
   std::vector<std::string> words;
   while (true) {
     text.remove_prefix(std::min(text.find_first_not_of(' '), text.size()));

@@ -45,7 +45,7 @@ enum class Kind : std::uint8_t {
 };
 
 // Returns true for a fault of a link, and false for a fault of a node.
-bool is_of_link(Kind kind);
+bool is_link_fault(Kind kind);
 
 struct Fault {
   Kind kind{};
@@ -72,7 +72,7 @@ std::expected<Fault, std::string> parse_fault(std::span<const std::string> words
 std::string text_of(const Fault& fault);
 
 // Splits a text at its spaces.  Text in single quotes is one word, even if it contains spaces.
-std::vector<std::string> words_of(std::string_view text);
+std::vector<std::string> split_words(std::string_view text);
 
 // Parses a duration such as "250us", "5ms", "1.5s" or "0".  Returns nullopt for other texts.
 std::optional<Duration> parse_duration(std::string_view text);

@@ -11,13 +11,13 @@ namespace {
 using namespace std::chrono_literals;
 
 Fault fault(std::string_view text, std::optional<std::uint64_t> seed = {}) {
-  const auto parsed = parse_fault(words_of(text), seed);
+  const auto parsed = parse_fault(split_words(text), seed);
   EXPECT_TRUE(parsed.has_value()) << text << ": " << parsed.error();
   return parsed.value_or(Fault{});
 }
 
 std::string error_text(std::string_view text, std::optional<std::uint64_t> seed = {}) {
-  const auto parsed = parse_fault(words_of(text), seed);
+  const auto parsed = parse_fault(split_words(text), seed);
   return parsed ? "no error" : parsed.error();
 }
 
@@ -53,10 +53,10 @@ TEST(Fault, OnlyRandomFaultsTakeASeed) {
 }
 
 TEST(Fault, QuotedNamesMayContainSpaces) {
-  EXPECT_EQ(words_of("link 'Switch of rack 1'  Hca1 down "),
+  EXPECT_EQ(split_words("link 'Switch of rack 1'  Hca1 down "),
             (std::vector<std::string>{"link", "Switch of rack 1", "Hca1", "down"}));
-  EXPECT_EQ(words_of("'open"), (std::vector<std::string>{"open"}));
-  EXPECT_TRUE(words_of("  ").empty());
+  EXPECT_EQ(split_words("'open"), (std::vector<std::string>{"open"}));
+  EXPECT_TRUE(split_words("  ").empty());
 }
 
 TEST(Fault, ParsingTheTextOfAFaultGivesTheSameFault) {

@@ -25,7 +25,7 @@ class LossyLink {
 
   const Loss& loss() const { return loss_; }
   // Counts a packet.  Returns true if it is lost.
-  bool loses_next() { return is_lost(loss_, packets_++); }
+  bool should_drop_next() { return is_lost(loss_, packets_++); }
 
  private:
   Loss loss_{};

@@ -33,7 +33,7 @@ TEST(Loss, ALossyLinkNumbersItsPacketsFromZero) {
   const Loss half{.per_million = Loss::kAll / 2, .seed = 3};
   LossyLink link(half);
   std::vector<bool> lost;
-  for (int i = 0; i < 100; ++i) lost.push_back(link.loses_next());
+  for (int i = 0; i < 100; ++i) lost.push_back(link.should_drop_next());
   EXPECT_EQ(lost, losses(half, 100));
 }
 

@@ -421,7 +421,9 @@ TEST(Atomics, EachAdditionIsExecutedOnceDespiteALoss) {
   for (std::uint64_t lost = 0; lost < 2 * kAdditions; ++lost) {
     SCOPED_TRACE(lost);
     AtomicPair p;
-    p.wire.faults = [lost](std::uint64_t number, auto) { return Fate{.copies = number != lost}; };
+    p.wire.faults = [lost](std::uint64_t number, auto) {
+      return PacketOutcome{.copies = number != lost};
+    };
     for (std::uint64_t id = 0; id < kAdditions; ++id) {
       ASSERT_TRUE(p.post(WrOpcode::kFetchAdd, id, 1));
     }

@@ -90,8 +90,8 @@ class Trial {
     const Ratio duplicates{static_cast<std::uint32_t>(random_.below(6)), 100};
     const Ratio delays{static_cast<std::uint32_t>(random_.below(10)), 100};
     wire_.faults = [this, loss, duplicates, delays](auto, auto) {
-      if (random_.chance(loss)) return Fate{.copies = 0};
-      Fate fate;
+      if (random_.chance(loss)) return PacketOutcome{.copies = 0};
+      PacketOutcome fate;
       if (random_.chance(duplicates)) fate.copies = 2;
       if (random_.chance(delays)) fate.delay = Duration(random_.below(60'000));
       return fate;

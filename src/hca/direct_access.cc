@@ -34,7 +34,7 @@ bool DirectAccess::can_carry_out(const SendWqe& wqe) const {
           ? wqe.length >= kImmediateBytesMin
           : (wqe.opcode == WrOpcode::kWrite || wqe.opcode == WrOpcode::kRead) && wqe.length > 0;
   return has_peer() && is_long_enough && core_.attributes.migration == MigrationState::kMigrated &&
-         core_.lane->may_access();
+         core_.lane->peer_allows_access();
 }
 
 // Finds the memory of the next bytes.  Returns false if an element names no memory that the engine
@@ -108,8 +108,8 @@ DirectAccess::Outcome DirectAccess::carry_out(const SendWqe& wqe, Psn first, std
 
   const bool is_read = wqe.opcode == WrOpcode::kRead;
   link::PeerMemory& memory = *lane.peer_memory();
-  lane.enter();
-  const auto granted = lane.may_access()
+  lane.begin_access();
+  const auto granted = lane.peer_allows_access()
                            ? link::grant(memory.table(), make_request(wqe, first, psns))
                            : std::nullopt;
   bool copied = false;

@@ -170,7 +170,7 @@ class Engine {
   // lengths, as with hardware.
   Result<void> post_send(QpHandle qp, const SendRequest& request);
   // Returns how many send requests can be posted now.  Only posts make that number smaller.
-  Result<std::uint32_t> send_room(QpHandle qp) const;
+  Result<std::uint32_t> free_send_slots(QpHandle qp) const;
   // Posts a receive.  kBadState: the state is kReset.  kInvalidArgument: the QP uses an SRQ.
   Result<void> post_recv(QpHandle qp, const RecvRequest& request);
   // Posts a receive to an SRQ.  kNoResources: the queue is full.
@@ -205,7 +205,7 @@ class Engine {
   void set_lanes(link::Lanes* lanes);
   // Drops all pointers to lanes.  Each QP chooses its lane again with its next packet.  REQUIRES:
   // the owner calls this function before it removes a lane from link::Lanes.
-  void forget_lanes();
+  void detach_lanes();
   // Returns true if packets wait for room in a lane.  The next transmit() tries again.
   bool waits_for_lane() const;
   // Makes completions visible to the consumer (Personality::batches_completions).  A driver that

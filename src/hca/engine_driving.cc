@@ -27,8 +27,8 @@ Result<void> Engine::post_send(QpHandle handle, const SendRequest& request) {
   return {};
 }
 
-Result<std::uint32_t> Engine::send_room(QpHandle handle) const {
-  return VB_TRY(find(state_->qps, handle, kNoQp))->send_room();
+Result<std::uint32_t> Engine::free_send_slots(QpHandle handle) const {
+  return VB_TRY(find(state_->qps, handle, kNoQp))->free_send_slots();
 }
 
 Result<void> Engine::post_recv(QpHandle handle, const RecvRequest& request) {
@@ -114,14 +114,14 @@ bool Engine::posts_can_wait() const {
 }
 
 void Engine::set_lanes(link::Lanes* lanes) {
-  forget_lanes();
+  detach_lanes();
   state_->shared.lanes = lanes;
 }
 
-void Engine::forget_lanes() {
+void Engine::detach_lanes() {
   State& s = *state_;
   s.qps.for_each([&](QpHandle, Qp& qp) {
-    qp.forget_lane();
+    qp.detach_lane();
     s.reschedule(qp);
   });
 }

@@ -28,7 +28,7 @@ struct Line {
   static Duration time_of(std::size_t bytes) {
     return Duration(8 * static_cast<std::int64_t>(bytes));
   }
-  Fate carry(std::size_t bytes, Time now) {
+  PacketOutcome carry(std::size_t bytes, Time now) {
     const Duration waiting_time = std::max(free_at - now, Duration{});
     if (waiting_time > static_cast<std::int64_t>(queued_max) * time_of(1024)) return {.copies = 0};
     free_at = std::max(free_at, now) + time_of(bytes);
@@ -61,10 +61,10 @@ IncastResult run(Load load) {
   Random random(7);
   if (load.loss.numerator > 0 || load.line.delay > Duration{}) {
     wire.faults = [&](std::uint64_t, std::span<const std::byte> packet) {
-      if (random.chance(load.loss)) return Fate{.copies = 0};
-      if (load.line.delay == Duration{}) return Fate{};
+      if (random.chance(load.loss)) return PacketOutcome{.copies = 0};
+      if (load.line.delay == Duration{}) return PacketOutcome{};
       constexpr std::size_t kAcknowledgementBytesMax = 64;
-      return packet.size() <= kAcknowledgementBytesMax ? Fate{.delay = load.line.delay}
+      return packet.size() <= kAcknowledgementBytesMax ? PacketOutcome{.delay = load.line.delay}
                                                        : load.line.carry(packet.size(), wire.now);
     };
   }

@@ -155,7 +155,7 @@ TEST(HcaLanes, StreamsSwitchBetweenWireAndLaneWithoutLosingBytes) {
     Random random(seed);
     LanePair pair;
     pair.wire.faults = [&](std::uint64_t, std::span<const std::byte>) {
-      return Fate{.copies = random.next() % 20 == 0 ? 0U : 1U};
+      return PacketOutcome{.copies = random.next() % 20 == 0 ? 0U : 1U};
     };
     bool attached = false;
     constexpr std::size_t kBytes = 20'000;

@@ -204,7 +204,7 @@ TEST_F(Migration, MigratingWithThePeerResetsTheRetries) {
   ASSERT_TRUE(request_state(pair.b, pair.qb, MigrationState::kMigrated).has_value());
   pair.wire.faults = [](std::uint64_t, std::span<const std::byte> bytes) {
     const bool is_request = wire::is_request(wire::parse_transport(bytes)->bth.opcode);
-    return Fate{.copies = is_request ? 1U : 0U};  // a response would reset the retries
+    return PacketOutcome{.copies = is_request ? 1U : 0U};  // a response would reset the retries
   };
   const Sge out = pair.b.sge(0, 8);
   const Sge in = pair.a.sge(64, 8);

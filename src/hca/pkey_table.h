@@ -12,7 +12,7 @@
 namespace verbena::hca {
 
 // Returns false for the invalid P_Keys, 0 and 0x8000 (vol1 10.9.1).
-constexpr bool names_partition(Pkey pkey) { return (pkey.value & 0x7fff) != 0; }
+constexpr bool is_valid_pkey(Pkey pkey) { return (pkey.value & 0x7fff) != 0; }
 
 // Holds the P_Keys of a port (vol1 10.9.2).  A QP names its P_Key by an index, so a change of the
 // table takes effect for the QP's next packet.  An entry of 0 is invalid and matches nothing.
@@ -37,7 +37,7 @@ class PkeyTable {
   // Returns the first valid P_Key, or the invalid P_Key if there is none.
   Pkey first_valid() const {
     for (const Pkey pkey : std::span(entries_).first(size_)) {
-      if (names_partition(pkey)) return pkey;
+      if (is_valid_pkey(pkey)) return pkey;
     }
     return {};
   }

@@ -23,7 +23,7 @@ class PostQueues {
   // post_send() and post_recv() return true if the driver must handle the post.
   Result<bool> post_send(const SendRequest& request, const AddressHandle* ah);
   Result<bool> post_recv(const RecvRequest& request);
-  std::uint32_t send_room() const { return sends_.free_slots(); }
+  std::uint32_t free_send_slots() const { return sends_.free_slots(); }
 
   // ---- driver ----
   SendQueue& sends() { return sends_; }

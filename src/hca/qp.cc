@@ -129,7 +129,7 @@ void Qp::reset() {
   queues_.clear();
   core_.events_pending = 0;
   core_.shared.qp_events.remove(core_);
-  forget_lane();
+  detach_lane();
   link_is_chosen_ = false;
   requester_.start();
   responder_.start();
@@ -151,7 +151,7 @@ void Qp::enter_error() {
 
 bool Qp::peer_accesses_have_ended() {
   return accesses_.empty() || core_.shared.lanes == nullptr ||
-         core_.shared.lanes->are_over(accesses_);
+         core_.shared.lanes->remove_ended_accesses(accesses_);
 }
 
 // Waits until the direct accesses of peers have ended, because the flush tells the program that no
@@ -375,10 +375,10 @@ void Qp::choose_lane() {
       core_.init.type == QpType::kUc && core_.attributes.state >= QpState::kRts && !sends_.empty();
 }
 
-void Qp::forget_lane() {
+void Qp::detach_lane() {
   core_.lane = nullptr;
   core_.lane_is_full = false;
-  requester_.forget_lane();
+  requester_.detach_lane();
 }
 
 bool Qp::transmit(link::Burst& burst, Time now) {
@@ -410,7 +410,7 @@ bool Qp::transmit(link::Burst& burst, Time now) {
   // has no batches.  There the acknowledgement goes first: otherwise the peer could see the
   // program's answer to a request before the acknowledgement of that request.
   const bool responses_first =
-      core_.lane != nullptr || responder_.has_jobs() || burst.room() <= kQuotaPackets;
+      core_.lane != nullptr || responder_.has_jobs() || burst.free_packets() <= kQuotaPackets;
   if (responses_first && responder_.transmit(burst, kQuotaPackets, &more) == Verdict::kError) {
     on_transport_error();
     return true;  // the NAK must still be sent

@@ -49,7 +49,7 @@ class Qp {
   QpCore& core() { return core_; }
   const QpCore& core() const { return core_; }
   // Any thread may call this function.
-  std::uint32_t send_room() const { return queues_.send_room(); }
+  std::uint32_t free_send_slots() const { return queues_.free_send_slots(); }
   void set_handle(QpHandle handle) { core_.handle = handle; }
   Result<void> modify(const QpAttributes& target, std::uint32_t mask);
   QpAttributes attributes() const;
@@ -75,7 +75,7 @@ class Qp {
   bool waits_for_lane() const { return core_.lane_is_full; }
   // Drops the pointer to the lane, so that the owner may remove the lane.  The next packets choose
   // their link again, except that a UC QP uses the burst from now on.
-  void forget_lane();
+  void detach_lane();
   void on_timer(Time now);
   Time deadline() const;
   QpRow row() const;

@@ -128,7 +128,8 @@ struct Shared {
 template <class Fill>
 bool emit(QpCore& core, link::Burst& burst, const link::Address& address,
           wire::TransportPacket& packet, std::size_t payload_bytes, Fill fill) {
-  const std::span<std::byte> out = core.lane != nullptr ? core.lane->room() : burst.prepare();
+  const std::span<std::byte> out =
+      core.lane != nullptr ? core.lane->packet_space() : burst.prepare();
   packet.bth.pad_count = wire::pad_count(payload_bytes);
   const PkeyTable& pkeys = core.shared.ports.pkeys(address.port);
   packet.bth.pkey = core.is_gsi() ? pkeys.first_valid() : pkeys.at(core.attributes.pkey_index);

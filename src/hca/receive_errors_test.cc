@@ -147,7 +147,7 @@ TEST(ReceiveErrors, AnswersAllRequestsBeforeABadInvalidate) {
   EXPECT_EQ(t.out(), Lines{});
 }
 
-TEST(ReceiveErrors, AGapThatEndsWithABadInvalidateGetsNoNak) {
+TEST(ReceiveErrors, ABadInvalidateThatClosesAGapGetsNoNak) {
   Target t;
   t.receive(1, 100);
   t.receive(2, 100);

@@ -73,7 +73,7 @@ class Requester {
   Verdict on_timer(Time now);
   Time deadline() const;
   // Resets the position in the lane, because the lane is removed.
-  void forget_lane() { lane_position_ = 0; }
+  void detach_lane() { lane_position_ = 0; }
   // Resets the retries, the round trip and the window, because the QP uses another path.
   void on_path_changed();
 

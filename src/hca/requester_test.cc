@@ -468,7 +468,9 @@ TEST(Requester, PsnsWrapInTheMiddleOfAMessage) {
     ASSERT_TRUE(p.receive(5, kTargetOffset, 20000));
     ASSERT_TRUE(p.rdma(opcode, 1, 0, kTargetOffset, 20000));
     Random random(7);
-    p.wire.faults = [&](auto, auto) { return Fate{.copies = random.chance({1, 9}) ? 0u : 1u}; };
+    p.wire.faults = [&](auto, auto) {
+      return PacketOutcome{.copies = random.chance({1, 9}) ? 0u : 1u};
+    };
     p.wire.run();
     EXPECT_EQ(text(p.a.poll()), "1");
     EXPECT_TRUE(p.same(0, kTargetOffset, 20000));
@@ -501,7 +503,7 @@ TEST(Requester, SqdFinishesStartedRequestsAndRaisesItsEvent) {
 
 // Runs requests of several kinds, and checks their results.  `fate` returns the fate of each
 // packet.  Sets `*packets` to the number of packets.
-void exchange(const std::function<Fate(std::uint64_t)>& fate, std::uint64_t* packets) {
+void exchange(const std::function<PacketOutcome(std::uint64_t)>& fate, std::uint64_t* packets) {
   Pair p({.mtu = Mtu::k256, .rd_atomic = 2});
   p.a.fill(0, 4000, 3);
   p.b.fill(kTargetOffset + 10000, 3000, 4);
@@ -525,43 +527,49 @@ void exchange(const std::function<Fate(std::uint64_t)>& fate, std::uint64_t* pac
 
 TEST(Requester, SurvivesTheLossOfEachSinglePacket) {
   std::uint64_t packets = 0;
-  exchange([](auto) { return Fate{}; }, &packets);
+  exchange([](auto) { return PacketOutcome{}; }, &packets);
   ASSERT_GT(packets, 15u);
   for (std::uint64_t lost = 0, ignored = 0; lost < packets; ++lost) {
     SCOPED_TRACE(::testing::Message() << "packet " << lost << " is lost");
-    exchange([lost](std::uint64_t n) { return Fate{.copies = n == lost ? 0u : 1u}; }, &ignored);
+    exchange([lost](std::uint64_t n) { return PacketOutcome{.copies = n == lost ? 0u : 1u}; },
+             &ignored);
   }
 }
 
 TEST(Requester, SurvivesTheLossOfEachPairOfPackets) {
   std::uint64_t packets = 0;
-  exchange([](auto) { return Fate{}; }, &packets);
+  exchange([](auto) { return PacketOutcome{}; }, &packets);
   for (std::uint64_t first = 0; first < packets; ++first) {
     for (std::uint64_t second = first + 1; second < packets + 8; ++second) {
       SCOPED_TRACE(::testing::Message() << "packets " << first << " and " << second << " are lost");
       std::uint64_t ignored = 0;
-      exchange([&](std::uint64_t n) { return Fate{.copies = n == first || n == second ? 0u : 1u}; },
-               &ignored);
+      exchange(
+          [&](std::uint64_t n) {
+            return PacketOutcome{.copies = n == first || n == second ? 0u : 1u};
+          },
+          &ignored);
     }
   }
 }
 
 TEST(Requester, SurvivesTheDuplicationAndDelayOfEachSinglePacket) {
   std::uint64_t packets = 0;
-  exchange([](auto) { return Fate{}; }, &packets);
+  exchange([](auto) { return PacketOutcome{}; }, &packets);
   for (std::uint64_t bad = 0, ignored = 0; bad < packets; ++bad) {
     for (const int late_us : {0, 1, 20, 300}) {
       SCOPED_TRACE(::testing::Message() << "packet " << bad << ", " << late_us << " us late");
       exchange(
           [&](std::uint64_t n) {
-            return n == bad ? Fate{.copies = 2, .delay = std::chrono::microseconds(late_us)}
-                            : Fate{};
+            return n == bad
+                       ? PacketOutcome{.copies = 2, .delay = std::chrono::microseconds(late_us)}
+                       : PacketOutcome{};
           },
           &ignored);
       exchange(
           [&](std::uint64_t n) {
-            return n == bad ? Fate{.copies = 1, .delay = std::chrono::microseconds(late_us)}
-                            : Fate{};
+            return n == bad
+                       ? PacketOutcome{.copies = 1, .delay = std::chrono::microseconds(late_us)}
+                       : PacketOutcome{};
           },
           &ignored);
     }
@@ -573,7 +581,9 @@ TEST(Requester, ALossIsRepairedWithoutTheTimerWhenMorePacketsFollow) {
     Pair p({.mtu = Mtu::k1024});
     p.a.fill(0, 300000, 3);
     ASSERT_TRUE(p.rdma(opcode, 1, 0, kTargetOffset, 300000));
-    p.wire.faults = [](std::uint64_t n, auto) { return Fate{.copies = n == 25 ? 0u : 1u}; };
+    p.wire.faults = [](std::uint64_t n, auto) {
+      return PacketOutcome{.copies = n == 25 ? 0u : 1u};
+    };
     const Time begin = p.wire.now;
     p.wire.run(std::chrono::milliseconds(5));
     EXPECT_EQ(text(p.a.poll()), "1");

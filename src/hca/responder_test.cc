@@ -72,7 +72,7 @@ TEST(Responder, RequestsThatFillTheBurstLeaveRoomForAnAcknowledgement) {
   b.receive(1, 1000);
   b.request(Opcode::kRcSendOnly, 2000, 5);
   for (int i = 0; i < 40; ++i) b.post(WrOpcode::kSend, 2, 5);
-  while (b.burst.room() > 8) {
+  while (b.burst.free_packets() > 8) {
     (void)b.burst.prepare();
     b.burst.commit({}, 64);
   }

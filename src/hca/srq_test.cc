@@ -84,7 +84,9 @@ TEST(Srq, TheFirstPacketOfAMessageTakesAReceive) {
   t.receive(2, 1000).value();
   t.a.fill(0, 1000, 5);
   // The last packet of the first message is lost, so the second message completes first.
-  t.wire.faults = [](std::uint64_t number, auto) { return Fate{.copies = number == 2 ? 0u : 1u}; };
+  t.wire.faults = [](std::uint64_t number, auto) {
+    return PacketOutcome{.copies = number == 2 ? 0u : 1u};
+  };
   t.send(0, 10, 600);
   t.wire.drain(t.a);
   t.send(1, 11, 600);
@@ -145,7 +147,7 @@ TEST(Srq, DestroyingAQpFreesTheReceivesThatItHasTaken) {
   t.send(0, 1, 8);
   t.wire.run();
   t.wire.faults = [](std::uint64_t, auto bytes) {
-    return Fate{.copies = text(bytes).starts_with("SEND_LAST") ? 0u : 1u};
+    return PacketOutcome{.copies = text(bytes).starts_with("SEND_LAST") ? 0u : 1u};
   };
   t.send(0, 2, 600);
   t.step();
@@ -185,7 +187,7 @@ TEST(Srq, AQpInErrorFlushesOnlyItsReceivesAndRaisesLastWqe) {
   TwoQpsOneSrq t;
   for (std::uint64_t id = 1; id <= 3; ++id) t.receive(id, 1000).value();
   t.wire.faults = [](std::uint64_t, auto bytes) {
-    return Fate{.copies = text(bytes).starts_with("SEND_LAST") ? 0u : 1u};
+    return PacketOutcome{.copies = text(bytes).starts_with("SEND_LAST") ? 0u : 1u};
   };
   t.send(0, 10, 600);
   t.step();
@@ -275,7 +277,9 @@ TEST(Srq, AUcQpKeepsTheReceiveOfALostMessage) {
   t.receive(1, 1000).value();
   t.receive(2, 1000).value();
   const Sge sge = t.a.sge(0, 600);
-  t.wire.faults = [](std::uint64_t number, auto) { return Fate{.copies = number == 2 ? 0u : 1u}; };
+  t.wire.faults = [](std::uint64_t number, auto) {
+    return PacketOutcome{.copies = number == 2 ? 0u : 1u};
+  };
   t.a.engine.post_send(from, {.sges = {&sge, 1}}).value();
   t.wire.run();
   EXPECT_EQ(t.receiver_completions(), "");

@@ -40,7 +40,7 @@ class SimulatedMemory final : public link::PeerMemory {
     });
   }
 
-  bool is_there() override { return true; }
+  bool exists() override { return true; }
 
   std::size_t copies = 0;
   bool is_unmapped = false;           // the memory is not accessible
@@ -108,8 +108,8 @@ struct LanePair : Pair {
   }
   // Removes the lane from both hosts.
   void remove() {
-    a.engine.forget_lanes();
-    b.engine.forget_lanes();
+    a.engine.detach_lanes();
+    b.engine.detach_lanes();
     lanes_a.remove(kLane);
     lanes_b.remove(kLane);
   }

@@ -133,7 +133,7 @@ inline std::string text(std::span<const std::byte> bytes) {
 }
 
 // Tells the wire how many copies of a packet arrive, and how much later than usual they arrive.
-struct Fate {
+struct PacketOutcome {
   unsigned copies = 1;
   Duration delay{};
 };
@@ -192,7 +192,7 @@ class Wire {
       for (const auto& packet : burst_.packets()) {
         const auto bytes = burst_.transport(packet);
         if (keep_log) log.push_back(std::to_string(host.number) + ": " + text(bytes));
-        const Fate fate = faults ? faults(count, bytes) : Fate{};
+        const PacketOutcome fate = faults ? faults(count, bytes) : PacketOutcome{};
         ++count;
         for (unsigned i = 0; i < fate.copies; ++i) {
           in_flight_.emplace(std::pair(now + kLatency + fate.delay, sequence_++),
@@ -206,7 +206,7 @@ class Wire {
   Time now{std::chrono::seconds(1)};
   std::uint64_t count = 0;  // the number of packets that were sent
   // Decides the fate of each packet by its number and bytes.
-  std::function<Fate(std::uint64_t number, std::span<const std::byte>)> faults;
+  std::function<PacketOutcome(std::uint64_t number, std::span<const std::byte>)> faults;
   std::map<std::uint32_t, Inbox> inboxes;  // by host number; a host without an entry has no limit
   std::set<Gid> unreachable;               // no packet arrives at these addresses
   std::function<void(Host&)> on_arrival;   // called after an engine received a packet

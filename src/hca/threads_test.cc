@@ -96,7 +96,7 @@ TEST(Threads, PostersAndPollersRunBesideTheDriver) {
 }
 
 // Two threads post to one SRQ and poll, while the driver takes receives from it for two QPs.
-TEST(Threads, PostersToASharedReceiveQueueRunBesideTheDriver) {
+TEST(Threads, PostersToASharedReceiveQueueRunInParallelWithTheDriver) {
   constexpr std::uint64_t kMessagesPerQp = 1000;
   const Options o{.min_rnr_timer = 1};
   Host a{1}, b{2};

@@ -90,7 +90,7 @@ TEST(Transfers, ASmallRequestIsRetransmittedWithTheCopiedBytes) {
   p.a.fill(0, 64, 3);
   const std::vector<std::byte> before(p.a.memory.begin(), p.a.memory.begin() + 64);
   p.wire.faults = [](std::uint64_t number, std::span<const std::byte>) {
-    return Fate{.copies = number == 0 ? 0u : 1u};
+    return PacketOutcome{.copies = number == 0 ? 0u : 1u};
   };
   ASSERT_TRUE(p.rdma(WrOpcode::kWrite, 1, 0, kRemoteAt, 64));
   std::ranges::fill(p.a.memory.first(64), std::byte{0xff});

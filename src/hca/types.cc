@@ -114,7 +114,7 @@ constexpr auto kCounterNames = std::to_array<CounterName<Counter>>({
     {Counter::kLimitPublished, "limit_published"},
     {Counter::kLimitFailures, "limit_failures"},
 });
-static_assert(names_all(kCounterNames));
+static_assert(names_every_counter(kCounterNames));
 
 }  // namespace
 

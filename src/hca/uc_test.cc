@@ -268,7 +268,9 @@ TEST(UcTransport, ALossDropsOnlyItsMessage) {
   for (std::uint64_t lost = 0; lost < kMessages * kPackets; ++lost) {
     SCOPED_TRACE(lost);
     Pair p(uc_options());
-    p.wire.faults = [lost](std::uint64_t number, auto) { return Fate{.copies = number != lost}; };
+    p.wire.faults = [lost](std::uint64_t number, auto) {
+      return PacketOutcome{.copies = number != lost};
+    };
     for (std::size_t i = 0; i < kMessages; ++i) {
       p.a.fill(i * 1024, kBytes, static_cast<std::uint8_t>(i));
       ASSERT_TRUE(p.receive(i, i * 1024, 1024));
@@ -294,9 +296,10 @@ TEST(UcTransport, EachReceivedMessageIsComplete) {
     Random random(seed);
     Pair p(uc_options());
     p.wire.faults = [&random](auto, auto) {
-      if (random.chance({1, 20})) return Fate{.copies = 0};
-      return Fate{.copies = random.chance({1, 20}) ? 2u : 1u,
-                  .delay = random.chance({1, 20}) ? Duration(random.below(20'000)) : Duration{}};
+      if (random.chance({1, 20})) return PacketOutcome{.copies = 0};
+      return PacketOutcome{
+          .copies = random.chance({1, 20}) ? 2u : 1u,
+          .delay = random.chance({1, 20}) ? Duration(random.below(20'000)) : Duration{}};
     };
     std::vector<std::uint32_t> sizes;
     for (std::size_t i = 0; i < kMessages; ++i) {

@@ -56,7 +56,7 @@ struct Fixture {
   Memory memory{Random(1)};
 };
 
-TEST(Windows, GiveAccessToExactlyTheirRange) {
+TEST(Windows, AWindowGivesAccessToExactlyItsRange) {
   Fixture f;
   for (MemoryWindow* window : {&f.type_1, &f.type_2}) {
     EXPECT_FALSE(f.find(*window, Fixture::kIova, 1));  // the window is not bound yet
@@ -95,7 +95,7 @@ TEST(Windows, OnlyType2CanBeZeroBased) {
   EXPECT_FALSE(f.find(f.type_2, Fixture::kIova + 16, 1));
 }
 
-TEST(Windows, Type1ServesItsDomainAndType2ItsQp) {
+TEST(Windows, Type1IsForAllQpsOfItsDomainAndType2OnlyForItsQp) {
   Fixture f;
   ASSERT_TRUE(f.bind(f.type_1, f.binding(0, 64)));
   ASSERT_TRUE(f.bind(f.type_2, f.binding(0, 64)));
@@ -111,7 +111,7 @@ TEST(Windows, Type1ServesItsDomainAndType2ItsQp) {
   EXPECT_FALSE(reaches(f.other, Fixture::kQp, f.type_2));
 }
 
-TEST(Windows, RefuseInvalidBindings) {
+TEST(Windows, InvalidBindingsAreRefused) {
   Fixture f;
   const WindowBinding good = f.binding(0, 64);
   const auto refused = [&](MemoryWindow& window, const WindowBinding& binding) {
@@ -350,7 +350,9 @@ TEST(Windows, CompletionsKeepTheOrderOfTheRequests) {
   for (std::uint64_t lost = 0; lost < 6; ++lost) {
     SCOPED_TRACE(lost);
     WindowPair p;
-    p.wire.faults = [lost](std::uint64_t number, auto) { return Fate{.copies = number != lost}; };
+    p.wire.faults = [lost](std::uint64_t number, auto) {
+      return PacketOutcome{.copies = number != lost};
+    };
     std::uint32_t key = p.window.rkey;
     const Sge sge = p.b.sge(0, 100), target = p.b.sge(5000, 8);
     std::uint64_t id = 1;

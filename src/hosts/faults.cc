@@ -44,7 +44,7 @@ Faults::Faults(asio::io_context& loop, Breakable& fabric)
 
 Faults::SetResult Faults::set(const Fault& fault) {
   if (auto problem = fabric_.problem_with(fault)) return std::unexpected(std::move(*problem));
-  if (!faults::is_of_link(fault.kind)) return set_node(fabric_.find_node(fault.a), fault);
+  if (!faults::is_link_fault(fault.kind)) return set_node(fabric_.find_node(fault.a), fault);
   return set_link(fabric_.find_link(fault.a, fault.b), fault);
 }
 

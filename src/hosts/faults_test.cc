@@ -61,7 +61,7 @@ class FaultsTest : public testing::Test {
  protected:
   // Sets the fault, and returns the line for the user.
   std::string set_fault(const std::string& text, std::optional<std::uint64_t> seed = {}) {
-    const auto fault = faults::parse_fault(faults::words_of(text), seed);
+    const auto fault = faults::parse_fault(faults::split_words(text), seed);
     EXPECT_TRUE(fault.has_value()) << fault.error();
     const auto state = faults_.set(*fault);
     return state ? *state : "refused: " + state.error();
@@ -143,8 +143,8 @@ TEST_F(FaultsTest, RefusedFaultsChangeNothing) {
 
 TEST_F(FaultsTest, FaultsOfAFileHappenAtTheirTimes) {
   const auto scheduled = [](Duration after, const char* text) {
-    return plan::ScheduledFault{.after = after,
-                                .fault = faults::parse_fault(faults::words_of(text), {}).value()};
+    return plan::ScheduledFault{
+        .after = after, .fault = faults::parse_fault(faults::split_words(text), {}).value()};
   };
   constexpr Duration kLater = std::chrono::milliseconds(20);
   agent::Log log;

@@ -48,8 +48,9 @@ void HostNetwork::report_links() {
   const auto devices = static_cast<std::uint8_t>(network.fabric().hosts[host_].rails.size());
   for (std::uint8_t device = 0; device < devices; ++device) {
     const RailId rail{.host = host_, .device = device};
-    user_->port_state_changed({.device = device, .number = 1},
-                              {.why_down = network.why_down(rail), .pkeys = network.pkeys(rail)});
+    user_->port_state_changed(
+        {.device = device, .number = 1},
+        {.down_reason = network.down_reason(rail), .pkeys = network.pkeys(rail)});
   }
 }
 
@@ -79,7 +80,7 @@ void HostNetwork::remark(node::ClientId client, const std::string& text) {
   user_->remark(client, text);
 }
 
-agent::Network::Answer HostNetwork::route(const node::Node::RouteWanted& request) {
+agent::Network::Answer HostNetwork::route(const node::Node::RouteRequest& request) {
   const auto route = switch_.network().route(host_, request.destination, request.source);
   if (!route) {
     user_->remark(request.client, route.error());

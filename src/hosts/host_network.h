@@ -26,13 +26,15 @@ class HostNetwork final : public agent::Network, private Switch::Station {
   bool is_open() const override { return user_ != nullptr; }
   std::string state() const override { return "a virtual host"; }
   std::span<const link::Arrival> send(link::Burst& burst, Time now) override;
-  Answer route(const node::Node::RouteWanted& request) override;
-  Result<std::uint16_t> lease(Random& random, const node::Node::LeaseWanted& request) override {
+  Answer route(const node::Node::RouteRequest& request) override;
+  Result<std::uint16_t> lease(Random& random, const node::Node::LeaseRequest& request) override {
     return switch_.uplinks().lease(host_, random, request.avoid);
   }
   void release(std::uint16_t range) override { switch_.uplinks().release(range); }
   std::vector<int> sockets_of(std::uint16_t) const override { return {}; }
-  void passed_on(std::uint16_t) override { switch_.uplinks().passed_on(); }
+  void release_passed_descriptors(std::uint16_t) override {
+    switch_.uplinks().release_passed_descriptors();
+  }
   Result<std::vector<int>> attach(node::ClientId client, std::uint16_t range,
                                   std::optional<int> wake) override {
     return switch_.uplinks().attach({host_, client}, range, wake);

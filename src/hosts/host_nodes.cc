@@ -76,7 +76,7 @@ std::vector<interfaces::Interface> HostNodes::interfaces(std::size_t host) const
         .name = interfaces::name_for(rail.device, device),
         .index = ethernet::Network::interface_of(device),
         .mtu_bytes = network.mtu_bytes({.host = index, .device = device}),
-        .running = !network.why_down({.host = index, .device = device}),
+        .running = !network.down_reason({.host = index, .device = device}),
         .hardware_address = mac_of(devices[device].guid)};
     for (const Gid& ip : rail.addresses) {
       rail_interface.addresses.push_back(

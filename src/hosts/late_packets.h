@@ -63,8 +63,8 @@ class LatePackets {
     for (auto it = queues_.begin(); it != queues_.end();) {
       auto& [key, waiting] = *it;
       waiting.receiver_is_full = false;
-      while (!faults.is_paused(key.rail.host) && waiting.queue.due(now) != nullptr) {
-        if (!pass(key, *waiting.queue.due(now))) {
+      while (!faults.is_paused(key.rail.host) && waiting.queue.first_due_packet(now) != nullptr) {
+        if (!pass(key, *waiting.queue.first_due_packet(now))) {
           waiting.receiver_is_full = true;
           break;
         }

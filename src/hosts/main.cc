@@ -63,15 +63,15 @@ int failed(const Arguments& arguments, const std::string& text) {
 bool spin_for_packet(Forwarder& packets, os::AdaptiveSpin& spin) {
   const Time began = os::now();
   for (Time now = began; now - began < spin.spin_time();) {
-    os::let_others_run();
+    os::yield_processor();
     if (packets.forward(os::now())) {
-      spin.spin_succeeded();
+      spin.record_successful_spin();
       return true;
     }
     const Time before = std::exchange(now, os::now());
     if (!spin.yielded(now - before)) break;
   }
-  spin.spin_failed();
+  spin.record_failed_spin();
   return false;
 }
 
@@ -90,7 +90,7 @@ void run_until_stopped(asio::io_context& loop, Forwarder& packets) {
     const Time began = os::now();
     if (packets.park()) loop.run_one();
     packets.unpark();
-    spin.slept(os::now() - began);
+    spin.record_sleep(os::now() - began);
   }
 }
 

@@ -119,13 +119,13 @@ bool Managers::all_ended() const {
 
 void Managers::ports_changed() {
   if (is_up_ && waiters_.empty()) return;
-  if (!links_.all_active()) return;
+  if (!links_.are_all_active()) return;
   if (!std::exchange(is_up_, true)) log_.line("the subnet is up: all ports with a link are active");
   answer_all("");
 }
 
 void Managers::await_subnet(Time deadline, Done done) {
-  if (links_.all_active()) return done("");
+  if (links_.are_all_active()) return done("");
   if (all_ended()) return done(why_not_up(end_texts()));
   if (waiters_.size() == kWaitersMax) return done("too many commands wait for the subnet already");
   waiters_.push_back({.deadline = deadline, .done = std::move(done)});

@@ -20,11 +20,12 @@ std::expected<std::unique_ptr<agent::Agent>, std::string> start_agent(
     return std::unexpected(fmt::format("cannot listen on the name '{}' of host '{}': {}", *name,
                                        host, listener.error().context));
   }
-  return std::make_unique<agent::Agent>(
-      loop, std::move(*listener), std::move(network),
-      agent::Agent::Options{
-          .build = options.build, .idle = std::nullopt, .of_fabric = true, .trace = options.trace},
-      log.named(host));
+  return std::make_unique<agent::Agent>(loop, std::move(*listener), std::move(network),
+                                        agent::Agent::Options{.build = options.build,
+                                                              .idle = std::nullopt,
+                                                              .belongs_to_fabric = true,
+                                                              .trace = options.trace},
+                                        log.named(host));
 }
 
 }  // namespace verbena::hosts

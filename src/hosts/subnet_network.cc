@@ -52,7 +52,7 @@ std::optional<std::string> why_inactive(const subnet::PortStatus& port) {
 }  // namespace
 
 node::PortState port_state_of(const subnet::PortStatus& port) {
-  node::PortState state{.why_down = why_inactive(port),
+  node::PortState state{.down_reason = why_inactive(port),
                         .pkeys = port.pkeys,
                         .lid = port.lid,
                         .lmc = port.lmc,
@@ -144,7 +144,7 @@ void SubnetNetwork::remark(node::ClientId client, const std::string& text) {
 }
 
 // Always fails, because on InfiniBand the node itself queries the SA for path records.
-agent::Network::Answer SubnetNetwork::route(const node::Node::RouteWanted&) {
+agent::Network::Answer SubnetNetwork::route(const node::Node::RouteRequest&) {
   return fail(Errc::kNotSupported, "an HCA of a subnet has no IP routes", EOPNOTSUPP);
 }
 

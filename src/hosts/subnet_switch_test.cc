@@ -323,13 +323,13 @@ TEST_F(SubnetSwitchTest, AnEndedReceiverDoesNotBlockItsSenders) {
 
 TEST(PortStateOf, GivesTheReasonWhyThePortIsNotActive) {
   subnet::PortStatus port{.state = subnet::PortState::kInit, .pkeys = {kPkey}};
-  EXPECT_NE(port_state_of(port).why_down->find("no subnet manager"), std::string::npos);
+  EXPECT_NE(port_state_of(port).down_reason->find("no subnet manager"), std::string::npos);
   port.state = subnet::PortState::kDown;
-  EXPECT_NE(port_state_of(port).why_down->find("no link"), std::string::npos);
+  EXPECT_NE(port_state_of(port).down_reason->find("no link"), std::string::npos);
   port.physical_state = subnet::PhysicalState::kDisabled;
-  EXPECT_NE(port_state_of(port).why_down->find("disabled"), std::string::npos);
+  EXPECT_NE(port_state_of(port).down_reason->find("disabled"), std::string::npos);
   port.state = subnet::PortState::kActive;
-  EXPECT_EQ(port_state_of(port).why_down, std::nullopt);
+  EXPECT_EQ(port_state_of(port).down_reason, std::nullopt);
 }
 
 TEST(PortStateOf, UsesTheValuesOfTheVerbsEnumerations) {

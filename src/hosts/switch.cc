@@ -103,7 +103,7 @@ bool Switch::pass(const agent::ProgramId& from, const link::Arrival& arrival, Ti
 // or the host is paused.
 bool Switch::send_from_host(const Sender& from, const link::Arrival& arrival, Time now,
                             bool may_wait) {
-  if (!network_.faults().makes_late() && late_.empty()) {
+  if (!network_.faults().may_delay_packets() && late_.empty()) {
     return transmit(from, arrival, now, may_wait);
   }
   const link::Address& address = arrival.address;

@@ -16,7 +16,7 @@ class TestProgram {
       : range_(uplinks.lease(id.first, random, {}).value()),
         memory_(map(uplinks.attach(id, range_, wake_.fd()).value())),
         lane_(link::Lane::attach(memory_.bytes(), link::Lane::Side::kFirst).value()) {
-    uplinks.passed_on();
+    uplinks.release_passed_descriptors();
   }
 
   std::uint16_t range() const { return range_; }
@@ -28,7 +28,7 @@ class TestProgram {
   // Sends a packet.  Returns false if the uplink is full.
   bool send(const link::Address& address, std::span<const std::byte> transport) {
     if (!lane_.prepare(address)) return false;
-    std::ranges::copy(transport, lane_.room().begin());
+    std::ranges::copy(transport, lane_.packet_space().begin());
     lane_.commit(transport.size());
     return true;
   }

@@ -50,8 +50,8 @@ struct Reach {
   // Empty if the programs reach other hosts.  Otherwise this is the reason why they use another UDP
   // port and reach only programs of this host, for example the name of the process that has port
   // 4791.
-  std::string why_host_alone{};
-  void fields(auto& a) { a(udp_port, why_host_alone); }
+  std::string why_only_this_host{};
+  void fields(auto& a) { a(udp_port, why_only_this_host); }
   friend bool operator==(const Reach&, const Reach&) = default;
 };
 
@@ -63,7 +63,7 @@ struct Port {
   LinkLayer link_layer = LinkLayer::kEthernet;
   bool active = false;
   std::uint8_t active_mtu = 0;           // enum ibv_mtu
-  std::string why_down{};                // the reason why the port is not active
+  std::string down_reason{};             // the reason why the port is not active
   Reach reach{};                         // Ethernet only
   std::uint32_t gid_indexes = kGidsMax;  // the length of the GID table, empty entries included
   std::vector<GidEntry> gids{};
@@ -75,8 +75,8 @@ struct Port {
   std::uint8_t sm_sl = 0;
   InfinibandLink link{};
   void fields(auto& a) {
-    a(link_layer, active, active_mtu, why_down, reach, gid_indexes, gids, pkeys, lid, lmc, sm_lid,
-      sm_sl, link);
+    a(link_layer, active, active_mtu, down_reason, reach, gid_indexes, gids, pkeys, lid, lmc,
+      sm_lid, sm_sl, link);
   }
 };
 

@@ -176,8 +176,8 @@ TEST(Message, ALeaveMayHaveNoReplyButAJoinMustHaveOne) {
   EXPECT_TRUE(is_for_node(Type::kJoinMulticast));
   EXPECT_TRUE(is_for_node(Type::kLeaveMulticast));
   EXPECT_FALSE(is_for_node(Type::kFlushCapture));
-  EXPECT_FALSE(may_go_unanswered(Type::kJoinMulticast));
-  EXPECT_TRUE(may_go_unanswered(Type::kLeaveMulticast));
+  EXPECT_FALSE(needs_no_reply(Type::kJoinMulticast));
+  EXPECT_TRUE(needs_no_reply(Type::kLeaveMulticast));
 }
 
 // Types such as Qpn are encoded by their member `value`.  NamedCount has such a member too,

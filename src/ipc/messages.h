@@ -90,7 +90,7 @@ enum class Type : std::uint16_t {
   kLaneRange = 76,
   kLaneClosed = 77,
   kNoLane = 78,
-  kRemark = 79,
+  kUserNotice = 79,
   kFabricReply = 80,
   kSubnetState = 81,
   kLogReply = 82,
@@ -111,7 +111,7 @@ constexpr bool is_for_node(Type type) {
 }
 // Returns true for requests that may have number 0, because their reply contains nothing but
 // success or an error.
-constexpr bool may_go_unanswered(Type type) {
+constexpr bool needs_no_reply(Type type) {
   return is_for_node(type) && type != Type::kLease && type != Type::kBind &&
          type != Type::kJoinGroup && type != Type::kJoinMulticast && type != Type::kFindServices &&
          type != Type::kAddService;
@@ -159,11 +159,11 @@ struct Lease {
 // not wait for the agent's handle.  An id for a connection request to a listener has the agent's
 // handle, in which this bit is 0.
 //
-//   generation (32 bits) | kNamed | index + 1      as in the program's own handles
-inline constexpr std::uint64_t kNamed = 0x80000000;
-constexpr bool is_name(rdmacm::IdHandle id) { return (id.value & kNamed) != 0; }
+//   generation (32 bits) | kNameBit | index + 1      as in the program's own handles
+inline constexpr std::uint64_t kNameBit = 0x80000000;
+constexpr bool is_name(rdmacm::IdHandle id) { return (id.value & kNameBit) != 0; }
 constexpr std::uint32_t index_of_name(rdmacm::IdHandle name) {
-  return static_cast<std::uint32_t>(name.value & ~kNamed) - 1;
+  return static_cast<std::uint32_t>(name.value & ~kNameBit) - 1;
 }
 
 struct CreateId {
@@ -297,7 +297,7 @@ struct ReturnRange {
 
 // Passes the unfinished work of an earlier, dead agent to a new agent: connections that have ended
 // but whose peers must still get a DREQ, and ranges whose QPNs are still in use.
-struct HandOver {
+struct UnfinishedWork {
   static constexpr Type kType = Type::kHandOver;
   static constexpr std::size_t kDisconnectsMax = 512;  // in one message; each has some 60 bytes
   static constexpr std::size_t kRangesMax = 512;       // all leases of an agent
@@ -339,11 +339,11 @@ struct Welcome {
   static constexpr Type kType = Type::kWelcome;
   std::uint32_t agent_pid = 0;
   std::string build{};
-  std::string refusal{};  // the reason of a refusal; empty if the agent serves the program
-  bool again = false;     // with a refusal: this agent exits, so connect to the next agent
+  std::string refusal{};      // the reason of a refusal; empty if the agent serves the program
+  bool should_retry = false;  // with a refusal: this agent exits, so connect to the next agent
   bool capture = false;
   std::vector<Device> devices{};  // empty with a refusal
-  void fields(auto& a) { a(agent_pid, build, refusal, again, capture, devices); }
+  void fields(auto& a) { a(agent_pid, build, refusal, should_retry, capture, devices); }
 };
 
 // Carries the descriptors of the data sockets: IPv4, then IPv6 if the host has it.  A program with
@@ -406,8 +406,8 @@ struct DevicesChanged {
 
 // Carries a line for the program's user about the reason of a failure.  The program itself gets
 // the failure in another way.
-struct Remark {
-  static constexpr Type kType = Type::kRemark;
+struct UserNotice {
+  static constexpr Type kType = Type::kUserNotice;
   std::string text{};
   void fields(auto& a) { a(text); }
 };

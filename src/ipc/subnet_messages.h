@@ -120,14 +120,14 @@ struct FindServices {
 struct ServicesFound {
   static constexpr Type kType = Type::kServicesFound;
   std::vector<Service> services{};  // kServicesPerReply at most
-  std::uint32_t left_out = 0;       // the number of services that did not fit into the reply
+  std::uint32_t omitted = 0;        // the number of services that did not fit into the reply
   friend bool operator==(const ServicesFound&, const ServicesFound&) = default;
-  void fields(auto& a) { a(services, left_out); }
+  void fields(auto& a) { a(services, omitted); }
 };
 
 // Registers a service with the SA.  The agent renews the registration before its lease ends.  It
 // removes the registration when the program requests that, or ends.  If the SA refuses to renew the
-// registration, a Remark reports the refusal.
+// registration, a UserNotice reports the refusal.
 struct AddService {
   static constexpr Type kType = Type::kAddService;
   PortId port{};

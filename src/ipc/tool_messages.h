@@ -51,10 +51,10 @@ struct PortStatus {
   std::string device{};
   std::uint8_t number = 1;
   bool active = false;
-  std::string why_down{};
+  std::string down_reason{};
   // Empty, or the reason why the port reaches only programs of this host (Reach).
-  std::string why_host_alone{};
-  void fields(auto& a) { a(device, number, active, why_down, why_host_alone); }
+  std::string why_only_this_host{};
+  void fields(auto& a) { a(device, number, active, down_reason, why_only_this_host); }
 };
 
 struct StatusReply {

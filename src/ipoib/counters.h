@@ -40,7 +40,7 @@ struct EventCounters {
   std::uint64_t answers = 0;
   std::uint64_t announcements = 0;  // frames that announce the interface's own addresses
   std::uint64_t moved = 0;          // entries whose link address has changed
-  std::uint64_t forgotten = 0;      // entries removed by forget() and forget_all()
+  std::uint64_t forgotten = 0;      // entries removed by forget() and flush()
   std::uint64_t evicted = 0;        // entries removed because of entries_max
   std::uint64_t entries_refused = 0;
   std::uint64_t waiters_refused = 0;
@@ -63,7 +63,7 @@ inline constexpr auto kEventNames = std::to_array<MemberName<EventCounters>>({
     {&EventCounters::waiters_refused, "limit_neighbour_waiters"},
     {&EventCounters::frames_dropped, "limit_neighbour_frames"},
 });
-static_assert(names_all(kEventNames));
+static_assert(names_every_counter(kEventNames));
 
 struct Counters : EventCounters {
   std::array<std::uint64_t, static_cast<std::size_t>(Ignored::kCount)> ignored{};

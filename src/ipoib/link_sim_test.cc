@@ -53,7 +53,7 @@ class Link {
     Neighbours& neighbours = members_[index]->station.neighbours;
     note(index, "forgets");
     if (peer == index) {
-      neighbours.forget_all();
+      neighbours.flush();
     } else {
       neighbours.forget(address_of(peer).gid);
     }
@@ -159,7 +159,7 @@ class Link {
     const LinkAddress sender = address_of(index);
     for (std::uint32_t to = 0; to < kStations; ++to) {
       if (!frame.is_multicast() && address_of(to) != frame.to) continue;
-      const sim::Fate fate = wire_.next();
+      const sim::PacketOutcome fate = wire_.next();
       for (const Duration arrival : fate.arrivals) {
         world.after(arrival, [this, to, frame, sender] { arrive(to, frame, sender); });
       }

@@ -22,7 +22,7 @@ constexpr auto kIgnoredNames = std::to_array<CounterName<Ignored>>({
     {Ignored::kNoOverride, "no override"},
     {Ignored::kWithinLockTime, "too soon"},
 });
-static_assert(names_all(kIgnoredNames));
+static_assert(names_every_counter(kIgnoredNames));
 }  // namespace
 
 const char* to_string(Ignored reason) { return name_of(kIgnoredNames, reason); }

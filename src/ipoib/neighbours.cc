@@ -86,7 +86,7 @@ std::size_t Neighbours::forget(const Gid& gid) {
   return removed_ips.size();
 }
 
-void Neighbours::forget_all() {
+void Neighbours::flush() {
   std::vector<Gid> removed_ips;
   for (const auto& [ip, entry] : table_.entries()) {
     if (!entry.is_incomplete()) removed_ips.push_back(ip);
@@ -100,7 +100,7 @@ void Neighbours::forget_all() {
 void Neighbours::set_interface(Interface interface, Time now) {
   if (!are_equal_except_addresses(interface, interface_)) {
     set_joined(false, now);
-    forget_all();
+    flush();
     has_announced_ = false;
   }
   const bool has_other_addresses = interface.addresses != interface_.addresses;

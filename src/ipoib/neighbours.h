@@ -71,7 +71,7 @@ class Neighbours {
   std::size_t forget(const Gid& gid);
   // Removes all entries with a link address.  The owner calls this when the port goes down, and
   // when its LID or the subnet manager changes.  Waiters continue to wait.
-  void forget_all();
+  void flush();
 
   // ---- Interface
 

@@ -41,7 +41,7 @@ class FuzzedInterface {
       case 4: resolve(peer); break;
       case 5: cancel(); break;
       case 6: (void)neighbours_.forget(interface_of(peer).link_address.gid); break;
-      case 7: neighbours_.forget_all(); break;
+      case 7: neighbours_.flush(); break;
       case 8: neighbours_.set_joined(action % 2 == 0, now_); break;
       case 9: advance(kReachableTime); break;
       case 10: advance(kAgeMax); break;

@@ -67,7 +67,7 @@ TEST_F(NeighboursTest, RequestForAnIpv4AddressGoesToTheBroadcastGroup) {
   ASSERT_EQ(frames.size(), 1u);
   EXPECT_EQ(frame_text(frames[0]), "who has 10.0.0.2, for 10.0.0.1 -> group");
   EXPECT_EQ(frames[0].to.gid, wire::broadcast_mgid(kTestPkey));
-  EXPECT_FALSE(frames[0].way_back.has_value());
+  EXPECT_FALSE(frames[0].reply_path.has_value());
 
   now += 1ms;
   station.receive(arp_answer(two, self), two.link_address, now);
@@ -409,7 +409,7 @@ TEST_F(NeighboursTest, ForgetRemovesTheEntriesOfAGid) {
 TEST_F(NeighboursTest, ForgetAllKeepsEntriesWithWaiters) {
   learn_two();
   start_resolve(kIp3, 1);
-  station.neighbours.forget_all();
+  station.neighbours.flush();
   EXPECT_EQ(station.neighbours.size(), 1u);
   (void)station.frames();
   EXPECT_FALSE(station.has_ended(1));

@@ -19,7 +19,8 @@ void Neighbours::receive(const link::Address& from, Qpn source_qpn,
                          std::span<const std::byte> frame, Time now) {
   const auto message = wire::parse_ipoib_frame(frame);
   if (!message) {
-    const bool is_other_protocol = wire::drop_reason(message.error()) == wire::Drop::kNotResolution;
+    const bool is_other_protocol =
+        wire::drop_reason(message.error()) == wire::Drop::kNotAddressResolution;
     ++counters_.of(is_other_protocol ? Ignored::kOtherProtocol : Ignored::kMalformed);
     return;
   }
@@ -159,11 +160,11 @@ void Neighbours::answer(const Packet& packet, const LinkAddress& to,
                         const wire::ResolutionFrame& message) {
   SendFrame out{.to = to, .frame = wire::write_ipoib_frame(message)};
   if (!out.is_multicast()) {
-    out.way_back = packet.from.reversed();
-    out.way_back->source = interface_.link_address.gid;
-    out.way_back->destination = to.gid;
-    out.way_back->source_lid = {};
-    out.way_back->has_grh = true;
+    out.reply_path = packet.from.reversed();
+    out.reply_path->source = interface_.link_address.gid;
+    out.reply_path->destination = to.gid;
+    out.reply_path->source_lid = {};
+    out.reply_path->has_grh = true;
   }
   send(std::move(out), counters_.answers);
 }

@@ -61,8 +61,8 @@ TEST_F(IpoibReceiveTest, AnswersArpToTheSenderOfThePacket) {
   EXPECT_EQ(frame_text(frames[0]), "10.0.0.1 is here, for 10.0.0.2 -> fe80::2:c903:0:2");
   EXPECT_EQ(frames[0].to, two.link_address);
   EXPECT_EQ(wire::parse_ipoib_frame(frames[0].frame), wire::ResolutionFrame(arp_answer(self, two)));
-  ASSERT_TRUE(frames[0].way_back.has_value());
-  const link::Address& back = *frames[0].way_back;
+  ASSERT_TRUE(frames[0].reply_path.has_value());
+  const link::Address& back = *frames[0].reply_path;
   EXPECT_EQ(back.source, self.link_address.gid);
   EXPECT_EQ(back.destination, two.link_address.gid);
   EXPECT_EQ(back.destination_lid, Lid{7});
@@ -99,7 +99,7 @@ TEST_F(IpoibReceiveTest, DefendsItsAddressesAgainstDuplicates) {
   ASSERT_EQ(frames.size(), 1u);
   EXPECT_EQ(frame_text(frames[0]), "fd00::1 is here, for ff02::1 -> group");
   EXPECT_EQ(frames[0].to.gid, ip_of("ff12:601b:8001::1"));
-  EXPECT_FALSE(frames[0].way_back.has_value());
+  EXPECT_FALSE(frames[0].reply_path.has_value());
 }
 
 TEST_F(IpoibReceiveTest, RequestsForOtherHostsGetNoAnswer) {

@@ -67,7 +67,7 @@ struct SendFrame {
   LinkAddress to{};
   // Only answers have this path, which is the reversed path of the request.  Therefore an answer
   // needs no path record.  The source LID is not set.
-  std::optional<link::Address> way_back{};
+  std::optional<link::Address> reply_path{};
   std::vector<std::byte> frame{};
 
   bool is_multicast() const { return to.qpn == wire::kMulticastQpn; }

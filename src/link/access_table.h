@@ -82,7 +82,7 @@ class AccessTable {
   bool publish(const RegionRow& row);
   bool publish(const QpRow& row);
   // Removes a row.  When the function returns, a reader that has not announced its access yet
-  // (Lane::enter()) will not find the row.
+  // (Lane::begin_access()) will not find the row.
   void remove_region(std::uint32_t key);
   void remove_qp(std::uint32_t qpn);
   // Sets QpRow::expected_psn.  Ignores queue pairs without a row.

@@ -38,7 +38,7 @@ class Burst {
   bool empty() const { return packets_.empty(); }
   std::size_t size() const { return packets_.size(); }
   // Returns the number of packets that can still be added.
-  std::size_t room() const { return kPacketsMax - packets_.size(); }
+  std::size_t free_packets() const { return kPacketsMax - packets_.size(); }
 
   // Returns memory for one more packet, kPacketBytesMax long.  REQUIRES: !full().
   std::span<std::byte> prepare() {

@@ -110,7 +110,7 @@ std::uint64_t CaptureRing::dropped() const {
   return control_->dropped.load(std::memory_order_relaxed);
 }
 
-bool CaptureRing::filling() const {
+bool CaptureRing::is_filling_up() const {
   return control_->tail.load(std::memory_order_relaxed) -
              control_->head.load(std::memory_order_relaxed) >
          data_.size() / 2;

@@ -49,7 +49,7 @@ class CaptureRing {
   // Returns the number of packets that write() has dropped.
   std::uint64_t dropped() const;
   // Returns true if the ring is more than half full and should be emptied.
-  bool filling() const;
+  bool is_filling_up() const;
 
  private:
   struct Control;

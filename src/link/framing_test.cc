@@ -131,7 +131,7 @@ TEST_F(CaptureRingTest, AFullRingCountsDroppedRecords) {
     ring.write(Time{}, Direction::kIn, kFlow4, 0, datagram);
     ++written;
   }
-  EXPECT_TRUE(ring.filling());
+  EXPECT_TRUE(ring.is_filling_up());
   std::uint64_t read = 0;
   for (auto record = ring.read(); record && *record; record = ring.read()) ++read;
   EXPECT_EQ(read + ring.dropped(), written);

@@ -185,7 +185,7 @@ void Lane::allow_access(bool allowed) {
   ring::SharedMemory::fence();
 }
 
-void Lane::enter() {
+void Lane::begin_access() {
   ring::SharedMemory::store_relaxed(own_announcement_->access_number, ++accesses_);
   ring::SharedMemory::fence();
 }
@@ -245,13 +245,13 @@ bool Lane::store_executed(const ring::Record& record) {
 
 bool Lane::park() {
   if (ended_) return true;
-  return in_.park() && park_for_room();
+  return in_.park() && park_for_space();
 }
 
-bool Lane::park_for_room() {
+bool Lane::park_for_space() {
   if (ended_ || !was_full_) return true;
   was_full_ = false;
-  const auto has_space = out_.request_wake_for_room(kPacketBytesMax);
+  const auto has_space = out_.request_wake_for_space(kPacketBytesMax);
   if (!has_space) ended_ = true;
   return has_space && !*has_space;
 }

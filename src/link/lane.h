@@ -65,10 +65,10 @@ struct ExecutedRecord {
 // it in its slot.  Only the record of an InfiniBand address contains the port.
 //
 // A process that accesses the other one's memory directly announces the access before it checks its
-// rights.  The order is: enter(), may_access(), grant() (access_grant.h), the copy, leave(),
-// commit(executed).  The other process must have called allow_access().  To revoke a right, the
-// other process removes the row from its table, and then waits until the value of peer_is_inside()
-// changes or is 0.
+// rights.  The order is: enter(), peer_allows_access(), grant() (access_grant.h), the copy,
+// leave(), commit(executed).  The other process must have called allow_access().  To revoke a
+// right, the other process removes the row from its table, and then waits until the value of
+// peer_access_number() changes or is 0.
 //
 // A Lane does not trust the peer (ring/ring.h).  If the peer writes something that no Lane writes,
 // the lane ends: ended() is true, and the lane sends and receives nothing any more.
@@ -97,7 +97,7 @@ class Lane {
   // ended.
   bool prepare(const Address& address);
   // Returns the space that the last prepare() has prepared.  It is kPacketBytesMax bytes long.
-  std::span<std::byte> room() { return room_; }
+  std::span<std::byte> packet_space() { return room_; }
   // Makes the first `bytes` of room() visible as a packet from BTH to pad.
   void commit(std::size_t bytes);
   // Returns the position in the stream of packets after the last committed packet.
@@ -136,16 +136,16 @@ class Lane {
   void allow_access(bool allowed);
   // Returns true if the peer allows accesses to its memory.  Call this function again after
   // enter().
-  bool may_access() const {
+  bool peer_allows_access() const {
     return ring::SharedMemory::load_acquire(peer_announcement_->allows_access) != 0;
   }
   // Announces an access to the peer's memory.  Check the rights after this call, not before it.
-  void enter();
+  void begin_access();
   // Announces the end of the access.
   void leave();
   // Returns 0 if the peer does not access this process's memory now.  Otherwise returns a number
   // that differs for each of the peer's accesses.
-  std::uint64_t peer_is_inside() const {
+  std::uint64_t peer_access_number() const {
     return access_was_allowed_ ? ring::SharedMemory::load_acquire(peer_announcement_->access_number)
                                : 0;
   }
@@ -188,7 +188,7 @@ class Lane {
   bool park();
   // If prepare() has failed since the last call, asks the peer to wake this process when there is
   // space.  Returns false if there is space already.  Returns true if the lane had ended before.
-  bool park_for_room();
+  bool park_for_space();
   // Asks the peer not to wake this process, because it polls.
   void unpark() { in_.unpark(); }
 
@@ -228,7 +228,7 @@ class Lane {
   Announcement* own_announcement_;
   Announcement* peer_announcement_;
   PeerMemory* peer_memory_ = nullptr;
-  std::uint64_t accesses_ = 0;            // counts the calls of enter()
+  std::uint64_t accesses_ = 0;            // counts the calls of begin_access()
   std::uint32_t unflushed_executed_ = 0;  // counts the ExecutedRecords since the last flush()
   bool must_flush_ = false;               // packets were sent since the last flush()
   std::optional<ExecutedRecord> received_executed_{};  // the record that read_next() has read

@@ -67,7 +67,7 @@ class LaneTest : public testing::Test {
   bool send(Lane& lane, const std::string& payload, const Address& to = address(1, 2)) {
     if (!lane.prepare(to)) return false;
     const std::string packet = std::string(Lane::kPacketBytesMin, 'h') + payload;
-    std::memcpy(lane.room().data(), packet.data(), packet.size());
+    std::memcpy(lane.packet_space().data(), packet.data(), packet.size());
     lane.commit(packet.size());
     return true;
   }
@@ -145,22 +145,22 @@ TEST_F(LaneTest, ExecutedRecordsDoNotFitIntoAFullRing) {
 }
 
 TEST_F(LaneTest, PeerSeesEachAnnouncedAccessUntilItEnds) {
-  EXPECT_EQ(second_.peer_is_inside(), 0U);
-  first_.enter();
-  const std::uint64_t inside = second_.peer_is_inside();
+  EXPECT_EQ(second_.peer_access_number(), 0U);
+  first_.begin_access();
+  const std::uint64_t inside = second_.peer_access_number();
   EXPECT_NE(inside, 0U);
-  EXPECT_EQ(first_.peer_is_inside(), 0U);
+  EXPECT_EQ(first_.peer_access_number(), 0U);
   first_.leave();
-  EXPECT_EQ(second_.peer_is_inside(), 0U);
-  first_.enter();
-  EXPECT_NE(second_.peer_is_inside(), 0U);
-  EXPECT_NE(second_.peer_is_inside(), inside);
+  EXPECT_EQ(second_.peer_access_number(), 0U);
+  first_.begin_access();
+  EXPECT_NE(second_.peer_access_number(), 0U);
+  EXPECT_NE(second_.peer_access_number(), inside);
 }
 
 // A peer that announces an access and never ends it would block each revocation of a right.
 TEST_F(LaneTest, PeerThatWasNeverAllowedToAccessCannotAnnounceAccesses) {
-  second_.enter();
-  EXPECT_EQ(first_.peer_is_inside(), 0U);
+  second_.begin_access();
+  EXPECT_EQ(first_.peer_access_number(), 0U);
   ASSERT_TRUE(second_.prepare_executed());
   second_.commit(ExecutedRecord{.psns = 1});
   receive(first_);
@@ -168,9 +168,9 @@ TEST_F(LaneTest, PeerThatWasNeverAllowedToAccessCannotAnnounceAccesses) {
 }
 
 TEST_F(LaneTest, AnAccessInProgressIsReportedAfterAccessesAreForbidden) {
-  first_.enter();
+  first_.begin_access();
   second_.allow_access(false);
-  EXPECT_NE(second_.peer_is_inside(), 0U);
+  EXPECT_NE(second_.peer_access_number(), 0U);
 }
 
 TEST_F(LaneTest, PacketsAndTheirAddressesArriveInBothDirections) {
@@ -210,14 +210,14 @@ TEST_F(LaneTest, PacketThatIsNotAcceptedRemainsInTheLane) {
 
 TEST_F(LaneTest, ParkForRoomRequestsOneWakeUpAfterTheRingWasFull) {
   const std::string packet(4096, 'p');
-  EXPECT_TRUE(first_.park_for_room());
+  EXPECT_TRUE(first_.park_for_space());
   while (send(first_, packet)) {
   }
-  EXPECT_TRUE(first_.park_for_room());
+  EXPECT_TRUE(first_.park_for_space());
   receive(second_);
   EXPECT_TRUE(second_.finish());
   EXPECT_TRUE(send(first_, packet));
-  EXPECT_TRUE(first_.park_for_room());
+  EXPECT_TRUE(first_.park_for_space());
   receive(second_);
   EXPECT_FALSE(second_.finish());
 }
@@ -371,7 +371,7 @@ TEST(LaneThreads, TwoThreadsExchangeManyPackets) {
     bool in_order = true;
     while (sent < kPackets || received < kPackets) {
       if (sent < kPackets && lane.prepare(address(1, 2))) {
-        std::memcpy(lane.room().data(), &sent, sizeof sent);
+        std::memcpy(lane.packet_space().data(), &sent, sizeof sent);
         lane.commit(Lane::kPacketBytesMin + sent % 512);
         ++sent;
       }
@@ -411,11 +411,11 @@ class LanesTest : public testing::Test {
 TEST_F(LanesTest, LaneToAnUnknownRangeOfThisHostIsRequestedOnce) {
   EXPECT_EQ(lanes_.find(address(1, 2), qpn_of(5)), nullptr);
   EXPECT_EQ(lanes_.find(address(1, 2), qpn_of(5)), nullptr);
-  EXPECT_EQ(lanes_.poll_wanted(), 5);
-  EXPECT_EQ(lanes_.poll_wanted(), std::nullopt);
+  EXPECT_EQ(lanes_.poll_range_without_lane(), 5);
+  EXPECT_EQ(lanes_.poll_range_without_lane(), std::nullopt);
   lanes_.forget_refusals();
   EXPECT_EQ(lanes_.find(address(1, 2), qpn_of(5)), nullptr);
-  EXPECT_EQ(lanes_.poll_wanted(), 5);
+  EXPECT_EQ(lanes_.poll_range_without_lane(), 5);
 }
 
 TEST_F(LanesTest, OtherHostsHaveNoLane) {
@@ -423,7 +423,7 @@ TEST_F(LanesTest, OtherHostsHaveNoLane) {
   EXPECT_NE(lanes_.find(address(1, 2), qpn_of(5)), nullptr);
   EXPECT_EQ(lanes_.find(address(1, 9), qpn_of(5)), nullptr);
   EXPECT_EQ(lanes_.find(address(1, 9), qpn_of(6)), nullptr);
-  EXPECT_EQ(lanes_.poll_wanted(), std::nullopt);
+  EXPECT_EQ(lanes_.poll_range_without_lane(), std::nullopt);
 }
 
 TEST_F(LanesTest, ALaneServesAllRangesOfItsProcessUntilItIsRemoved) {
@@ -448,9 +448,10 @@ TEST_F(LanesTest, PacketsToProcessesWithoutALaneUseTheUplink) {
   EXPECT_TRUE(lanes_.has_uplink());
   Lane* const uplink = lanes_.find(address(1, 9), qpn_of(5));
   EXPECT_NE(uplink, nullptr);
-  EXPECT_EQ(lanes_.poll_wanted(), std::nullopt);
+  EXPECT_EQ(lanes_.poll_range_without_lane(), std::nullopt);
   EXPECT_EQ(lanes_.find(address(1, 2), qpn_of(5)), uplink);
-  EXPECT_EQ(lanes_.poll_wanted(), 5) << "a program of this host needs a lane of its own";
+  EXPECT_EQ(lanes_.poll_range_without_lane(), 5)
+      << "a program of this host needs a lane of its own";
   EXPECT_EQ(lanes_.find(address(1, 2), qpn_of(5)), uplink);
   LaneMemory other;
   ASSERT_TRUE(
@@ -477,7 +478,7 @@ TEST_F(LanesTest, InfinibandPacketsUseOnlyTheUplink) {
   Lane* const uplink = lanes_.find(to, qpn_of(5));
   ASSERT_NE(uplink, nullptr);
   EXPECT_EQ(lanes_.find(to, qpn_of(6)), uplink);
-  EXPECT_EQ(lanes_.poll_wanted(), std::nullopt) << "no other lane is requested";
+  EXPECT_EQ(lanes_.poll_range_without_lane(), std::nullopt) << "no other lane is requested";
 }
 
 TEST_F(LanesTest, TheNumberOfLanesIsLimited) {

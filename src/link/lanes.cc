@@ -76,16 +76,16 @@ void Lanes::forget_refusals() {
 std::vector<Lanes::Access> Lanes::accesses() const {
   std::vector<Access> found;
   for (const auto& entry : used_places()) {
-    const std::uint64_t number = entry ? entry->lane.peer_is_inside() : 0;
+    const std::uint64_t number = entry ? entry->lane.peer_access_number() : 0;
     if (number != 0) found.push_back({entry->id, number});
   }
   return found;
 }
 
-bool Lanes::are_over(std::vector<Access>& accesses) const {
+bool Lanes::remove_ended_accesses(std::vector<Access>& accesses) const {
   std::erase_if(accesses, [this](const Access& access) {
     const auto place = place_of(access.lane);
-    return !place || places_[*place]->lane.peer_is_inside() != access.number;
+    return !place || places_[*place]->lane.peer_access_number() != access.number;
   });
   return accesses.empty();
 }
@@ -104,7 +104,7 @@ void Lanes::note_wanted(std::uint16_t range) {
   place_of_range_[range] = kNone;
 }
 
-std::optional<std::uint16_t> Lanes::poll_wanted() {
+std::optional<std::uint16_t> Lanes::poll_range_without_lane() {
   if (wanted_ranges_.empty()) return {};
   const std::uint16_t range = wanted_ranges_.front();
   wanted_ranges_.pop_front();

@@ -26,8 +26,8 @@ namespace verbena::link {
 // states and P_Keys of ports affect InfiniBand packets even within a host.
 //
 // find() records the ranges of this host for which there is no lane.  The owner gets these ranges
-// from poll_wanted(), and requests lanes from the agent.  Until there is a lane, packets use the
-// uplink, or UDP if there is no uplink.
+// from poll_range_without_lane(), and requests lanes from the agent.  Until there is a lane,
+// packets use the uplink, or UDP if there is no uplink.
 //
 // Threads: one at a time.
 class Lanes {
@@ -78,13 +78,13 @@ class Lanes {
   // Shows the packets of all lanes to an observer, also those of lanes that are added later.  Null
   // removes the observer.  REQUIRES: the observer outlives the lanes.
   void set_observer(LaneObserver* observer);
-  // Notes that the agent has refused a lane to this range.  poll_wanted() does not return the range
-  // again until forget_refusals() is called.
+  // Notes that the agent has refused a lane to this range.  poll_range_without_lane() does not
+  // return the range again until forget_refusals() is called.
   void refuse(std::uint16_t range);
   void forget_refusals();
 
   // Returns a range of this host for which find() had no lane, or none.  Returns each range once.
-  std::optional<std::uint16_t> poll_wanted();
+  std::optional<std::uint16_t> poll_range_without_lane();
 
   // Calls visit(id, lane) for each lane.
   template <class Visit>
@@ -96,13 +96,13 @@ class Lanes {
   // Calls must_wake(id, lane) for each lane.  If the result is true, poll_wake() will return the
   // lane.
   template <class MustWake>
-  void note_wakes(MustWake must_wake) {
+  void record_wakes(MustWake must_wake) {
     for (const auto& entry : used_places()) {
       if (!entry || !must_wake(entry->id, entry->lane)) continue;
       entry->wake_is_due = any_wake_is_due_ = true;
     }
   }
-  // Identifies an access of a peer to this process's memory (Lane::peer_is_inside()).
+  // Identifies an access of a peer to this process's memory (Lane::peer_access_number()).
   struct Access {
     Id lane = 0;
     std::uint64_t number = 0;
@@ -112,8 +112,8 @@ class Lanes {
   std::vector<Access> accesses() const;
   // Removes from the list the accesses that have ended, and those of removed lanes.  Returns true
   // if the list is then empty.
-  bool are_over(std::vector<Access>& accesses) const;
-  // Returns a lane that note_wakes() has recorded, or none.  The caller must wake the process at
+  bool remove_ended_accesses(std::vector<Access>& accesses) const;
+  // Returns a lane that record_wakes() has recorded, or none.  The caller must wake the process at
   // the other end of the lane.  Returns each recorded lane once.
   std::optional<Id> poll_wake();
   bool empty() const { return count_ == 0; }
@@ -123,7 +123,7 @@ class Lanes {
   // Holds the index of a lane in places_.  If a range has no lane, holds one of the next two
   // values.
   using Place = std::uint8_t;
-  // The range has no lane.  find() will record it for poll_wanted().
+  // The range has no lane.  find() will record it for poll_range_without_lane().
   static constexpr Place kUnknown = 0xff;
   // The range has no lane.  find() has recorded it already, or the agent has refused a lane.
   static constexpr Place kNone = 0xfe;

@@ -11,7 +11,7 @@ namespace verbena::link {
 // Accesses the memory of the process at the other end of a lane, without the help of that process.
 //
 // This class does not check the rights of this process.  The caller checks the rights by the table
-// (access_grant.h), between Lane::enter() and Lane::leave().
+// (access_grant.h), between Lane::begin_access() and Lane::leave().
 //
 // Threads: one at a time.
 class PeerMemory {
@@ -32,7 +32,7 @@ class PeerMemory {
   // those of write().
   virtual bool read(std::uint64_t address, std::span<const std::span<std::byte>> to) = 0;
   // Returns false if the peer process has ended.
-  virtual bool is_there() = 0;
+  virtual bool exists() = 0;
 
  protected:
   // REQUIRES: the memory of the table outlives this object.

@@ -79,6 +79,6 @@ inline constexpr auto kCounterNames = std::to_array<MemberName<Dispatcher::Count
     {&Dispatcher::Counters::class_port_info, "mads_class_port_info"},
     {&Dispatcher::Counters::request_of_other_version, "mads_request_of_other_version"},
 });
-static_assert(names_all(kCounterNames));
+static_assert(names_every_counter(kCounterNames));
 
 }  // namespace verbena::mad

@@ -50,7 +50,7 @@ TEST_F(DispatcherTest, DeliversCmMessages) {
   EXPECT_EQ(delivered.data()[100 - 24], std::byte{0xee});
 }
 
-TEST_F(DispatcherTest, MarksAnotherClassVersion) {
+TEST_F(DispatcherTest, MarksMessagesOfAnotherClassVersion) {
   MadHeader header = kCmSend;
   header.class_version = 1;
   const auto received = receive(header);

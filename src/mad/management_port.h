@@ -227,6 +227,6 @@ inline constexpr auto kManagementCounterNames =
         {&ManagementPort::Counters::aborts_sent, "rmpp_aborts_sent"},
         {&ManagementPort::Counters::aborts_received, "rmpp_aborts_received"},
     });
-static_assert(names_all(kManagementCounterNames));
+static_assert(names_every_counter(kManagementCounterNames));
 
 }  // namespace verbena::mad

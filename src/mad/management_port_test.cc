@@ -253,7 +253,7 @@ TEST_F(ManagementPortTest, RegistrationsThatContradictThemselvesAreRefused) {
   EXPECT_TRUE(port.add_agent({.mgmt_class = 0x32, .oui = 2, .methods = {2, 0}}));
 }
 
-TEST_F(ManagementPortTest, LengthsThatNoMadHasAreRefused) {
+TEST_F(ManagementPortTest, InvalidLengthsAreRefused) {
   const auto agent = net.port(1).add_agent(kPerformanceClient);
   const auto refused = [&](std::size_t bytes) {
     return !net.port(1).send(*agent, {.mad = mad_of(get, bytes)}, net.now);
@@ -539,7 +539,7 @@ TEST_F(RmppTest, PendingRequestsAreLimited) {
 
 // A new message may replace a message that has arrived completely, even if a message that is still
 // arriving is older.
-TEST_F(RmppTest, MessagesThatArriveAtOnceAreLimited) {
+TEST_F(RmppTest, SimultaneouslyArrivingMessagesAreLimited) {
   ManagementPort& port = net.port(2);
   const auto segment = [&](std::uint64_t id, std::uint32_t number, bool last) {
     get_table.transaction_id = id;

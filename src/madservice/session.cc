@@ -35,7 +35,7 @@ Result<os::UnixChannel> Session::open_mads() {
 }
 
 Result<int> Session::open_manager_file() {
-  manager_file_ = VB_TRY(os::HeldFile::create("verbena-issm"));
+  manager_file_ = VB_TRY(os::WatchedFile::create("verbena-issm"));
   manager_watch_ = agent::Watch(loop_, manager_file_->events_fd(), [this] { on_manager_file(); });
   return manager_file_->file();
 }

@@ -11,8 +11,8 @@
 #include "agent/watch.h"
 #include "base/error.h"
 #include "ipc/umad_messages.h"
-#include "os/held_file.h"
 #include "os/unix_channel.h"
+#include "os/watched_file.h"
 
 namespace verbena::madservice {
 
@@ -87,7 +87,7 @@ class Session {
   std::uint64_t id_;
   Owner& owner_;
   os::UnixChannel mads_{};
-  std::optional<os::HeldFile> manager_file_{};
+  std::optional<os::WatchedFile> manager_file_{};
   std::deque<QueuedMad> queue_{};
   std::size_t queue_bytes_ = 0;
   std::uint64_t lost_ = 0;

@@ -130,9 +130,9 @@ std::vector<ipc::NamedCount> Node::counters() const {
   add_members(list, mad::kCounterNames, mads_.counters());
   list.add("limit_qp1_sends", qp1_.sends_dropped());
   add_cm(list, rdmacm_.cm_counters());
-  list.add("limit_ids", rdmacm_.limits_met().ids);
-  list.add("limit_ids_of_client", rdmacm_.limits_met().ids_per_owner);
-  list.add("limit_ids_of_user", rdmacm_.limits_met().ids_per_user);
+  list.add("limit_ids", rdmacm_.limit_refusals().ids);
+  list.add("limit_ids_of_client", rdmacm_.limit_refusals().ids_per_owner);
+  list.add("limit_ids_of_user", rdmacm_.limit_refusals().ids_per_user);
   list.add("limit_leases", leases_over_host_limit_);
   list.add("limit_leases_of_client", leases_over_client_limit_);
   list.add("limit_leases_of_user", leases_over_user_limit_);
@@ -140,7 +140,7 @@ std::vector<ipc::NamedCount> Node::counters() const {
   list.add("limit_groups", joins_over_host_limit_);
   list.add("limit_groups_of_client", joins_over_client_limit_);
   list.add("limit_gids", ports_.gids_dropped());
-  list.add("limit_services_of_client", services_.limits_met());
+  list.add("limit_services_of_client", services_.limit_refusals());
   add_members(list, kLaneCounterNames, lanes_.counters());
   std::vector<ipc::NamedCount> all = list.release();
   add_infiniband_counters(all);

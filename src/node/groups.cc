@@ -154,7 +154,7 @@ void Node::leave_subnet_groups(ClientId client, Time now) {
   }
 }
 
-void Node::joined(std::uint64_t token, const Result<void>& result) {
+void Node::on_membership(std::uint64_t token, const Result<void>& result) {
   const auto pending = join_requests_.extract(token);
   if (!pending) return;
   const JoinRequest& join = pending.mapped();

@@ -40,11 +40,11 @@ class Groups : public ::testing::Test {
     node_.on_addresses({ipv4_address(1, 2), ipv4_address(2, 2), ipv6_address(3)}, now_);
     node_.set_port(std::nullopt, now_);
     for (const std::uint16_t range : std::to_array<std::uint16_t>({1, 2})) {
-      clients_.push_back(node_.connected(now_));
+      clients_.push_back(node_.add_program(now_));
       node_.on_message(clients_.back(), ipc::encode(1, ipc::Lease{}), now_);
       while (const auto output = node_.poll()) {
-        if (const auto* lease = std::get_if<Node::LeaseWanted>(&*output)) {
-          node_.leased(lease->token, range, now_);
+        if (const auto* lease = std::get_if<Node::LeaseRequest>(&*output)) {
+          node_.on_lease(lease->token, range, now_);
         }
       }
     }
@@ -58,7 +58,7 @@ class Groups : public ::testing::Test {
         std::string line = std::to_string(wanted->range) + ":";
         for (const auto interface : wanted->interfaces) line += " " + std::to_string(interface);
         lines.push_back(line + (wanted->group == kGroup ? "" : " of the other group"));
-        node_.joined(wanted->token, answer);
+        node_.on_membership(wanted->token, answer);
       } else if (const auto* to = std::get_if<Node::ToClient>(&*output)) {
         const auto envelope = ipc::open(to->message).value();
         if (envelope.request == 0) continue;
@@ -128,13 +128,13 @@ TEST_F(Groups, TheNodeLeavesTheGroupsOfADeadProgram) {
   ask(0, ipc::JoinGroup{1, kGroup, 0});
   ask(0, ipc::JoinGroup{1, kOtherGroup, 5});
   ask(1, ipc::JoinGroup{2, kGroup, 0});
-  node_.gone(clients_[0], now_);
+  node_.remove_program(clients_[0], now_);
   EXPECT_THAT(outputs(), ElementsAre("1:", "1: of the other group"));
 }
 
 TEST_F(Groups, ProgramThatDiesWhileJoiningGetsNoReply) {
   node_.on_message(clients_[0], ipc::encode(7, ipc::JoinGroup{1, kGroup, 0}), now_);
-  node_.gone(clients_[0], now_);
+  node_.remove_program(clients_[0], now_);
   EXPECT_THAT(outputs(), ElementsAre("1: 2", "1:"));
 }
 

@@ -16,7 +16,7 @@ namespace {
 constexpr std::uint32_t kPsnMask = 0xffffff;
 
 sa::PortState sa_state_of(const PortState& state) {
-  return {.active = !state.why_down.has_value(),
+  return {.active = !state.down_reason.has_value(),
           .lid = state.lid,
           .lmc = state.lmc,
           .sm_lid = state.sm_lid,
@@ -69,12 +69,12 @@ void InfinibandPort::set_state(const PortState& state, Time now) {
     client_->reregister(now);
   }
   if (old_state.lid != state.lid || old_state.sm_lid != state.sm_lid ||
-      old_state.why_down != state.why_down) {
-    neighbours_.forget_all();
+      old_state.down_reason != state.down_reason) {
+    neighbours_.flush();
   }
   if (old_pkey != pkey_ || old_state.gids != state.gids) leave_broadcast_group(now);
   neighbours_.set_interface(interface(), now);
-  if (!state.why_down && !broadcast_member_) join_broadcast_group(now);
+  if (!state.down_reason && !broadcast_member_) join_broadcast_group(now);
   run(now);
 }
 
@@ -231,11 +231,11 @@ std::optional<Gid> InfinibandPort::source_for(const Gid& ip) const {
   return std::nullopt;
 }
 
-void InfinibandPort::find_route(const RouteRequest& request, Time now) {
+void InfinibandPort::find_route(const PendingRoute& request, Time now) {
   const auto refuse = [&](Error error) {
     outputs_.emplace_back(RouteFound{request.token, std::unexpected(std::move(error))});
   };
-  if (state_.why_down) return refuse({Errc::kUnreachable, 0, "the port is down"});
+  if (state_.down_reason) return refuse({Errc::kUnreachable, 0, "the port is down"});
   if (!request.by_gid && wire::is_loopback(request.destination)) {
     outputs_.emplace_back(RouteFound{request.token, loopback_route(request)});
     return;
@@ -317,7 +317,7 @@ void InfinibandPort::end_route(std::uint64_t token, const Result<PathsOfRoute>& 
   outputs_.emplace_back(RouteFound{token, std::move(route)});
 }
 
-rdmacm::Route InfinibandPort::route_of(const RouteRequest& request,
+rdmacm::Route InfinibandPort::route_of(const PendingRoute& request,
                                        const wire::PathRecord& path) const {
   return {.source = request.source,
           .address = link::address_of(path, port_),
@@ -327,7 +327,7 @@ rdmacm::Route InfinibandPort::route_of(const RouteRequest& request,
 }
 
 // Returns a route from the port to itself, which needs no path record.
-rdmacm::Route InfinibandPort::loopback_route(const RouteRequest& request) const {
+rdmacm::Route InfinibandPort::loopback_route(const PendingRoute& request) const {
   return {.source = request.source,
           .address = {.link_layer = LinkLayer::kInfiniband,
                       .source = first_gid(),
@@ -348,7 +348,7 @@ InfinibandPort::FlushCounts InfinibandPort::flush(Time now) {
   };
   const FlushCounts before = counts();
   client_->paths().flush(now);
-  neighbours_.forget_all();
+  neighbours_.flush();
   const FlushCounts after = counts();
   run(now);
   return {.paths = after.paths - before.paths, .addresses = after.addresses - before.addresses};
@@ -400,8 +400,8 @@ std::optional<link::Address> InfinibandPort::address_to(const ipoib::SendFrame& 
                          .has_grh = true,
                          .port = port_};
   }
-  if (frame.way_back) {
-    link::Address back = *frame.way_back;
+  if (frame.reply_path) {
+    link::Address back = *frame.reply_path;
     back.source_lid = state_.lid;
     back.source = first_gid();
     back.destination = frame.to.gid;

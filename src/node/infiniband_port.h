@@ -62,19 +62,19 @@ class InfinibandPort {
   std::optional<Gid> source_for(const Gid& ip) const;
   // Returns the port's first GID, if the port is active.
   std::optional<Gid> gid() const {
-    if (state_.why_down || state_.gids.empty()) return std::nullopt;
+    if (state_.down_reason || state_.gids.empty()) return std::nullopt;
     return state_.gids.front();
   }
   // Returns the P_Key of the interface's partition.
   Pkey pkey() const { return pkey_; }
-  struct RouteRequest {
+  struct PendingRoute {
     std::uint64_t token = 0;
     Gid destination{};
     bool by_gid = false;  // the destination is a GID, not an IP address
     Gid source{};         // the IP address, or the GID if by_gid, at which the route begins
   };
   // Finds a route.  A RouteFound follows.
-  void find_route(const RouteRequest& request, Time now);
+  void find_route(const PendingRoute& request, Time now);
 
   struct FlushCounts {
     std::uint64_t paths = 0;
@@ -151,7 +151,7 @@ class InfinibandPort {
 
  private:
   struct Route {
-    RouteRequest request{};
+    PendingRoute request{};
     std::optional<sa::PathTicket> ticket{};  // empty: the neighbour is being resolved
     Time until{};
   };
@@ -180,8 +180,8 @@ class InfinibandPort {
     std::optional<wire::PathRecord> alternate{};
   };
   void end_route(std::uint64_t token, const Result<PathsOfRoute>& paths);
-  rdmacm::Route route_of(const RouteRequest& request, const wire::PathRecord& path) const;
-  rdmacm::Route loopback_route(const RouteRequest& request) const;
+  rdmacm::Route route_of(const PendingRoute& request, const wire::PathRecord& path) const;
+  rdmacm::Route loopback_route(const PendingRoute& request) const;
   void join_broadcast_group(Time now);
   void leave_broadcast_group(Time now);
   void on_broadcast_group(const sa::MemberEvent& event, Time now);
@@ -194,7 +194,7 @@ class InfinibandPort {
   bool is_own(const Gid& gid) const;
 
   PortId port_;
-  PortState state_{.why_down = "its state is not known yet"};
+  PortState state_{.down_reason = "its state is not known yet"};
   Pkey pkey_{};
   std::vector<ipoib::OwnAddress> addresses_{};
   std::unique_ptr<sa::Client> client_;
@@ -221,6 +221,6 @@ inline constexpr auto kInfinibandCounterNames =
         {&InfinibandPort::Counters::limit_routes, "limit_routes"},
         {&InfinibandPort::Counters::limit_joins, "limit_subnet_joins"},
     });
-static_assert(names_all(kInfinibandCounterNames));
+static_assert(names_every_counter(kInfinibandCounterNames));
 
 }  // namespace verbena::node

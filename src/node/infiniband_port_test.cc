@@ -249,7 +249,7 @@ TEST_F(SubnetPortTest, RoutesAreQueriedAgainAfterThePortWasDown) {
   start();
   ASSERT_TRUE(route(0, kIps[1]));
   PortState down = state(0);
-  down.why_down = "the cable is pulled";
+  down.down_reason = "the cable is pulled";
   set_state(0, down);
   set_state(0, state(0));
   EXPECT_EQ(port(0).client().paths().size(), 0u);
@@ -383,7 +383,7 @@ TEST_F(SubnetPortTest, NewManagerGetsRejoinsBeforeJoinsOfNewGroups) {
   set_state(0, new_state);
   EXPECT_TRUE(manager.members.contains(old_mgid));
   EXPECT_FALSE(manager.members.contains(new_mgid));
-  run_for(sa::Memberships::kRejoinsFirst);
+  run_for(sa::Memberships::kNewGroupDelay);
   EXPECT_TRUE(manager.members.contains(new_mgid));
 }
 

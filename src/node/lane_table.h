@@ -88,6 +88,6 @@ inline constexpr auto kLaneCounterNames = std::to_array<MemberName<LaneTable::Co
     {&LaneTable::Counters::limit_program, "limit_lanes_of_client"},
     {&LaneTable::Counters::limit_host, "limit_lanes"},
 });
-static_assert(names_all(kLaneCounterNames));
+static_assert(names_every_counter(kLaneCounterNames));
 
 }  // namespace verbena::node

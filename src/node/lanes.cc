@@ -31,14 +31,14 @@ Result<bool> Node::on(ClientId client, std::uint64_t, const ipc::AttachLane& m, 
     return true;
   }
   if (const auto lane = lanes_.open(client, peer)) {
-    outputs_.emplace_back(LaneWanted{*lane});
+    outputs_.emplace_back(LaneMemoryRequest{*lane});
   } else {
     send_to(client, ipc::encode(0, ipc::NoLane{m.range}));
   }
   return true;
 }
 
-void Node::lane_made(LaneId lane, const Result<void>& made) {
+void Node::on_lane_memory(LaneId lane, const Result<void>& made) {
   const LaneTable::Lane* const entry = lanes_.record_memory(lane, made.has_value());
   if (entry == nullptr) {  // one of the programs has died
     outputs_.emplace_back(LaneHandedOver{lane});

@@ -27,7 +27,7 @@ class NodeLanes : public ::testing::Test {
   }
 
   ClientId program(std::uint16_t range, bool lanes = true, std::uint32_t user = 0) {
-    const ClientId client = node_.connected(now_, {.pid = 1, .user = user, .lanes = lanes});
+    const ClientId client = node_.add_program(now_, {.pid = 1, .user = user, .lanes = lanes});
     lease(client, range);
     return client;
   }
@@ -35,8 +35,8 @@ class NodeLanes : public ::testing::Test {
     const ipc::Lease request{.direct = {.mark_address = 0x1000, .mark_value = 1}};
     node_.on_message(client, ipc::encode(7, request), now_);
     while (auto output = node_.poll()) {
-      if (const auto* lease = std::get_if<Node::LeaseWanted>(&*output)) {
-        node_.leased(lease->token, range, now_);
+      if (const auto* lease = std::get_if<Node::LeaseRequest>(&*output)) {
+        node_.on_lease(lease->token, range, now_);
       } else {
         record(*output);
       }
@@ -53,11 +53,12 @@ class NodeLanes : public ::testing::Test {
     return std::exchange(texts_, {});
   }
   void record(const Node::Output& output) {
-    if (const auto* wanted = std::get_if<Node::LaneWanted>(&output)) {
+    if (const auto* wanted = std::get_if<Node::LaneMemoryRequest>(&output)) {
       requested_lane_ = wanted->lane;
       if (lane_memory_ == LaneMemory::kLater) return texts_.push_back("wanted");
       const bool is_made = lane_memory_ == LaneMemory::kAtOnce;
-      node_.lane_made(wanted->lane, is_made ? Result<void>() : fail(Errc::kSystem, "no memory"));
+      node_.on_lane_memory(wanted->lane,
+                           is_made ? Result<void>() : fail(Errc::kSystem, "no memory"));
     } else if (std::holds_alternative<Node::LaneHandedOver>(output)) {
       texts_.push_back("handed over");
     } else if (const auto* to = std::get_if<Node::ToClient>(&output)) {
@@ -133,7 +134,7 @@ TEST_F(NodeLanes, TheDeathOfAProgramClosesItsLaneAtThePeer) {
   const ClientId one = program(11);
   const ClientId two = program(22);
   send(one, ipc::AttachLane{22});
-  node_.gone(two, now_);
+  node_.remove_program(two, now_);
   EXPECT_THAT(take_texts(), ElementsAre("1: closed"));
   EXPECT_THAT(send(one, ipc::AttachLane{22}), ElementsAre("1: no lane to 22"));
 }
@@ -144,9 +145,9 @@ TEST_F(NodeLanes, NoLaneIsSentIfAProgramDiesBeforeItIsMade) {
   const ClientId two = program(22);
   EXPECT_THAT(send(one, ipc::AttachLane{22}), ElementsAre("wanted"));
   EXPECT_THAT(send(two, ipc::AttachLane{11}), IsEmpty()) << "the lane is being made";
-  node_.gone(two, now_);
+  node_.remove_program(two, now_);
   EXPECT_THAT(take_texts(), IsEmpty());
-  node_.lane_made(requested_lane_, {});
+  node_.on_lane_memory(requested_lane_, {});
   EXPECT_THAT(take_texts(), ElementsAre("handed over"));
 }
 

@@ -54,9 +54,9 @@ void Node::on_addresses(const std::vector<HostAddress>& addresses, Time now) {
   run(now);
 }
 
-void Node::set_port(std::optional<std::string> why_down, Time /*now*/, const ipc::Reach& reach) {
+void Node::set_port(std::optional<std::string> down_reason, Time /*now*/, const ipc::Reach& reach) {
   ports_.set_reach(reach);
-  ports_.set_why_all_down(std::move(why_down));
+  ports_.set_why_all_down(std::move(down_reason));
   report_devices();
 }
 
@@ -93,14 +93,14 @@ void Node::report_devices() {
 
 // ---- programs -----------------------------------------------------------------------------------
 
-ClientId Node::connected(Time /*now*/, const Program& program) {
+ClientId Node::add_program(Time /*now*/, const Program& program) {
   const ClientId client = next_client_++;
   clients_[client].program = program;
   if (program.user != config_.own_user) rdmacm_.set_user(client, program.user);
   return client;
 }
 
-void Node::gone(ClientId client, Time now) {
+void Node::remove_program(ClientId client, Time now) {
   const auto removed = clients_.extract(client);
   if (!removed) return;
   for (const std::uint16_t range : removed.mapped().ranges) {
@@ -113,7 +113,7 @@ void Node::gone(ClientId client, Time now) {
   close_lanes(client);
   leave_subnet_groups(client, now);
   services_.remove_client(client, now);
-  rdmacm_.client_gone(client, now);
+  rdmacm_.remove_client(client, now);
   run(now);
   std::erase_if(outputs_, [&](const Output& output) {
     const auto* message = std::get_if<ToClient>(&output);
@@ -127,7 +127,7 @@ bool Node::flush_disconnects(Time now) {
   return has_sent;
 }
 
-void Node::leased(std::uint64_t token, const Result<std::uint16_t>& range, Time now) {
+void Node::on_lease(std::uint64_t token, const Result<std::uint16_t>& range, Time now) {
   const auto pending = lease_requests_.extract(token);
   if (!pending) {  // the program has died in the meantime
     if (range) quiescing_.push_back({now + config_.range_quiesce_time, *range, 0});
@@ -151,7 +151,7 @@ void Node::leased(std::uint64_t token, const Result<std::uint16_t>& range, Time 
   report_lane_range(client, *range, true);
 }
 
-void Node::routed(std::uint64_t token, const Result<HostRoute>& route, Time now) {
+void Node::on_route(std::uint64_t token, const Result<HostRoute>& route, Time now) {
   Result<rdmacm::Route> answer = fail(Errc::kAddressNotFound, "no route to this address");
   if (!route) {
     answer = std::unexpected(route.error());
@@ -218,7 +218,7 @@ void Node::on_timer(Time now) {
   for (auto& [id, port] : infiniband_) port.on_timer(now);
   bool has_free_range = false;
   while (!quiescing_.empty() && quiescing_.front().until <= now) {
-    outputs_.emplace_back(RangeFree{quiescing_.front().range});
+    outputs_.emplace_back(RangeReleased{quiescing_.front().range});
     quiescing_.pop_front();
     has_free_range = true;
   }
@@ -348,10 +348,10 @@ Result<rdmacm::IdHandle> Node::find_named(ClientId client, rdmacm::IdHandle name
 }
 
 void Node::carry_out(const rdmacm::RouteQuery& query) {
-  RouteWanted wanted{.token = query.token,
-                     .client = query.owner,
-                     .destination = query.destination.ip,
-                     .scope = query.destination.scope};
+  RouteRequest wanted{.token = query.token,
+                      .client = query.owner,
+                      .destination = query.destination.ip,
+                      .scope = query.destination.scope};
   if (query.source.family != 0 && !rdmacm::is_wildcard(query.source)) {
     wanted.source = query.source.ip;
   }
@@ -394,6 +394,8 @@ std::vector<std::pair<ClientId, ipc::ConnectionInfo>> Node::connections() const 
 
 std::size_t Node::ids() const { return rdmacm_.ids(); }
 
-bool Node::idle() const { return clients_.empty() && quiescing_.empty() && !rdmacm_.has_orphans(); }
+bool Node::is_idle() const {
+  return clients_.empty() && quiescing_.empty() && !rdmacm_.has_orphans();
+}
 
 }  // namespace verbena::node

@@ -96,9 +96,9 @@ class Node {
     std::optional<LaneId> lane{};
     ClientId peer = 0;
   };
-  // Asks for a free QPN range.  The owner answers LeaseWanted with leased(), LaneWanted with
-  // lane_made(), RouteWanted with routed(), and Membership with joined().
-  struct LeaseWanted {
+  // Asks for a free QPN range.  The owner answers LeaseRequest with leased(), LaneMemoryRequest
+  // with on_lane_memory(), RouteRequest with routed(), and Membership with joined().
+  struct LeaseRequest {
     std::uint64_t token = 0;
     ClientId client = 0;
     // The owner must not lease these ranges: QPs that were made under an earlier agent still use
@@ -107,7 +107,7 @@ class Node {
     bool sockets = true;  // false: the range needs no data sockets
   };
   // Asks for the memory of a lane between two programs.
-  struct LaneWanted {
+  struct LaneMemoryRequest {
     LaneId lane = 0;
   };
   // Reports that both programs have been sent the lane's memory, or that they do not need it.
@@ -117,7 +117,7 @@ class Node {
   // Membership::range has this value if the node itself joins or leaves.
   static constexpr std::uint16_t kOwnRange = 0;
   // Asks for the kernel's route to a destination.
-  struct RouteWanted {
+  struct RouteRequest {
     std::uint64_t token = 0;
     ClientId client = 0;  // the program that needs the route
     Gid destination{};
@@ -134,23 +134,23 @@ class Node {
   };
   // Reports that the range has been quiescent long enough: its sockets may be drained and used
   // again.
-  struct RangeFree {
+  struct RangeReleased {
     std::uint16_t range = 0;
   };
   // Reports to the log that a connection has changed its state.
   using StateChanged = cm::StateChanged;
-  using Output = std::variant<ToClient, LeaseWanted, LaneWanted, LaneHandedOver, RouteWanted,
-                              Membership, RangeFree, StateChanged>;
+  using Output = std::variant<ToClient, LeaseRequest, LaneMemoryRequest, LaneHandedOver,
+                              RouteRequest, Membership, RangeReleased, StateChanged>;
 
   Node(const Config& config, Random random);
 
   // Sets the host's addresses, at the beginning and after each change.  An address keeps its index
   // in the GID table of its port.
   void on_addresses(const std::vector<HostAddress>& addresses, Time now);
-  // Sets the state of UDP port 4791.  `why_down` is the reason why all ports of the host are down,
-  // for example that another process uses UDP port 4791.  It is empty if UDP port 4791 is open.
-  // `reach` describes which peers the host's programs can reach.
-  void set_port(std::optional<std::string> why_down, Time now, const ipc::Reach& reach = {});
+  // Sets the state of UDP port 4791.  `down_reason` is the reason why all ports of the host are
+  // down, for example that another process uses UDP port 4791.  It is empty if UDP port 4791 is
+  // open. `reach` describes which peers the host's programs can reach.
+  void set_port(std::optional<std::string> down_reason, Time now, const ipc::Reach& reach = {});
   // Sets the state of one port.  Fails like PortTable::set_state().
   Result<void> set_port_state(PortId port, const PortState& state, Time now);
 
@@ -161,19 +161,19 @@ class Node {
     bool lanes = false;  // the program uses lanes
   };
   // Adds a program that has sent Hello.
-  ClientId connected(Time now, const Program& program);
-  ClientId connected(Time now) { return connected(now, {}); }
+  ClientId add_program(Time now, const Program& program);
+  ClientId add_program(Time now) { return add_program(now, {}); }
   // Removes a program that has died, has closed the connection, or has called exec().
-  void gone(ClientId client, Time now);
+  void remove_program(ClientId client, Time now);
   // Sends some of the pending disconnects now instead of later, because the agent ends.  Returns
   // false if there are no more.
   bool flush_disconnects(Time now);
   // Handles a request of a program.  REQUIRES: ipc::is_for_node() is true for the request.
   void on_message(ClientId client, std::span<const std::byte> message, Time now);
-  void leased(std::uint64_t token, const Result<std::uint16_t>& range, Time now);
-  void lane_made(LaneId lane, const Result<void>& made);
-  void routed(std::uint64_t token, const Result<HostRoute>& route, Time now);
-  void joined(std::uint64_t token, const Result<void>& result);
+  void on_lease(std::uint64_t token, const Result<std::uint16_t>& range, Time now);
+  void on_lane_memory(LaneId lane, const Result<void>& made);
+  void on_route(std::uint64_t token, const Result<HostRoute>& route, Time now);
+  void on_membership(std::uint64_t token, const Result<void>& result);
 
   void receive(const link::Arrival& arrival, Time now);
   void on_timer(Time now);
@@ -202,7 +202,7 @@ class Node {
   Result<ipc::SaFlushed> flush_sa(Time now);
   // Returns true if there is no program, no quiescing range and no pending disconnect: the agent
   // may exit.
-  bool idle() const;
+  bool is_idle() const;
 
  private:
   struct Client {
@@ -216,7 +216,7 @@ class Node {
     // Holds the names of ids that could not be created, with the reasons.
     std::map<rdmacm::IdHandle, Error> failed_ids{};
   };
-  struct LeaseRequest {
+  struct PendingLease {
     ClientId client = 0;
     std::uint64_t request = 0;
     bool sockets = true;
@@ -260,7 +260,7 @@ class Node {
   void send_to(ClientId client, ipc::Bytes message, std::optional<std::uint16_t> sockets = {});
   void report_devices();
   void apply_ports(Time now);
-  Result<void> request_lease(const LeaseRequest& lease);
+  Result<void> request_lease(const PendingLease& lease);
   std::size_t count_ranges_of_user(std::uint32_t user) const;
   Result<void> check_port(ClientId client, const rdmacm::SocketAddress& address) const;
   void retry_leases();
@@ -299,7 +299,7 @@ class Node {
   Result<bool> on(ClientId client, std::uint64_t request, const ipc::AddService& m, Time now);
   Result<bool> on(ClientId client, std::uint64_t request, const ipc::RemoveService& m, Time now);
   Result<bool> on(ClientId client, std::uint64_t request, const ipc::ReturnRange& m, Time now);
-  Result<bool> on(ClientId client, std::uint64_t request, const ipc::HandOver& m, Time now);
+  Result<bool> on(ClientId client, std::uint64_t request, const ipc::UnfinishedWork& m, Time now);
   Result<bool> on(ClientId client, std::uint64_t request, const ipc::JoinGroup& m, Time now);
   Result<bool> on(ClientId client, std::uint64_t request, const ipc::LeaveGroup& m, Time now);
   Result<bool> on(ClientId client, std::uint64_t request, const ipc::JoinMulticast& m, Time now);
@@ -334,7 +334,7 @@ class Node {
 
   std::map<ClientId, Client> clients_;
   ClientId next_client_ = 1;
-  std::map<std::uint64_t, LeaseRequest> lease_requests_;  // by token
+  std::map<std::uint64_t, PendingLease> lease_requests_;  // by token
   std::uint64_t next_token_ = 1;
   std::uint64_t leases_over_client_limit_ = 0;
   std::uint64_t leases_over_user_limit_ = 0;
@@ -346,7 +346,7 @@ class Node {
   std::uint64_t joins_over_client_limit_ = 0;
   std::uint64_t joins_over_host_limit_ = 0;
   std::deque<QuiescingRange> quiescing_;     // in the order of QuiescingRange::until
-  std::deque<LeaseRequest> leases_waiting_;  // wait for a quiescing range; the oldest is first
+  std::deque<PendingLease> leases_waiting_;  // wait for a quiescing range; the oldest is first
   std::deque<Output> outputs_;
 };
 

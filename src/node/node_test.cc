@@ -29,8 +29,8 @@ class NodeTest : public ::testing::Test {
   NodeTest() {
     node_.on_addresses({address(kLocalIp, 2, true)}, now_);
     node_.set_port(std::nullopt, now_);
-    one_ = node_.connected(now_);
-    two_ = node_.connected(now_);
+    one_ = node_.add_program(now_);
+    two_ = node_.add_program(now_);
     (void)outputs();
   }
 
@@ -48,10 +48,10 @@ class NodeTest : public ::testing::Test {
     std::vector<Reply> replies;
     for (auto all = outputs(); !all.empty(); all = outputs()) {
       for (const Node::Output& output : all) {
-        if (const auto* route = std::get_if<Node::RouteWanted>(&output)) {
-          node_.routed(route->token, HostRoute{kLocalIp, 2, 1500, false}, now_);
-        } else if (const auto* lease = std::get_if<Node::LeaseWanted>(&output)) {
-          node_.leased(lease->token, kRange, now_);
+        if (const auto* route = std::get_if<Node::RouteRequest>(&output)) {
+          node_.on_route(route->token, HostRoute{kLocalIp, 2, 1500, false}, now_);
+        } else if (const auto* lease = std::get_if<Node::LeaseRequest>(&output)) {
+          node_.on_lease(lease->token, kRange, now_);
         } else if (const auto* to = std::get_if<Node::ToClient>(&output)) {
           const auto envelope = ipc::open(to->message).value();
           if (envelope.request != number || to->client != client) continue;
@@ -69,7 +69,7 @@ class NodeTest : public ::testing::Test {
     return done.code;
   }
   static rdmacm::IdHandle name(std::uint32_t index, std::uint64_t generation = 1) {
-    return {generation << 32 | ipc::kNamed | index};
+    return {generation << 32 | ipc::kNameBit | index};
   }
   rdmacm::IdHandle create_id(ClientId client) {
     const rdmacm::IdHandle named = name(++indexes_);
@@ -83,8 +83,8 @@ class NodeTest : public ::testing::Test {
     std::vector<ipc::Bytes> all;
     for (const Node::Output& output : outputs()) {
       if (const auto* to = std::get_if<Node::ToClient>(&output)) all.push_back(to->message);
-      if (const auto* route = std::get_if<Node::RouteWanted>(&output)) {
-        node_.routed(route->token, HostRoute{kLocalIp, 2, 1500, false}, now_);
+      if (const auto* route = std::get_if<Node::RouteRequest>(&output)) {
+        node_.on_route(route->token, HostRoute{kLocalIp, 2, 1500, false}, now_);
       }
     }
     for (const Node::Output& output : outputs()) {
@@ -177,7 +177,7 @@ TEST_F(NodeTest, RequestWithoutANumberIsAnsweredOnlyIfItFails) {
 
 // A program that creates an id without waiting for the reply may send more requests that name it.
 TEST_F(NodeTest, RequestsForAnIdThatCouldNotBeCreatedGetTheReason) {
-  const ClientId three = node_.connected(now_);
+  const ClientId three = node_.add_program(now_);
   for (std::uint32_t index = 1; index <= rdmacm::kIdsPerOwnerMax; ++index) {
     for (const ClientId client : {one_, two_}) {
       node_.on_message(client, ipc::encode(0, ipc::CreateId{name(index), rdmacm::kPortSpaceTcp, 2}),
@@ -225,7 +225,7 @@ TEST_F(NodeTest, LimitsTheRangesOfAProgram) {
   for (std::uint32_t i = 0; i < limit; ++i) {
     node_.on_message(one_, ipc::encode(i + 1, ipc::Lease{}), now_);
   }
-  (void)outputs();  // drops the LeaseWanted outputs without an answer
+  (void)outputs();  // drops the LeaseRequest outputs without an answer
   EXPECT_EQ(refused(one_, ipc::Lease{}), Errc::kNoResources);
   EXPECT_EQ(ask<ipc::Leased>(two_, ipc::Lease{}).range, kRange);
   EXPECT_EQ(counter("limit_leases_of_client"), 1u);
@@ -234,17 +234,17 @@ TEST_F(NodeTest, LimitsTheRangesOfAProgram) {
 TEST_F(NodeTest, RangeOfADeadProgramQuiesces) {
   ASSERT_EQ(ask<ipc::Leased>(one_, ipc::Lease{}).range, kRange);
   EXPECT_THAT(node_.ranges_of(one_), ElementsAre(kRange));
-  node_.gone(one_, now_);
-  node_.gone(two_, now_);
-  EXPECT_FALSE(node_.idle());
+  node_.remove_program(one_, now_);
+  node_.remove_program(two_, now_);
+  EXPECT_FALSE(node_.is_idle());
   ASSERT_EQ(node_.deadline(), now_ + 1s);
   node_.on_timer(now_ + 999ms);
   EXPECT_THAT(outputs(), IsEmpty());
   node_.on_timer(now_ + 1s);
   const auto all = outputs();
   ASSERT_EQ(all.size(), 1u);
-  EXPECT_EQ(std::get<Node::RangeFree>(all[0]).range, kRange);
-  EXPECT_TRUE(node_.idle());
+  EXPECT_EQ(std::get<Node::RangeReleased>(all[0]).range, kRange);
+  EXPECT_TRUE(node_.is_idle());
   EXPECT_EQ(node_.deadline(), kNever);
 }
 
@@ -252,8 +252,8 @@ TEST_F(NodeTest, RangeLeasedAfterItsProgramDiedQuiesces) {
   node_.on_message(one_, ipc::encode(1, ipc::Lease{}), now_);
   const auto requests = outputs();
   ASSERT_EQ(requests.size(), 1u);
-  node_.gone(one_, now_);
-  node_.leased(std::get<Node::LeaseWanted>(requests[0]).token, kRange, now_);
+  node_.remove_program(one_, now_);
+  node_.on_lease(std::get<Node::LeaseRequest>(requests[0]).token, kRange, now_);
   EXPECT_THAT(outputs(), IsEmpty());
   node_.on_timer(now_ + 1s);
   ASSERT_EQ(outputs().size(), 1u);
@@ -265,7 +265,7 @@ TEST_F(NodeTest, RefusesLeasesWhileThePortIsDown) {
     const auto& message = std::get<Node::ToClient>(output).message;
     const auto changed = ipc::decode<ipc::DevicesChanged>(ipc::open(message).value()).value();
     EXPECT_FALSE(changed.devices.at(0).ports.at(0).active);
-    EXPECT_EQ(changed.devices.at(0).ports.at(0).why_down, "UDP port 4791 is taken by rdma_rxe");
+    EXPECT_EQ(changed.devices.at(0).ports.at(0).down_reason, "UDP port 4791 is taken by rdma_rxe");
   }
   EXPECT_EQ(refused(one_, ipc::Lease{}), Errc::kUnreachable);
 }
@@ -276,9 +276,9 @@ TEST_F(NodeTest, LeasesWithoutSocketsNeedNoPort) {
   node_.on_message(one_, ipc::encode(1, ipc::Lease{.sockets = false}), now_);
   const auto requests = outputs();
   ASSERT_EQ(requests.size(), 1u);
-  const auto& wanted = std::get<Node::LeaseWanted>(requests[0]);
+  const auto& wanted = std::get<Node::LeaseRequest>(requests[0]);
   EXPECT_FALSE(wanted.sockets);
-  node_.leased(wanted.token, kRange, now_);
+  node_.on_lease(wanted.token, kRange, now_);
   const auto replies = outputs();
   ASSERT_EQ(replies.size(), 1u);
   const auto& reply = std::get<Node::ToClient>(replies[0]);
@@ -301,33 +301,34 @@ TEST_F(NodeTest, DisconnectsConnectionsThatAProgramHandsOver) {
   rdmacm::PendingDisconnect foreign = pending_disconnect(3);
   foreign.address.source = kRemoteIp;
   EXPECT_FALSE(
-      ask(one_, ipc::HandOver{{0x777}, {pending_disconnect(1), pending_disconnect(2), foreign}})
+      ask(one_,
+          ipc::UnfinishedWork{{0x777}, {pending_disconnect(1), pending_disconnect(2), foreign}})
           .failed);
   EXPECT_EQ(counter("cm_dreq_sent"), 2u);
   EXPECT_EQ(counter("cm_inherited"), 2u);
   EXPECT_EQ(counter("cm_inherited_refused"), 1u);
-  node_.gone(one_, now_);
-  node_.gone(two_, now_);
-  EXPECT_FALSE(node_.idle());
+  node_.remove_program(one_, now_);
+  node_.remove_program(two_, now_);
+  EXPECT_FALSE(node_.is_idle());
   while (node_.deadline() != kNever) node_.on_timer(now_ = node_.deadline());
-  EXPECT_TRUE(node_.idle());
+  EXPECT_TRUE(node_.is_idle());
 }
 
 TEST_F(NodeTest, RefusesAHandOverBeyondTheLimits) {
-  const std::vector many(ipc::HandOver::kDisconnectsMax + 1, pending_disconnect(1));
-  EXPECT_EQ(refused(one_, ipc::HandOver{{}, many}), Errc::kInvalidArgument);
-  const std::vector<std::uint16_t> ranges(ipc::HandOver::kRangesMax + 1, 0x777);
-  EXPECT_EQ(refused(one_, ipc::HandOver{ranges, {}}), Errc::kInvalidArgument);
+  const std::vector many(ipc::UnfinishedWork::kDisconnectsMax + 1, pending_disconnect(1));
+  EXPECT_EQ(refused(one_, ipc::UnfinishedWork{{}, many}), Errc::kInvalidArgument);
+  const std::vector<std::uint16_t> ranges(ipc::UnfinishedWork::kRangesMax + 1, 0x777);
+  EXPECT_EQ(refused(one_, ipc::UnfinishedWork{ranges, {}}), Errc::kInvalidArgument);
 }
 
 TEST_F(NodeTest, DoesNotLeaseRangesThatAProgramStillHasFromAnEarlierAgent) {
-  EXPECT_FALSE(ask(one_, ipc::HandOver{{0x777, 0x778}, {}}).failed);
+  EXPECT_FALSE(ask(one_, ipc::UnfinishedWork{{0x777, 0x778}, {}}).failed);
   const auto avoided = [&] {
     node_.on_message(two_, ipc::encode(++request_, ipc::Lease{}), now_);
-    return std::get<Node::LeaseWanted>(outputs().at(0)).avoid;
+    return std::get<Node::LeaseRequest>(outputs().at(0)).avoid;
   };
   EXPECT_THAT(avoided(), ElementsAre(0x777, 0x778));
-  node_.gone(one_, now_);
+  node_.remove_program(one_, now_);
   EXPECT_THAT(avoided(), IsEmpty());
 }
 
@@ -341,7 +342,7 @@ TEST_F(NodeTest, ReturnedRangeQuiescesAndNoLongerBelongsToTheProgram) {
   node_.on_timer(now_);
   const auto all = outputs();
   ASSERT_EQ(all.size(), 1u);
-  EXPECT_EQ(std::get<Node::RangeFree>(all[0]).range, kRange);
+  EXPECT_EQ(std::get<Node::RangeReleased>(all[0]).range, kRange);
 }
 
 TEST_F(NodeTest, QuiescingRangesCountTowardsTheProgramsLimit) {
@@ -360,16 +361,17 @@ TEST_F(NodeTest, QuiescingRangesCountTowardsTheProgramsLimit) {
   const auto all = outputs();
   ASSERT_EQ(all.size(), limit + 1);
   for (std::uint32_t i = 0; i < limit; ++i) {
-    EXPECT_TRUE(std::holds_alternative<Node::RangeFree>(all[i]));
+    EXPECT_TRUE(std::holds_alternative<Node::RangeReleased>(all[i]));
   }
-  EXPECT_EQ(std::get<Node::LeaseWanted>(all[limit]).client, one_);
+  EXPECT_EQ(std::get<Node::LeaseRequest>(all[limit]).client, one_);
 }
 
 TEST_F(NodeTest, LeaseWaitsForAQuiescingRangeWhenNoneIsFree) {
   ASSERT_EQ(ask<ipc::Leased>(one_, ipc::Lease{}).range, kRange);
-  node_.gone(one_, now_);
+  node_.remove_program(one_, now_);
   const auto refuse_lease = [&](const Node::Output& output) {
-    node_.leased(std::get<Node::LeaseWanted>(output).token, fail(Errc::kNoResources, "all"), now_);
+    node_.on_lease(std::get<Node::LeaseRequest>(output).token, fail(Errc::kNoResources, "all"),
+                   now_);
   };
   node_.on_message(two_, ipc::encode(++request_, ipc::Lease{}), now_);
   const auto wanted = outputs();
@@ -382,7 +384,7 @@ TEST_F(NodeTest, LeaseWaitsForAQuiescingRangeWhenNoneIsFree) {
   node_.on_timer(now_);
   const auto after_quiescence = outputs();
   ASSERT_EQ(after_quiescence.size(), 2u);
-  EXPECT_EQ(std::get<Node::RangeFree>(after_quiescence[0]).range, kRange);
+  EXPECT_EQ(std::get<Node::RangeReleased>(after_quiescence[0]).range, kRange);
   // No range is quiescing now, so the lease fails.
   refuse_lease(after_quiescence[1]);
   const auto reply = outputs();
@@ -395,14 +397,14 @@ TEST_F(NodeTest, LeaseWaitsForAQuiescingRangeWhenNoneIsFree) {
 
 TEST_F(NodeTest, DropsAWaitingLeaseWhenItsProgramDies) {
   ASSERT_EQ(ask<ipc::Leased>(one_, ipc::Lease{}).range, kRange);
-  node_.gone(one_, now_);
+  node_.remove_program(one_, now_);
   node_.on_message(two_, ipc::encode(++request_, ipc::Lease{}), now_);
-  node_.leased(std::get<Node::LeaseWanted>(outputs().at(0)).token, fail(Errc::kNoResources, "all"),
-               now_);
-  node_.gone(two_, now_);
+  node_.on_lease(std::get<Node::LeaseRequest>(outputs().at(0)).token,
+                 fail(Errc::kNoResources, "all"), now_);
+  node_.remove_program(two_, now_);
   node_.on_timer(node_.deadline());
-  EXPECT_EQ(outputs().size(), 1u);  // only RangeFree
-  EXPECT_TRUE(node_.idle());
+  EXPECT_EQ(outputs().size(), 1u);  // only RangeReleased
+  EXPECT_TRUE(node_.is_idle());
 }
 
 TEST_F(NodeTest, RefusesUnknownOptionsAndLargeValues) {
@@ -473,10 +475,10 @@ TEST_F(NodeTest, SurvivesRandomMessages) {
     }
     node_.on_message(random.chance({1, 2}) ? one_ : two_, bytes, now_);
     for (const Node::Output& output : outputs()) {
-      if (const auto* route = std::get_if<Node::RouteWanted>(&output)) {
-        node_.routed(route->token, HostRoute{kLocalIp, 2, 1500, false}, now_);
-      } else if (const auto* lease = std::get_if<Node::LeaseWanted>(&output)) {
-        node_.leased(lease->token, kRange, now_);
+      if (const auto* route = std::get_if<Node::RouteRequest>(&output)) {
+        node_.on_route(route->token, HostRoute{kLocalIp, 2, 1500, false}, now_);
+      } else if (const auto* lease = std::get_if<Node::LeaseRequest>(&output)) {
+        node_.on_lease(lease->token, kRange, now_);
       }
     }
     (void)node_.transmit(burst, now_);
@@ -484,8 +486,8 @@ TEST_F(NodeTest, SurvivesRandomMessages) {
     now_ += 1ms;
     if (node_.deadline() <= now_) node_.on_timer(now_);
   }
-  node_.gone(one_, now_);
-  node_.gone(two_, now_);
+  node_.remove_program(one_, now_);
+  node_.remove_program(two_, now_);
   EXPECT_EQ(node_.ids(), 0u);
   for (int i = 0; i < 1000 && node_.deadline() != kNever; ++i) {
     now_ = std::max(now_, node_.deadline());
@@ -494,7 +496,7 @@ TEST_F(NodeTest, SurvivesRandomMessages) {
     (void)node_.transmit(burst, now_);
     burst.clear();
   }
-  EXPECT_TRUE(node_.idle());
+  EXPECT_TRUE(node_.is_idle());
 }
 
 // Sends packets that QP1's engine accepts, with random MADs.
@@ -538,7 +540,7 @@ TEST_F(NodeTest, SurvivesRandomMads) {
 }
 
 TEST_F(NodeTest, ErrorForAPortInUseNamesTheProgramThatUsesIt) {
-  const ClientId server = node_.connected(now_, {.pid = 4711});
+  const ClientId server = node_.add_program(now_, {.pid = 4711});
   const auto bind = [](rdmacm::IdHandle id) {
     return ipc::Bind{id, {.ip = kLocalIp, .port = 7000, .family = 4}};
   };

@@ -50,7 +50,7 @@ Pkey connection_pkey(const PortState& state) {
     return (pkey.value & 0x7fff) == (wire::kDefaultPkey.value & 0x7fff);
   };
   auto found = std::ranges::find_if(state.pkeys, is_default);
-  if (found == state.pkeys.end()) found = std::ranges::find_if(state.pkeys, hca::names_partition);
+  if (found == state.pkeys.end()) found = std::ranges::find_if(state.pkeys, hca::is_valid_pkey);
   return found == state.pkeys.end() ? Pkey{} : *found;
 }
 
@@ -74,19 +74,19 @@ std::optional<std::uint32_t> PortTable::Port::index_of(const Gid& gid,
 
 ipc::Port PortTable::describe(const Port& port) const {
   const bool infiniband = port.link_layer == LinkLayer::kInfiniband;
-  std::string why_down = why_all_down_.value_or(port.state.why_down.value_or(""));
+  std::string down_reason = why_all_down_.value_or(port.state.down_reason.value_or(""));
   // Only an Ethernet port needs an interface of the host that is up.
-  if (!infiniband && why_down.empty()) {
+  if (!infiniband && down_reason.empty()) {
     if (!port.gids.has_address()) {
-      why_down = "the host has no address";
+      down_reason = "the host has no address";
     } else if (!port.gids.is_up()) {
-      why_down = "no network interface with an address is up";
+      down_reason = "no network interface with an address is up";
     }
   }
   return {.link_layer = port.link_layer,
-          .active = why_down.empty(),
+          .active = down_reason.empty(),
           .active_mtu = infiniband ? port.state.active_mtu : port.gids.active_mtu(),
-          .why_down = std::move(why_down),
+          .down_reason = std::move(down_reason),
           .reach = infiniband ? ipc::Reach{} : reach_,
           .gid_indexes = static_cast<std::uint32_t>(infiniband ? port.state.gids.size()
                                                                : port.gids.entries_max()),

@@ -28,7 +28,7 @@ struct DeviceConfig {
 // Holds the state of a port, as the subnet manager or the host's fabric has set it.  The fields for
 // LIDs and the link have the meanings of those in ipc::Port.
 struct PortState {
-  std::optional<std::string> why_down{};  // empty: the port is active
+  std::optional<std::string> down_reason{};  // empty: the port is active
   std::vector<Pkey> pkeys{wire::kDefaultPkey};
   Lid lid{};
   std::uint8_t lmc = 0;
@@ -59,7 +59,7 @@ class PortTable {
   // too large.
   Result<void> set_state(PortId port, const PortState& state);
 
-  const std::optional<std::string>& why_all_down() const { return why_all_down_; }
+  const std::optional<std::string>& all_down_reason() const { return why_all_down_; }
   std::vector<ipc::Device> devices() const;
   // Returns an interface for each address of the host.
   std::vector<rdmacm::Interface> interfaces() const;

@@ -61,9 +61,9 @@ TEST_F(InfinibandPortTest, AddressesOfTheHostAreNotGids) {
 }
 
 TEST_F(InfinibandPortTest, ReportsTheReasonWhyItIsNotActive) {
-  ASSERT_TRUE(table.set_state(kPort, {.why_down = "no manager", .link = {.state = 2}}));
+  ASSERT_TRUE(table.set_state(kPort, {.down_reason = "no manager", .link = {.state = 2}}));
   EXPECT_FALSE(port().active);
-  EXPECT_EQ(port().why_down, "no manager");
+  EXPECT_EQ(port().down_reason, "no manager");
   EXPECT_EQ(port().link.state, 2);
 }
 

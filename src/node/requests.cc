@@ -92,7 +92,7 @@ Result<void> Node::handle(ClientId client, const ipc::Envelope& envelope, Time n
     case ipc::Type::kAddService: return serve<ipc::AddService>(client, envelope, now);
     case ipc::Type::kRemoveService: return serve<ipc::RemoveService>(client, envelope, now);
     case ipc::Type::kReturnRange: return serve<ipc::ReturnRange>(client, envelope, now);
-    case ipc::Type::kHandOver: return serve<ipc::HandOver>(client, envelope, now);
+    case ipc::Type::kHandOver: return serve<ipc::UnfinishedWork>(client, envelope, now);
     case ipc::Type::kJoinGroup: return serve<ipc::JoinGroup>(client, envelope, now);
     case ipc::Type::kLeaveGroup: return serve<ipc::LeaveGroup>(client, envelope, now);
     case ipc::Type::kJoinMulticast: return serve<ipc::JoinMulticast>(client, envelope, now);
@@ -118,11 +118,11 @@ void Node::on_message(ClientId client, std::span<const std::byte> message, Time 
 }
 
 Result<bool> Node::on(ClientId client, std::uint64_t request, const ipc::Lease& m, Time) {
-  if (ports_.why_all_down() && m.sockets) {
-    send_to(client,
-            ipc::encode(request, ipc::Done{.failed = true,
-                                           .code = Errc::kUnreachable,
-                                           .text = "the port is down: " + *ports_.why_all_down()}));
+  if (ports_.all_down_reason() && m.sockets) {
+    send_to(client, ipc::encode(request, ipc::Done{.failed = true,
+                                                   .code = Errc::kUnreachable,
+                                                   .text = "the port is down: " +
+                                                           *ports_.all_down_reason()}));
     return true;
   }
   ipc::DirectAccess& direct = clients_.at(client).direct;
@@ -132,10 +132,10 @@ Result<bool> Node::on(ClientId client, std::uint64_t request, const ipc::Lease& 
   return true;
 }
 
-// Outputs a LeaseWanted, or makes the lease wait.  A range that quiesces counts towards the limit
+// Outputs a LeaseRequest, or makes the lease wait.  A range that quiesces counts towards the limit
 // of the program that has returned it.  Without this rule, one program could lease and return all
 // ranges, and other programs would get none.
-Result<void> Node::request_lease(const LeaseRequest& lease) {
+Result<void> Node::request_lease(const PendingLease& lease) {
   const auto is_of_client = [&](const auto& request) {
     return request.second.client == lease.client;
   };
@@ -160,7 +160,7 @@ Result<void> Node::request_lease(const LeaseRequest& lease) {
   }
   const std::uint64_t token = next_token_++;
   lease_requests_[token] = lease;
-  outputs_.emplace_back(LeaseWanted{token, lease.client, old_ranges(), lease.sockets});
+  outputs_.emplace_back(LeaseRequest{token, lease.client, old_ranges(), lease.sockets});
   return {};
 }
 
@@ -187,7 +187,7 @@ Result<void> Node::check_port(ClientId client, const rdmacm::SocketAddress& addr
 }
 
 void Node::retry_leases() {
-  for (const LeaseRequest& lease : std::exchange(leases_waiting_, {})) {
+  for (const PendingLease& lease : std::exchange(leases_waiting_, {})) {
     if (const auto result = request_lease(lease); !result) {
       send_to(lease.client, ipc::encode(lease.request, ipc::refusal(result.error())));
     }
@@ -218,10 +218,10 @@ Result<bool> Node::on(ClientId client, std::uint64_t, const ipc::ReturnRange& m,
 
 // Ignores disconnects that cannot be sent, because the program can do nothing about them.  The RDMA
 // CM counts them.
-Result<bool> Node::on(ClientId client, std::uint64_t, const ipc::HandOver& m, Time now) {
-  if (m.disconnects.size() > ipc::HandOver::kDisconnectsMax ||
-      m.ranges.size() > ipc::HandOver::kRangesMax) {
-    return fail(Errc::kInvalidArgument, "a HandOver has too many disconnects or ranges");
+Result<bool> Node::on(ClientId client, std::uint64_t, const ipc::UnfinishedWork& m, Time now) {
+  if (m.disconnects.size() > ipc::UnfinishedWork::kDisconnectsMax ||
+      m.ranges.size() > ipc::UnfinishedWork::kRangesMax) {
+    return fail(Errc::kInvalidArgument, "a UnfinishedWork has too many disconnects or ranges");
   }
   if (!m.ranges.empty()) clients_.at(client).old_ranges = m.ranges;
   for (const rdmacm::PendingDisconnect& pending : m.disconnects) {
@@ -252,7 +252,7 @@ Result<bool> Node::on(ClientId client, std::uint64_t, const ipc::CreateId& m, Ti
 }
 
 Result<rdmacm::IdHandle> Node::create_id(ClientId client, const ipc::CreateId& m, Time now) {
-  VB_TRY_VOID(rdmacm::check_kind(m.port_space, m.qp_type));
+  VB_TRY_VOID(rdmacm::check_port_space(m.port_space, m.qp_type));
   return rdmacm_.create_id(client, static_cast<std::uint16_t>(m.port_space),
                            static_cast<std::uint8_t>(m.qp_type), now, m.id.value);
 }

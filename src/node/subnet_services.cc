@@ -47,7 +47,7 @@ ipc::ServicesFound reply_of(const std::vector<wire::ServiceRecord>& records) {
   for (const wire::ServiceRecord& record : std::span(records).first(returned)) {
     found.services.push_back(service_of(record));
   }
-  found.left_out = static_cast<std::uint32_t>(records.size() - returned);
+  found.omitted = static_cast<std::uint32_t>(records.size() - returned);
   return found;
 }
 
@@ -157,7 +157,7 @@ std::optional<SubnetServices::Reply> SubnetServices::on(const sa::ServiceEvent& 
   if (!record) return std::nullopt;
   std::string text = fmt::format("the registration of service {:#x} is over: {}",
                                  record->service_id.value, event.error->context);
-  return Reply{client, ipc::encode(0, ipc::Remark{std::move(text)})};
+  return Reply{client, ipc::encode(0, ipc::UserNotice{std::move(text)})};
 }
 
 }  // namespace verbena::node

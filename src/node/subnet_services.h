@@ -50,7 +50,7 @@ class SubnetServices {
   // Returns the message about the event to a program; nothing if no message is needed.
   std::optional<Reply> on(const sa::ServiceEvent& event);
 
-  std::uint64_t limits_met() const { return limits_met_; }
+  std::uint64_t limit_refusals() const { return limits_met_; }
 
  private:
   struct Entry {

@@ -23,7 +23,7 @@ ipc::Service service(std::string_view name, ServiceId id = kService) {
 // Tests services of programs at a simulated subnet administration.
 class SubnetServicesTest : public SubnetNodeTest {
  protected:
-  SubnetServicesTest() { other_ = node_.connected(now()); }
+  SubnetServicesTest() { other_ = node_.add_program(now()); }
 
   // Sends a request and returns the reply, or the error in it.
   template <class Reply, class Message>
@@ -71,7 +71,7 @@ TEST_F(SubnetServicesTest, ARegisteredServiceIsFoundByItsNameAndByItsId) {
   ASSERT_TRUE(named);
   ASSERT_EQ(named->services.size(), 1u);
   EXPECT_EQ(named->services[0], expected);
-  EXPECT_EQ(named->left_out, 0u);
+  EXPECT_EQ(named->omitted, 0u);
 
   const auto numbered = find({.by_id = true, .service_id = {77}, .timeout = 5s});
   ASSERT_TRUE(numbered);
@@ -85,7 +85,7 @@ TEST_F(SubnetServicesTest, AServiceEndsWhenItsProgramEndsOrRemovesIt) {
   ASSERT_TRUE(add(other_, service("database")));
   const auto printer = add(client_, service("printer", {77}));
   ASSERT_TRUE(printer);
-  node_.gone(other_, now());
+  node_.remove_program(other_, now());
   exchange();
   EXPECT_EQ(manager_.services.size(), 1u);
   EXPECT_TRUE(ask<ipc::Done>(client_, ipc::RemoveService{printer->registration}));
@@ -140,12 +140,12 @@ TEST_F(SubnetServicesTest, InvalidRequestsAndLimitsAreRefused) {
   const auto many = find(by_name("many"));
   ASSERT_TRUE(many);
   EXPECT_EQ(many->services.size(), ipc::kServicesPerReply);
-  EXPECT_EQ(many->left_out, SubnetServices::kPerClientMax - ipc::kServicesPerReply);
+  EXPECT_EQ(many->omitted, SubnetServices::kPerClientMax - ipc::kServicesPerReply);
 }
 
 // A program may set the path of an id whose address is resolved.
 TEST_F(SubnetServicesTest, AnIdAcceptsOnlyAPathThatBeginsAtItsPort) {
-  const rdmacm::IdHandle id{std::uint64_t{1} << 32 | ipc::kNamed | ++ids_};
+  const rdmacm::IdHandle id{std::uint64_t{1} << 32 | ipc::kNameBit | ++ids_};
   node_.on_message(client_, ipc::encode(0, ipc::CreateId{id, rdmacm::kPortSpaceTcp, 2}), now());
   rdmacm::PathInfo path{.address = {.link_layer = LinkLayer::kInfiniband,
                                     .source = gid(1),

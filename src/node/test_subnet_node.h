@@ -37,7 +37,7 @@ class SubnetNodeTest : public testing::Test {
     }
     node_.set_port(std::nullopt, now());
     node_.on_addresses({{.gid = own_ip_, .interface = 1, .prefix_bits = 16}}, now());
-    client_ = node_.connected(now());
+    client_ = node_.add_program(now());
   }
 
   static Gid gid(unsigned i) {
@@ -53,7 +53,7 @@ class SubnetNodeTest : public testing::Test {
 
   // Creates an id that resolves this address.
   void resolve(const rdmacm::SocketAddress& to) {
-    const rdmacm::IdHandle id{std::uint64_t{1} << 32 | ipc::kNamed | ++ids_};
+    const rdmacm::IdHandle id{std::uint64_t{1} << 32 | ipc::kNameBit | ++ids_};
     node_.on_message(client_, ipc::encode(0, ipc::CreateId{id, rdmacm::kPortSpaceTcp, 2}), now());
     node_.on_message(
         client_, ipc::encode(0, ipc::ResolveAddress{id, {}, to, std::chrono::seconds(30)}), now());

@@ -21,7 +21,7 @@ TEST_F(TwoPortsTest, BothPortsGetThePacketsOfTheBroadcastGroup) {
   EXPECT_THAT(memberships_.back().interfaces, ElementsAre(1, 2));
 
   memberships_.clear();
-  ASSERT_TRUE(node_.set_port_state(PortId{}, {.why_down = "unplugged"}, now()));
+  ASSERT_TRUE(node_.set_port_state(PortId{}, {.down_reason = "unplugged"}, now()));
   exchange();
   ASSERT_FALSE(memberships_.empty());
   EXPECT_THAT(memberships_.back().interfaces, ElementsAre(2));

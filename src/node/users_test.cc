@@ -23,7 +23,7 @@ class NodeUsers : public ::testing::Test {
     node_.set_port(std::nullopt, now_);
   }
 
-  ClientId program(std::uint32_t user) { return node_.connected(now_, {.user = user}); }
+  ClientId program(std::uint32_t user) { return node_.add_program(now_, {.user = user}); }
 
   // Sends a request and returns the error that it ends with, if any.
   template <class Message>
@@ -31,8 +31,8 @@ class NodeUsers : public ::testing::Test {
     node_.on_message(client, ipc::encode(7, message), now_);
     std::optional<ipc::Done> failed;
     while (auto output = node_.poll()) {
-      if (const auto* lease = std::get_if<Node::LeaseWanted>(&*output)) {
-        node_.leased(lease->token, next_range_++, now_);
+      if (const auto* lease = std::get_if<Node::LeaseRequest>(&*output)) {
+        node_.on_lease(lease->token, next_range_++, now_);
       }
       const auto* to = std::get_if<Node::ToClient>(&*output);
       if (to == nullptr) continue;
@@ -42,7 +42,7 @@ class NodeUsers : public ::testing::Test {
     return failed;
   }
   std::optional<ipc::Done> bind(ClientId client, std::uint16_t port) {
-    const rdmacm::IdHandle id{(std::uint64_t{1} << 32) | ipc::kNamed | next_id_++};
+    const rdmacm::IdHandle id{(std::uint64_t{1} << 32) | ipc::kNameBit | next_id_++};
     EXPECT_FALSE(failure(client, ipc::CreateId{id, rdmacm::kPortSpaceTcp, 2}));
     return failure(
         client,
@@ -78,7 +78,7 @@ TEST_F(NodeUsers, AllProgramsOfAnotherUserShareALimitOfRanges) {
 TEST_F(NodeUsers, AllProgramsOfAnotherUserShareALimitOfIds) {
   const ClientId one = program(kUser), two = program(kUser), own = program(kOwnUser);
   const auto create = [&](ClientId client) {
-    const rdmacm::IdHandle id{(std::uint64_t{1} << 32) | ipc::kNamed | next_id_++};
+    const rdmacm::IdHandle id{(std::uint64_t{1} << 32) | ipc::kNameBit | next_id_++};
     return failure(client, ipc::CreateId{id, rdmacm::kPortSpaceTcp, 2});
   };
   for (std::uint32_t i = 0; i < kIdsOfUser; ++i) EXPECT_FALSE(create(i % 2 == 0 ? one : two));
@@ -88,7 +88,7 @@ TEST_F(NodeUsers, AllProgramsOfAnotherUserShareALimitOfIds) {
   EXPECT_NE(refused->text.find("ids_per_user_max"), std::string::npos) << refused->text;
   EXPECT_FALSE(create(program(kOtherUser)));
   for (std::uint32_t i = 0; i <= kIdsOfUser; ++i) EXPECT_FALSE(create(own));
-  node_.gone(one, now_);  // frees three ids
+  node_.remove_program(one, now_);  // frees three ids
   for (int i = 0; i < 3; ++i) EXPECT_FALSE(create(two));
   EXPECT_TRUE(create(two));
 }

@@ -4,7 +4,7 @@
 
 namespace verbena::os {
 
-void AdaptiveSpin::slept(Duration time) {
+void AdaptiveSpin::record_sleep(Duration time) {
   if (short_waits_ < 0 || time < spin_limit_) {
     short_waits_ = std::min(short_waits_ + 1, kShortWaits);
   } else {
@@ -14,12 +14,12 @@ void AdaptiveSpin::slept(Duration time) {
 
 void AdaptiveSpin::polled() {
   if (short_waits_ < 0) ++short_waits_;
-  spin_succeeded();
+  record_successful_spin();
 }
 
-void AdaptiveSpin::spin_succeeded() { pause_ = std::max(pause_ / 2, kPauseMin); }
+void AdaptiveSpin::record_successful_spin() { pause_ = std::max(pause_ / 2, kPauseMin); }
 
-void AdaptiveSpin::spin_failed() {
+void AdaptiveSpin::record_failed_spin() {
   if (short_waits_ < 0) return;  // yielded() has already counted this spin
   short_waits_ = -pause_;
   pause_ = std::min(2 * pause_, kPauseMax);
@@ -29,7 +29,7 @@ bool AdaptiveSpin::yielded(Duration time) {
   if (time < kSlowYield) return true;
   pause_ = std::max(pause_, kPauseAfterSlowYield);
   short_waits_ = 0;
-  spin_failed();
+  record_failed_spin();
   return false;
 }
 

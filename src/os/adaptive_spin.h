@@ -20,13 +20,13 @@ class AdaptiveSpin {
   Duration spin_time() const { return spin_limit_; }
 
   // Records that the thread slept for `time` until the event occurred.
-  void slept(Duration time);
+  void record_sleep(Duration time);
   // Records that the program polled instead of waiting, and the event occurred.
   void polled();
   // Records that a spin found the event.
-  void spin_succeeded();
+  void record_successful_spin();
   // Records that a spin found nothing.
-  void spin_failed();
+  void record_failed_spin();
   // Records that the thread yielded the processor while it was spinning, and got it back after
   // `time`.  Returns false if other threads compute.  The caller then stops spinning and sleeps,
   // because the scheduler runs a woken thread earlier than a thread that yielded.

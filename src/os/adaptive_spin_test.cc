@@ -12,7 +12,7 @@ constexpr Duration kShortWait = kSpinLimit - Duration(1);
 int waits_until_it_spins(AdaptiveSpin& spin, Duration time) {
   int waits = 0;
   while (!spin.should_spin() && waits < 20'000) {
-    spin.slept(time);
+    spin.record_sleep(time);
     ++waits;
   }
   return waits;
@@ -27,7 +27,7 @@ TEST(AdaptiveSpin, SpinsAfterSomeShortWaits) {
 TEST(AdaptiveSpin, StopsSpinningAfterOneLongWait) {
   AdaptiveSpin spin(kSpinLimit);
   (void)waits_until_it_spins(spin, kShortWait);
-  spin.slept(kSpinLimit);
+  spin.record_sleep(kSpinLimit);
   EXPECT_EQ(waits_until_it_spins(spin, kShortWait), 4);
 }
 
@@ -39,9 +39,9 @@ TEST(AdaptiveSpin, NeverSpinsForLongWaits) {
 TEST(AdaptiveSpin, FailedSpinStopsSpinningForSomeWaitsOfAnyLength) {
   AdaptiveSpin spin(kSpinLimit);
   (void)waits_until_it_spins(spin, kShortWait);
-  spin.spin_failed();
+  spin.record_failed_spin();
   for (int i = 0; i < 8; ++i) spin.polled();
-  for (int i = 0; i < 8; ++i) spin.slept(kSpinLimit);
+  for (int i = 0; i < 8; ++i) spin.record_sleep(kSpinLimit);
   EXPECT_EQ(waits_until_it_spins(spin, kShortWait), 4);
 }
 
@@ -51,7 +51,7 @@ TEST(AdaptiveSpin, ComputingThreadsStopSpinningForManyWaits) {
   EXPECT_TRUE(spin.yielded(std::chrono::microseconds(5)));
   EXPECT_TRUE(spin.should_spin());
   EXPECT_FALSE(spin.yielded(std::chrono::milliseconds(3)));
-  spin.spin_failed();  // must not shorten the pause
+  spin.record_failed_spin();  // must not shorten the pause
   EXPECT_EQ(waits_until_it_spins(spin, kShortWait), 512 + 4);
 }
 
@@ -59,15 +59,15 @@ TEST(AdaptiveSpin, PauseDoublesWithEachFailedSpin) {
   AdaptiveSpin spin(kSpinLimit);
   const auto waits_after_failed_spin = [&spin] {
     (void)waits_until_it_spins(spin, kShortWait);
-    spin.spin_failed();
+    spin.record_failed_spin();
     return waits_until_it_spins(spin, kShortWait) - 4;
   };
   EXPECT_EQ(waits_after_failed_spin(), 16);
   EXPECT_EQ(waits_after_failed_spin(), 32);
   EXPECT_EQ(waits_after_failed_spin(), 64);
-  spin.spin_succeeded();
+  spin.record_successful_spin();
   EXPECT_EQ(waits_after_failed_spin(), 64);
-  for (int i = 0; i < 10; ++i) spin.spin_succeeded();
+  for (int i = 0; i < 10; ++i) spin.record_successful_spin();
   EXPECT_EQ(waits_after_failed_spin(), 16);
   for (int i = 0; i < 20; ++i) (void)waits_after_failed_spin();
   EXPECT_EQ(waits_after_failed_spin(), 4096);

@@ -64,15 +64,15 @@ std::string agent_socket_name_of(uid_t uid) {
 
 std::string agent_socket_name() { return agent_socket_name_of(::geteuid()); }
 
-std::optional<FabricHost> fabric_host_of_environment() {
+std::optional<FabricHost> fabric_host_from_environment() {
   const char* const host = ::secure_getenv("VERBENA_NODE");
   const char* const fabric = ::secure_getenv("VERBENA_FABRIC");
   if (host == nullptr || *host == '\0') return std::nullopt;
   return FabricHost{.fabric = fabric == nullptr ? "" : fabric, .host = host};
 }
 
-Result<std::string> name_of_own_agent() {
-  const auto host = fabric_host_of_environment();
+Result<std::string> own_agent_socket_name() {
+  const auto host = fabric_host_from_environment();
   if (!host) return agent_socket_name();
   return agent_socket_name(agent_socket_name(), *host);
 }
@@ -89,7 +89,7 @@ std::string all_users_agent_name() { return agent_socket_name_of(0) + "-all"; }
 
 bool may_use_all_users_agent() {
   const char* const bind = ::secure_getenv("VERBENA_BIND");
-  return !fabric_host_of_environment() && (bind == nullptr || *bind == '\0');
+  return !fabric_host_from_environment() && (bind == nullptr || *bind == '\0');
 }
 
 std::string socket_service_name() { return agent_socket_name() + "-sockets"; }

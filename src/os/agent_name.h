@@ -44,11 +44,11 @@ Result<std::string> agent_socket_name(const std::string& user_agent, const Fabri
 
 // Returns the host that VERBENA_FABRIC and VERBENA_NODE name (`verbena run --node` sets both).
 // Returns std::nullopt if VERBENA_NODE is not set, or if this program is privileged.
-std::optional<FabricHost> fabric_host_of_environment();
+std::optional<FabricHost> fabric_host_from_environment();
 // Returns the abstract socket name of the agent that serves this process: the agent of the host
 // that the environment names, or the user's agent if the environment names no host.
 // kInvalidArgument: the environment has an invalid name.
-Result<std::string> name_of_own_agent();
+Result<std::string> own_agent_socket_name();
 // Returns the abstract socket name on which the process of a fabric receives commands.
 std::string fabric_socket_name(const std::string& fabric);
 

@@ -21,11 +21,11 @@ class EventFd {
 
   void post();
   // Takes the posted event.  Returns false if there is none.  Never waits, whatever the
-  // descriptor's flags are, unless never_waits() returns false.
+  // descriptor's flags are, unless try_take_never_waits() returns false.
   bool try_take();
   // Returns false before Linux 5.8, because such a kernel cannot read an eventfd without waiting.
   // Then try_take() waits for the next post if another thread takes the event first.
-  bool never_waits() const { return never_waits_; }
+  bool try_take_never_waits() const { return never_waits_; }
   // Calls read(2) on the descriptor.  Returns 0, or EAGAIN if the user set O_NONBLOCK, or EINTR
   // after a signal handler, as the kernel's device does.  This is the only cancellation point of
   // the layer, so the calling functions must allow unwinding (no noexcept).  A cancelled thread may

@@ -76,7 +76,7 @@ Result<void> write_all(int fd, std::span<const std::byte> bytes) {
   return {};
 }
 
-bool write_if_room(int fd, std::string_view text) {
+bool try_write(int fd, std::string_view text) {
   const auto ready = wait_for(fd, POLLOUT, Time{});
   if (!ready || (*ready & POLLOUT) == 0 || (*ready & (POLLERR | POLLHUP)) != 0) return false;
   // The reader of a pipe may close it between the poll and the write, so SIGPIPE is blocked.

@@ -72,7 +72,7 @@ Result<void> write_all(int fd, std::span<const std::byte> bytes);
 // Calls write(2) once, without waiting and without SIGPIPE.  Returns false if not all of the text
 // was written.  Use it for standard error, which belongs to the program and may be any kind of
 // file.
-bool write_if_room(int fd, std::string_view text);
+bool try_write(int fd, std::string_view text);
 
 // Waits for one of the poll(2) `events`, an error or a hang-up.  Returns the events, or 0 if the
 // deadline passed first.  A deadline of Time{} polls without waiting.

@@ -13,7 +13,7 @@
 #include "os/event_fd.h"
 #include "os/poller.h"
 #include "os/process.h"
-#include "os/signal_hold.h"
+#include "os/signal_block.h"
 #include "os/test_process.h"
 #include "os/thread.h"
 
@@ -143,7 +143,7 @@ TEST(EventFd, TakeBlockingIsACancellationPointThatUnwinds) {
   EXPECT_TRUE(unwound);
 }
 
-TEST(SignalHold, ReportsWhichSignalsWouldEndAWait) {
+TEST(SignalBlock, ReportsWhichSignalsWouldEndAWait) {
   static std::atomic<int> handled;
   handled = 0;
   struct sigaction action {};
@@ -154,13 +154,13 @@ TEST(SignalHold, ReportsWhichSignalsWouldEndAWait) {
     EXPECT_EQ(::sigaction(SIGUSR1, &action, &before), 0);
     bool ends = false;
     {
-      SignalHold hold;
-      EXPECT_FALSE(hold.ends_wait());
+      SignalBlock hold;
+      EXPECT_FALSE(hold.would_end_wait());
       EXPECT_FALSE(hold.is_pending());
       ::pthread_kill(::pthread_self(), SIGUSR1);
       EXPECT_EQ(handled, 0);
       EXPECT_TRUE(hold.is_pending());
-      ends = hold.ends_wait();
+      ends = hold.would_end_wait();
       hold.release();
       EXPECT_EQ(handled, 1);
     }
@@ -180,8 +180,8 @@ TEST(SignalHold, ReportsWhichSignalsWouldEndAWait) {
   ASSERT_EQ(::sigaction(SIGUSR1, &action, &before), 0);
   ::pthread_kill(::pthread_self(), SIGUSR1);
   {
-    const SignalHold hold;
-    EXPECT_FALSE(hold.ends_wait());
+    const SignalBlock hold;
+    EXPECT_FALSE(hold.would_end_wait());
     EXPECT_FALSE(hold.is_pending());
   }
   EXPECT_EQ(handled, 0);

@@ -19,7 +19,7 @@ class ForkMark {
   ForkMark& operator=(ForkMark&&) = delete;
   ~ForkMark();
 
-  bool in_copy() const { return mark_->load(std::memory_order_relaxed) == 0; }
+  bool is_in_forked_child() const { return mark_->load(std::memory_order_relaxed) == 0; }
 
  private:
   explicit ForkMark(std::atomic<int>* mark) : mark_(mark) {}

@@ -152,9 +152,9 @@ CheckResult try_user_namespace() {
 CheckResult try_private_files() {
   const int result = in_child([] {
     const auto error_of = [](const Error& error) { return error.detail != 0 ? error.detail : EIO; };
-    if (const auto own = enter_private_files(); !own) return error_of(own.error());
+    if (const auto own = enter_private_mounts(); !own) return error_of(own.error());
     for (const char* directory : {"/sys/class", "/dev"}) {
-      const auto opened = open_private_directory(directory);
+      const auto opened = mount_private_directory(directory);
       if (!opened) return error_of(opened.error());
     }
     return 0;

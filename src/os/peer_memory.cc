@@ -90,7 +90,7 @@ Result<std::unique_ptr<ProcessMemory>> ProcessMemory::open(pid_t pid, const Memo
                                                            Mapping table) {
   const auto attached = VB_TRY(link::AccessTable::attach(table.bytes()));
   std::unique_ptr<ProcessMemory> memory(new ProcessMemory(pid, mark, std::move(table), attached));
-  if (pid <= 0 || mark.address == 0 || !memory->is_there()) {
+  if (pid <= 0 || mark.address == 0 || !memory->exists()) {
     return fail(Errc::kPermission, "the memory of the other process is not accessible");
   }
   return memory;

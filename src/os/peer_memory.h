@@ -62,7 +62,7 @@ class ProcessMemory final : public link::PeerMemory {
 
   bool write(std::uint64_t address, std::span<const std::span<std::byte>> from) override;
   bool read(std::uint64_t address, std::span<const std::span<std::byte>> to) override;
-  bool is_there() override { return read(0, {}); }
+  bool exists() override { return read(0, {}); }
   // Gives up the table's memory without unmapping it.  A forked child calls this.
   void abandon() { memory_.abandon(); }
 

@@ -154,11 +154,11 @@ TEST(PeerMemory, AnotherProcessOrAnotherProgramIsNotAccessed) {
   const auto memory = target.open();
   std::array<std::byte, 8> bytes{};
   EXPECT_TRUE(memory->read(target.address_at(0), single_part(bytes)));
-  EXPECT_TRUE(memory->is_there());
+  EXPECT_TRUE(memory->exists());
   target.carry_out();
   EXPECT_FALSE(memory->write(target.address_at(0), single_part(bytes)));
   EXPECT_FALSE(memory->read(target.address_at(0), single_part(bytes)));
-  EXPECT_FALSE(memory->is_there());
+  EXPECT_FALSE(memory->exists());
 
   const Target other;
   auto wrong_value = other.place();

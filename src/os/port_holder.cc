@@ -95,8 +95,8 @@ PortHolder udp_port_holder(std::uint16_t port) {
   if (!socket) socket = find_socket("/proc/thread-self/net/udp6", port);
   if (!socket) return {.text = "nobody"};
 
-  PortHolder holder{.held = true,
-                    .ours = socket->uid == ::geteuid(),
+  PortHolder holder{.is_bound = true,
+                    .is_of_this_user = socket->uid == ::geteuid(),
                     .address = socket->address,
                     .uid = socket->uid};
   const std::string name = "socket:[" + std::to_string(socket->inode) + "]";
@@ -108,10 +108,10 @@ PortHolder udp_port_holder(std::uint16_t port) {
       case Search::kFound:
         holder.pid = static_cast<pid_t>(std::atol(entry->d_name));
         holder.program = process_name(holder.pid);
-        holder.stopped = process_is_stopped(holder.pid);
+        holder.is_stopped = process_is_stopped(holder.pid);
         holder.text =
             std::string("pid ") + entry->d_name + " (" + printable_name(holder.program) + ")";
-        if (holder.stopped) holder.text += ", which is stopped";
+        if (holder.is_stopped) holder.text += ", which is stopped";
         return holder;
       case Search::kNotFound: break;
       case Search::kNotPermitted: has_searched_all = false; break;

@@ -81,7 +81,7 @@ Result<void> add_host_entry(const Fd& host_directory, const char* name,
 
 }  // namespace
 
-Result<void> enter_private_files() {
+Result<void> enter_private_mounts() {
   const uid_t uid = ::getuid();
   const gid_t gid = ::getgid();
   if (::unshare(CLONE_NEWNS) != 0) {
@@ -98,7 +98,7 @@ Result<void> enter_private_files() {
   return {};
 }
 
-Result<void> open_private_directory(const std::string& directory) {
+Result<void> mount_private_directory(const std::string& directory) {
   const Fd host_directory(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!host_directory) return failed("cannot read a directory of the host");
   Fd list_fd = VB_TRY(host_directory.duplicate());

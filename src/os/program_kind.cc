@@ -91,20 +91,21 @@ bool find_interpreter(std::span<const char> head, std::array<char, PATH_MAX>& pa
 ProgramKind program_kind(const char* path, char* const* environment, std::string_view library) {
   if (path == nullptr || system_call(SYS_faccessat, AT_FDCWD, path, X_OK) != 0)
     return ProgramKind::kNone;
-  if (!environment_preloads(environment, library)) return ProgramKind::kForeign;
+  if (!environment_preloads(environment, library)) return ProgramKind::kWithoutLibrary;
   std::array<char, PATH_MAX> interpreter{};
   for (int i = 0; i <= kInterpretersMax; ++i) {
     std::array<char, 4096> head;
     const auto bytes = read_head(path, head);
-    if (!bytes) return ProgramKind::kForeign;
+    if (!bytes) return ProgramKind::kWithoutLibrary;
     const auto contents = std::span<const char>(head).first(*bytes);
     if (contents.size() < 2 || contents[0] != '#' || contents[1] != '!') {
-      return is_dynamic_program(contents) ? ProgramKind::kPreloads : ProgramKind::kForeign;
+      return is_dynamic_program(contents) ? ProgramKind::kWithLibrary
+                                          : ProgramKind::kWithoutLibrary;
     }
-    if (!find_interpreter(contents, interpreter)) return ProgramKind::kForeign;
+    if (!find_interpreter(contents, interpreter)) return ProgramKind::kWithoutLibrary;
     path = interpreter.data();
   }
-  return ProgramKind::kForeign;
+  return ProgramKind::kWithoutLibrary;
 }
 
 ProgramKind search_program_kind(const char* file, char* const* environment,

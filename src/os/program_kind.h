@@ -7,12 +7,12 @@ namespace verbena::os {
 
 // Tells what kind of program exec() of a file would start.
 enum class ProgramKind : std::uint8_t {
-  kNone,      // this process cannot execute the file: exec() will fail
-  kPreloads,  // the dynamic linker will preload the library
-  kForeign,   // any other program
+  kNone,            // this process cannot execute the file: exec() will fail
+  kWithLibrary,     // the dynamic linker will preload the library
+  kWithoutLibrary,  // any other program
 };
 
-// Returns kPreloads if exec() of the file `path` would start a program that preloads a library.
+// Returns kWithLibrary if exec() of the file `path` would start a program that preloads a library.
 // This has two conditions.  LD_PRELOAD in `environment` has a path that contains `library`.  The
 // file is a dynamically linked program of this machine, or a script for such a program, without
 // set-user-ID, set-group-ID or capabilities.  Allocates nothing, so that children of fork() may

@@ -38,44 +38,44 @@ class ProgramKindTest : public testing::Test {
 };
 
 TEST_F(ProgramKindTest, ADynamicProgramLoadsTheLibrary) {
-  EXPECT_EQ(kind("/bin/sh"), ProgramKind::kPreloads);
+  EXPECT_EQ(kind("/bin/sh"), ProgramKind::kWithLibrary);
 }
 
 TEST_F(ProgramKindTest, WithoutLdPreloadEveryProgramIsForeign) {
   environment_[1] = nullptr;
-  EXPECT_EQ(kind("/bin/sh"), ProgramKind::kForeign);
+  EXPECT_EQ(kind("/bin/sh"), ProgramKind::kWithoutLibrary);
   preload_ = "LD_PRELOAD=/usr/lib/libother.so";
   environment_[1] = preload_.data();
-  EXPECT_EQ(kind("/bin/sh"), ProgramKind::kForeign);
+  EXPECT_EQ(kind("/bin/sh"), ProgramKind::kWithoutLibrary);
 }
 
 TEST_F(ProgramKindTest, AScriptHasTheKindOfItsInterpreter) {
-  EXPECT_EQ(kind(file("script", "#! /bin/sh -e\nexit 0\n")), ProgramKind::kPreloads);
+  EXPECT_EQ(kind(file("script", "#! /bin/sh -e\nexit 0\n")), ProgramKind::kWithLibrary);
   const std::string outer = file("outer", "#!" + (directory_ / "script").string() + "\n");
-  EXPECT_EQ(kind(outer), ProgramKind::kPreloads);
-  EXPECT_EQ(kind(file("lost", "#!/nonexistent/interpreter\n")), ProgramKind::kForeign);
-  EXPECT_EQ(kind(file("empty", "#!")), ProgramKind::kForeign);
+  EXPECT_EQ(kind(outer), ProgramKind::kWithLibrary);
+  EXPECT_EQ(kind(file("lost", "#!/nonexistent/interpreter\n")), ProgramKind::kWithoutLibrary);
+  EXPECT_EQ(kind(file("empty", "#!")), ProgramKind::kWithoutLibrary);
 }
 
 TEST_F(ProgramKindTest, AScriptThatIsItsOwnInterpreterEndsTheSearch) {
   EXPECT_EQ(kind(file("self", "#!" + (directory_ / "self").string() + "\n")),
-            ProgramKind::kForeign);
+            ProgramKind::kWithoutLibrary);
 }
 
 TEST_F(ProgramKindTest, AProgramThatGainsRightsIsForeign) {
   std::ifstream sh("/bin/sh", std::ios::binary);
   const std::string bytes(std::istreambuf_iterator<char>(sh), {});
-  EXPECT_EQ(kind(file("plain", bytes)), ProgramKind::kPreloads);
-  EXPECT_EQ(kind(file("rights", bytes, 04755)), ProgramKind::kForeign);
+  EXPECT_EQ(kind(file("plain", bytes)), ProgramKind::kWithLibrary);
+  EXPECT_EQ(kind(file("rights", bytes, 04755)), ProgramKind::kWithoutLibrary);
 }
 
 TEST_F(ProgramKindTest, StaticProgramsAndOtherFilesAreForeign) {
-  EXPECT_EQ(kind(file("nothing", "")), ProgramKind::kForeign);
-  EXPECT_EQ(kind(file("text", "some text")), ProgramKind::kForeign);
+  EXPECT_EQ(kind(file("nothing", "")), ProgramKind::kWithoutLibrary);
+  EXPECT_EQ(kind(file("text", "some text")), ProgramKind::kWithoutLibrary);
   EXPECT_EQ(kind(file("short",
                       "\x7f"
                       "ELF")),
-            ProgramKind::kForeign);
+            ProgramKind::kWithoutLibrary);
 }
 
 TEST_F(ProgramKindTest, AFileThatCannotBeExecutedHasKindNone) {
@@ -86,8 +86,9 @@ TEST_F(ProgramKindTest, AFileThatCannotBeExecutedHasKindNone) {
 }
 
 TEST_F(ProgramKindTest, ProgramsAreSearchedInPath) {
-  EXPECT_EQ(search_program_kind("sh", environment_.data(), kLibrary), ProgramKind::kPreloads);
-  EXPECT_EQ(search_program_kind("/bin/sh", environment_.data(), kLibrary), ProgramKind::kPreloads);
+  EXPECT_EQ(search_program_kind("sh", environment_.data(), kLibrary), ProgramKind::kWithLibrary);
+  EXPECT_EQ(search_program_kind("/bin/sh", environment_.data(), kLibrary),
+            ProgramKind::kWithLibrary);
 }
 
 }  // namespace

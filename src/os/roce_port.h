@@ -139,11 +139,11 @@ class RocePort {
 
 // Describes the process that has bound a UDP port in this network namespace.
 struct PortHolder {
-  bool held = false;     // false: no process has bound the port
-  pid_t pid = 0;         // 0: this process cannot see it
-  bool stopped = false;  // a signal or a debugger has stopped the process
-  bool ours = false;     // the process belongs to this user
-  Gid address{};         // 0.0.0.0 or :: means all addresses
+  bool is_bound = false;         // false: no process has bound the port
+  pid_t pid = 0;                 // 0: this process cannot see it
+  bool is_stopped = false;       // a signal or a debugger has stopped the process
+  bool is_of_this_user = false;  // the process belongs to this user
+  Gid address{};                 // 0.0.0.0 or :: means all addresses
   unsigned uid = 0;
   std::string program{};  // the name of that process
   // Describes the holder: "pid 17 (ibv_rc_pingpong)", "pid 17 (rping), which is stopped", "a

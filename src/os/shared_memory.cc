@@ -70,7 +70,7 @@ std::size_t resident_bytes(const Fd& memory) {
   return static_cast<std::size_t>(status.st_blocks) * kBlockBytes;
 }
 
-Result<void> give_pages_back(const Fd& memory, std::size_t offset, std::size_t bytes) {
+Result<void> release_pages(const Fd& memory, std::size_t offset, std::size_t bytes) {
   if (::fallocate(memory.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
                   static_cast<off_t>(offset), static_cast<off_t>(bytes)) != 0) {
     return system_error(errno, "cannot give pages of a memfd back");

@@ -65,7 +65,7 @@ std::size_t resident_bytes(const Fd& memory);
 
 // Returns the pages in a part of a memfd to the system.  From then on, the part reads as zeroes in
 // all processes that map it.  `offset` and `bytes` are multiples of the page size.
-Result<void> give_pages_back(const Fd& memory, std::size_t offset, std::size_t bytes);
+Result<void> release_pages(const Fd& memory, std::size_t offset, std::size_t bytes);
 
 // Maps zeroed memory that only this process has.  Use it if create_shared_memory() fails.
 Result<Mapping> map_private(std::size_t bytes);

@@ -69,7 +69,7 @@ TEST(SharedMemory, ReleasedPagesReadAsZeroesInAllMappings) {
   const auto theirs = *map_shared(ours.fd.get(), 4 * kPageBytes, 4 * kPageBytes, true);
   std::ranges::fill(theirs.bytes(), std::byte{1});
   EXPECT_EQ(resident_bytes(ours.fd), 4 * kPageBytes);
-  ASSERT_TRUE(give_pages_back(ours.fd, kPageBytes, 2 * kPageBytes));
+  ASSERT_TRUE(release_pages(ours.fd, kPageBytes, 2 * kPageBytes));
   EXPECT_EQ(resident_bytes(ours.fd), 2 * kPageBytes);
   EXPECT_EQ(ours.mapping.bytes()[0], std::byte{1});
   EXPECT_EQ(theirs.bytes()[kPageBytes], std::byte{});

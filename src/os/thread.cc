@@ -42,9 +42,9 @@ bool has_one_processor() {
   return ::sched_getaffinity(0, sizeof(allowed), &allowed) == 0 && CPU_COUNT(&allowed) == 1;
 }
 
-void let_others_run() { ::sched_yield(); }
+void yield_processor() { ::sched_yield(); }
 
-void sleep_for_a_moment() {
+void sleep_shortest() {
   constexpr timespec kShortest{.tv_sec = 0, .tv_nsec = 1};
   ::nanosleep(&kShortest, nullptr);
 }

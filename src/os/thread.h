@@ -17,8 +17,8 @@ Result<std::thread> start_thread(const char* name, std::move_only_function<void(
 bool has_one_processor();
 
 // Yields the processor to other threads.
-void let_others_run();
+void yield_processor();
 // Sleeps for the shortest time that the kernel's timers allow, usually 50 us.
-void sleep_for_a_moment();
+void sleep_shortest();
 
 }  // namespace verbena::os

@@ -128,7 +128,7 @@ constexpr auto kReceiverNames = std::to_array<MemberName<UdpReceiver::Counters>>
     {&UdpReceiver::Counters::errors, "udp_in_errors"},
     {&UdpReceiver::Counters::lost, "udp_in_lost_in_kernel"},
 });
-static_assert(names_all(kReceiverNames));
+static_assert(names_every_counter(kReceiverNames));
 }  // namespace
 
 std::array<NamedValue, 5> named(const UdpReceiver::Counters& counters) {

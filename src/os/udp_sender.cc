@@ -386,7 +386,7 @@ constexpr auto kSenderNames = std::to_array<MemberName<UdpSender::Counters>>({
     {&UdpSender::Counters::not_allowed, "udp_out_not_allowed"},
     {&UdpSender::Counters::other, "udp_out_other"},
 });
-static_assert(names_all(kSenderNames));
+static_assert(names_every_counter(kSenderNames));
 }  // namespace
 
 std::array<NamedValue, 9> named(const UdpSender::Counters& counters) {

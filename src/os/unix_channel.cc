@@ -240,7 +240,7 @@ Result<void> UnixChannel::check_peer_uid(uid_t uid) const {
   return {};
 }
 
-std::string name_holder(const UnixChannel& channel) {
+std::string describe_name_owner(const UnixChannel& channel) {
   const auto peer_process = channel.peer();
   if (!peer_process) return "another process";
   std::string text = "a process that cannot be seen from here";

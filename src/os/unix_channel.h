@@ -87,7 +87,7 @@ class UnixChannel {
 
 // Describes the process that listens on the name that the channel was connected to: "pid 12 (nc) of
 // another user (uid 1000)".
-std::string name_holder(const UnixChannel& channel);
+std::string describe_name_owner(const UnixChannel& channel);
 
 class UnixListener {
  public:

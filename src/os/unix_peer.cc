@@ -87,7 +87,7 @@ std::uint64_t unix_peer_inode(int fd) {
   return value_of<std::uint32_t>(answer->front().attribute<unix_diag_msg>(UNIX_DIAG_PEER));
 }
 
-bool holders_have_library(std::uint64_t inode, std::string_view library) {
+bool all_owners_have_library(std::uint64_t inode, std::string_view library) {
   if (inode == 0) return false;
   const std::string socket = "socket:[" + std::to_string(inode) + ']';
   std::optional<bool> all_have_it;

@@ -15,6 +15,6 @@ std::uint64_t unix_peer_inode(int fd);
 // Returns true if at least one process has a descriptor of the socket with this inode, and each
 // such process has mapped a file whose path contains `library`.  Ignores processes outside this PID
 // namespace, and processes of other users unless root calls it.
-bool holders_have_library(std::uint64_t inode, std::string_view library);
+bool all_owners_have_library(std::uint64_t inode, std::string_view library);
 
 }  // namespace verbena::os

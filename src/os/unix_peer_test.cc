@@ -52,16 +52,16 @@ TEST(UnixPeer, SocketWithoutPeerAndOtherDescriptorsHaveNone) {
 
 TEST(UnixPeer, TheLibraryOfTheOnlyHolderIsFound) {
   const UnixPair pair = unix_pair();
-  EXPECT_TRUE(holders_have_library(inode_of(pair.second), kMapped));
-  EXPECT_FALSE(holders_have_library(inode_of(pair.second), kNotMapped));
+  EXPECT_TRUE(all_owners_have_library(inode_of(pair.second), kMapped));
+  EXPECT_FALSE(all_owners_have_library(inode_of(pair.second), kNotMapped));
 }
 
 TEST(UnixPeer, AClosedSocketHasNoHolderWithTheLibrary) {
   UnixPair pair = unix_pair();
   const std::uint64_t inode = inode_of(pair.second);
   pair.second.reset();
-  EXPECT_FALSE(holders_have_library(inode, kMapped));
-  EXPECT_FALSE(holders_have_library(0, kMapped));
+  EXPECT_FALSE(all_owners_have_library(inode, kMapped));
+  EXPECT_FALSE(all_owners_have_library(0, kMapped));
 }
 
 TEST(UnixPeer, EachHolderMustHaveTheLibrary) {
@@ -78,12 +78,12 @@ TEST(UnixPeer, EachHolderMustHaveTheLibrary) {
   ASSERT_EQ(::posix_spawnp(&child, "cat", &actions, nullptr, arguments.data(), environ), 0);
   ::posix_spawn_file_actions_destroy(&actions);
   const std::string_view of_this_program = "/os_test";
-  EXPECT_TRUE(holders_have_library(inode_of(pair.first), of_this_program));
-  EXPECT_FALSE(holders_have_library(inode_of(pair.second), of_this_program));
+  EXPECT_TRUE(all_owners_have_library(inode_of(pair.first), of_this_program));
+  EXPECT_FALSE(all_owners_have_library(inode_of(pair.second), of_this_program));
   ::shutdown(child_stdin.first.get(), SHUT_WR);
   ::waitpid(child, nullptr, 0);
   ::close(copy);
-  EXPECT_TRUE(holders_have_library(inode_of(pair.second), of_this_program));
+  EXPECT_TRUE(all_owners_have_library(inode_of(pair.second), of_this_program));
 }
 
 }  // namespace

@@ -53,7 +53,7 @@ std::string link_text(const Fabric& fabric, RailId id) {
 }
 
 std::optional<std::string> problem_with(const Fabric& fabric, const faults::Fault& fault) {
-  if (!faults::is_of_link(fault.kind)) {
+  if (!faults::is_link_fault(fault.kind)) {
     const auto host = find_host(fabric, fault.a);
     return host ? std::nullopt : std::optional(host.error());
   }

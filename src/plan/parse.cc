@@ -252,7 +252,7 @@ Duration Parser::read_after(const toml::table& table) {
 
 // Reads the words of a fault from a text, or from a list.  An element of a list may contain spaces.
 std::vector<std::string> Parser::read_words(const toml::node& node) {
-  if (const auto text = node.value_exact<std::string>()) return faults::words_of(*text);
+  if (const auto text = node.value_exact<std::string>()) return faults::split_words(*text);
   std::vector<std::string> words;
   if (const toml::array* const list = node.as_array()) {
     for (const toml::node& element : *list) {

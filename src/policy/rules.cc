@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::string_view kSpace = " \t\r";
 
-std::vector<std::string> words_of(std::string_view line) {
+std::vector<std::string> split_words(std::string_view line) {
   line = line.substr(0, line.find('#'));
   std::vector<std::string> words;
   for (;;) {
@@ -60,7 +60,7 @@ std::expected<Rules, Problem> Rules::parse(std::string_view text, Choice default
     if (current.find('\0') != std::string_view::npos) {
       return std::unexpected(Problem{line, "there is a zero byte"});
     }
-    const std::vector<std::string> words = words_of(current);
+    const std::vector<std::string> words = split_words(current);
     if (words.empty() || words[0] == "log") continue;
     auto rule = parse_rule(words);
     if (!rule) return std::unexpected(Problem{line, rule.error()});
@@ -83,7 +83,7 @@ std::expected<Rules::Rule, std::string> Rules::parse_rule(const std::vector<std:
   }
   Rule rule;
   if (words[1] == "sdp") {
-    rule.choice = Choice::kSdp;
+    rule.choice = Choice::kRing;
   } else if (words[1] == "tcp") {
     rule.choice = Choice::kTcp;
   } else if (words[1] != "both") {

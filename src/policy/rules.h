@@ -29,7 +29,7 @@
 // "log ..." are accepted, but have no effect.
 namespace verbena::policy {
 
-enum class Choice : std::uint8_t { kBoth, kTcp, kSdp };
+enum class Choice : std::uint8_t { kBoth, kTcp, kRing };
 enum class Role : std::uint8_t { kServer, kClient };
 
 // Describes an error in a line of the rules.
@@ -54,7 +54,7 @@ class Rules {
   // the peer's name for a client.  Does not allocate.
   Choice choose(Role role, const char* program, const broker::SocketName& name) const;
   // Returns true if every connection is Choice::kBoth.
-  bool decide_nothing() const { return rules_.empty() && default_choice_ == Choice::kBoth; }
+  bool have_no_effect() const { return rules_.empty() && default_choice_ == Choice::kBoth; }
 
  private:
   struct Rule {

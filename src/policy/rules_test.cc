@@ -36,25 +36,25 @@ TEST(Rules, TheFirstRuleThatMatchesDecides) {
   const std::string rules =
       "# ours\n\nuse tcp client ssh* *:22\nuse sdp client * *:22 # the rest\nlog min-level 9\n";
   EXPECT_EQ(choose(rules, Role::kClient, "ssh", v4({127, 0, 0, 1}, 22)), Choice::kTcp);
-  EXPECT_EQ(choose(rules, Role::kClient, "nc", v4({127, 0, 0, 1}, 22)), Choice::kSdp);
+  EXPECT_EQ(choose(rules, Role::kClient, "nc", v4({127, 0, 0, 1}, 22)), Choice::kRing);
   EXPECT_EQ(choose(rules, Role::kClient, "nc", v4({127, 0, 0, 1}, 23)), Choice::kBoth);
   EXPECT_EQ(choose(rules, Role::kServer, "nc", v4({127, 0, 0, 1}, 22)), Choice::kBoth);
 }
 
 TEST(Rules, TheDefaultDecidesIfNoRuleMatches) {
-  EXPECT_TRUE(Rules().decide_nothing());
-  const auto rules = Rules::parse("use both server * *:80", Choice::kSdp);
+  EXPECT_TRUE(Rules().have_no_effect());
+  const auto rules = Rules::parse("use both server * *:80", Choice::kRing);
   ASSERT_TRUE(rules);
-  EXPECT_FALSE(rules->decide_nothing());
+  EXPECT_FALSE(rules->have_no_effect());
   EXPECT_EQ(rules->choose(Role::kServer, "nginx", v4({1, 2, 3, 4}, 80)), Choice::kBoth);
-  EXPECT_EQ(rules->choose(Role::kServer, "nginx", v4({1, 2, 3, 4}, 81)), Choice::kSdp);
+  EXPECT_EQ(rules->choose(Role::kServer, "nginx", v4({1, 2, 3, 4}, 81)), Choice::kRing);
 }
 
 TEST(Rules, AnAddressWithAPrefixMatchesAllAddressesWithThePrefix) {
   const std::string rules = "use tcp listen * 10.64.0.0/10:*\nuse sdp listen * [fd00::]/9:*";
   EXPECT_EQ(choose(rules, Role::kServer, "a", v4({10, 127, 1, 1}, 5)), Choice::kTcp);
   EXPECT_EQ(choose(rules, Role::kServer, "a", v4({10, 128, 1, 1}, 5)), Choice::kBoth);
-  EXPECT_EQ(choose(rules, Role::kServer, "a", v6(0xfd, 0x7f, 5)), Choice::kSdp);
+  EXPECT_EQ(choose(rules, Role::kServer, "a", v6(0xfd, 0x7f, 5)), Choice::kRing);
   EXPECT_EQ(choose(rules, Role::kServer, "a", v6(0xfd, 0x80, 5)), Choice::kBoth);
 }
 

@@ -50,7 +50,7 @@ void track(int fd, const sockaddr* to = nullptr, socklen_t bytes = 0) {
     if (Socket* socket = SocketTable::add(fd)) {
       socket->nonblocking.store((next().fcntl(fd, F_GETFL) & O_NONBLOCK) != 0);
       epolls::on_tracked(fd, *socket);
-      socket->must_use_ring.store(choice == policy::Choice::kSdp);
+      socket->must_use_ring.store(choice == policy::Choice::kRing);
     }
     service_link::start();
     offer_at_once(fd);

@@ -101,7 +101,7 @@ bool Names::add(Socket& socket) {
 
 void prepare(os::ProgramKind next_program, Names& names) {
   if (next_program == os::ProgramKind::kNone) return;
-  const bool has_library = next_program == os::ProgramKind::kPreloads;
+  const bool has_library = next_program == os::ProgramKind::kWithLibrary;
   const int error = errno;
   SocketTable::for_each(0, kDescriptorsMax - 1, [&](int fd, Socket& socket) {
     if (!is_inherited(fd, socket)) return;

@@ -138,7 +138,7 @@ bool Sending::is_needed(const msghdr& message) {
 
 Sending::Sending(int channel, const msghdr& message) {
   const int error = errno;
-  const os::NoCancellation whole_call;
+  const os::NoCancellation no_cancellation;
   for_each_descriptor(message, [&](int fd) { prepare(fd, channel, message); });
   errno = error;
 }
@@ -159,8 +159,9 @@ void Sending::prepare(int fd, int channel, const msghdr& message) {
 
 bool Sending::receivers_have_library(int channel, const msghdr& message) {
   if (!have_library_) {
-    have_library_ = message.msg_namelen == 0 &&
-                    os::holders_have_library(os::unix_peer_inode(channel), inheritance::kLibrary);
+    have_library_ =
+        message.msg_namelen == 0 &&
+        os::all_owners_have_library(os::unix_peer_inode(channel), inheritance::kLibrary);
   }
   return *have_library_;
 }
@@ -181,7 +182,7 @@ ssize_t Sending::ended(ssize_t result) {
 
 void on_received(const msghdr& message, int flags) {
   const int error = errno;
-  const os::NoCancellation whole_call;
+  const os::NoCancellation no_cancellation;
   for_each_descriptor(message, [&](int fd) {
     if (user_timeout_of(fd) == kInTransitMark) take_over(fd, (flags & MSG_PEEK) != 0);
   });
@@ -190,7 +191,7 @@ void on_received(const msghdr& message, int flags) {
 
 void on_copied(int fd) {
   const int error = errno;
-  const os::NoCancellation whole_call;
+  const os::NoCancellation no_cancellation;
   if (user_timeout_of(fd) < 0) {
     errno = error;
     return;  // not a TCP socket

@@ -370,11 +370,11 @@ VB_EXPORT int posix_spawn_file_actions_adddup2(posix_spawn_file_actions_t* actio
 // The C library starts the shell by calls that this library does not wrap, so the connections go
 // back to TCP first.
 VB_EXPORT int system(const char* command) {
-  const preload::Spawn spawn(verbena::os::ProgramKind::kForeign);
+  const preload::Spawn spawn(verbena::os::ProgramKind::kWithoutLibrary);
   return next().system(command);
 }
 VB_EXPORT FILE* popen(const char* command, const char* mode) {
-  const preload::Spawn spawn(verbena::os::ProgramKind::kForeign);
+  const preload::Spawn spawn(verbena::os::ProgramKind::kWithoutLibrary);
   return next().popen(command, mode);
 }
 

@@ -52,14 +52,14 @@ SpinResult spin(RingCheck has_bytes, KernelCheck kernel_has_events) {
   Time next_kernel_check = began + kKernelCheckInterval;
   for (;;) {
     if (has_bytes()) {
-      adaptive.spin_succeeded();
+      adaptive.record_successful_spin();
       return SpinResult::kBytes;
     }
     const Time now = os::now();
     if (now - began >= kSpin) break;
     if (now >= next_kernel_check) {
       if (kernel_has_events()) {
-        adaptive.spin_succeeded();
+        adaptive.record_successful_spin();
         return SpinResult::kKernelEvent;
       }
       const Time before = os::now();
@@ -70,7 +70,7 @@ SpinResult spin(RingCheck has_bytes, KernelCheck kernel_has_events) {
     }
     pause();
   }
-  adaptive.spin_failed();
+  adaptive.record_failed_spin();
   return SpinResult::kNothing;
 }
 
@@ -80,7 +80,7 @@ class SleepTimer {
  public:
   SleepTimer() : began_(os::now()) {}
   void ended(bool with_event) const {
-    if (with_event) adaptive_spin().slept(os::now() - began_);
+    if (with_event) adaptive_spin().record_sleep(os::now() - began_);
   }
 
  private:

@@ -105,14 +105,14 @@ void prepare() {
   const char* const text = ::secure_getenv("VERBENA_SOCKET_RULES");
   const bool only = mode != nullptr && std::string_view(mode) == "only";
   auto parsed =
-      policy::Rules::parse(text != nullptr ? text : "", only ? Choice::kSdp : Choice::kBoth);
+      policy::Rules::parse(text != nullptr ? text : "", only ? Choice::kRing : Choice::kBoth);
   if (!parsed) {
     ::fprintf(stderr, "verbena: VERBENA_SOCKET_RULES:%zu: %s; all connections stay on TCP\n",
               parsed.error().line, parsed.error().text.c_str());
     parsed = policy::Rules(Choice::kTcp);
   }
   static const policy::Rules process_rules = *std::move(parsed);
-  if (!process_rules.decide_nothing()) rules = &process_rules;
+  if (!process_rules.have_no_effect()) rules = &process_rules;
   const char* const early = ::secure_getenv("VERBENA_SOCKETS_EARLY");
   if (early != nullptr) change_over::set_first_call_wait(std::chrono::milliseconds(::atoi(early)));
 }
@@ -137,7 +137,7 @@ Choice choose(int fd, const sockaddr* to, socklen_t bytes) {
   if (!name) return Choice::kBoth;
   const Choice choice = rules->choose(to != nullptr ? Role::kClient : Role::kServer,
                                       program_invocation_short_name, *name);
-  if (choice == Choice::kSdp && peer && !is_own_address(*peer)) return Choice::kTcp;
+  if (choice == Choice::kRing && peer && !is_own_address(*peer)) return Choice::kTcp;
   return choice;
 }
 

@@ -27,7 +27,7 @@ VB_EXPORT FILE* fdopen(int fd, const char* mode) noexcept {
   FILE* file = next().fdopen(fd, mode);
   const auto socket = SocketTable::find(fd);
   if (file == nullptr || !socket) return file;
-  const verbena::os::NoCancellation whole_call;
+  const verbena::os::NoCancellation no_cancellation;
   constexpr auto kReason = verbena::stream::Reason::kOther;
   const bool reads = std::strpbrk(mode, "r+") != nullptr;
   if (!reads) {

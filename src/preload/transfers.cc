@@ -326,7 +326,7 @@ VB_EXPORT int sendmmsg(int fd, mmsghdr* messages, unsigned count, int flags) {
 VB_EXPORT ssize_t sendfile(int to, int from, off_t* offset, size_t count) noexcept {
   const auto socket = SocketTable::find(to);
   if (!socket) return next().sendfile(to, from, offset, count);
-  const verbena::os::NoCancellation whole_call;
+  const verbena::os::NoCancellation no_cancellation;
   if (!preload::may_begin(to, *socket)) return -1;
   if (change_over::begin(to, *socket)) {
     return preload::stream_calls::send_file(to, *socket, from, offset, count);

@@ -47,7 +47,7 @@ class AgentRequests {
   // Returns true while the request with this number waits for its reply.
   bool is_pending(std::uint64_t request) const { return waiting_.contains(request); }
   // Returns the text of the agent's last refusal, for an Error that is from_agent.
-  const std::string& last_text() const { return last_text_; }
+  const std::string& last_refusal_text() const { return last_text_; }
 
   // ---- the connection
   // While the connection is closed, send() drops messages, because the next agent does not know the
@@ -113,7 +113,7 @@ Pending AgentRequests::ask(Message message, Completion<Reply> done, bool qp_tabl
 template <class Message>
 void AgentRequests::send(Message message, Urgency urgency) {
   if (!open_) return;
-  static_assert(ipc::may_go_unanswered(Message::kType));
+  static_assert(ipc::needs_no_reply(Message::kType));
   urgent_ |= urgency == Urgency::kUrgent;
   unsent_.push_back({.message = ipc::encode(0, std::move(message))});
 }

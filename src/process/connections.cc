@@ -24,7 +24,7 @@ std::unique_ptr<Connection> Connections::remove(ConnectionHandle id) {
 Connection* Connections::find_by_agent_id(rdmacm::IdHandle agent_id,
                                           ConnectionHandle& handle) const {
   if (ipc::is_name(agent_id)) {
-    handle = {agent_id.value & ~ipc::kNamed};
+    handle = {agent_id.value & ~ipc::kNameBit};
   } else if (const auto found = by_agent_id_.find(agent_id); found != by_agent_id_.end()) {
     handle = found->second;
   } else {

@@ -86,7 +86,7 @@ TEST_F(FirstPacket, InRtsOnlyTheConnectionManagerIsNotified) {
   EXPECT_THAT(events(), IsEmpty());
 }
 
-TEST_F(FirstPacket, InRtrTheProgramGetsAnEventToo) {
+TEST_F(FirstPacket, InRtrTheProgramAlsoGetsAnEvent) {
   move_to(QpState::kInit);
   move_to(QpState::kRtr);
   receive_packet(0);

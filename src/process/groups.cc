@@ -193,7 +193,7 @@ void Process::report_join(ConnectionHandle id, std::uint64_t cookie,
     const Error& error = result.error();
     event.kind = rdmacm::EventKind::kMulticastError;
     event.status = -to_errno(error);
-    notice.why = error.from_agent ? requests_.last_text() : error.context;
+    notice.why = error.from_agent ? requests_.last_refusal_text() : error.context;
     leave(joined);
     connection.groups.erase(cookie);
   }

@@ -115,9 +115,9 @@ TEST_F(Groups, QpOfADeadAgentHasNoGroups) {
   const auto qp = create_qp();
   attach(qp);
   answer<ipc::JoinGroup>(ipc::Done{});
-  process_.on_agent_gone(kNow);
+  process_.on_agent_died(kNow);
   join_agent();
-  expect_message<ipc::HandOver>();
+  expect_message<ipc::UnfinishedWork>();
   attach(qp);  // fails: the QP belongs to the dead agent
   EXPECT_THAT(results_, SizeIs(1));
   ASSERT_TRUE(process_.detach_multicast(qp, kGroup).has_value());
@@ -236,7 +236,7 @@ TEST_F(IdGroups, InvalidJoinsAreRefused) {
   EXPECT_EQ(join(id, 0).error().code, Errc::kInvalidArgument);
   ASSERT_TRUE(join(id, 1).has_value());
   EXPECT_EQ(join(id, 1).error().code, Errc::kInvalidArgument);
-  process_.on_agent_gone(kNow);
+  process_.on_agent_died(kNow);
   EXPECT_EQ(join(id, 2).error().code, Errc::kDeviceFatal);
 }
 

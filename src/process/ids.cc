@@ -46,14 +46,14 @@ Result<const Connection*> Process::connection(ConnectionHandle id) const {
 Result<ConnectionHandle> Process::create_id(std::uint32_t port_space, std::uint32_t qp_type,
                                             std::uint64_t cookie) {
   if (!connected()) return fail(Errc::kDeviceFatal, kNoAgentText);
-  VB_TRY_VOID(rdmacm::check_kind(port_space, qp_type));
+  VB_TRY_VOID(rdmacm::check_port_space(port_space, qp_type));
   auto connection = std::make_unique<Connection>();
   connection->cookie = cookie;
   connection->port_space = port_space;
   connection->qp_type = qp_type;
   connection->qkey = rdmacm::default_qkey(port_space);
   const ConnectionHandle handle = VB_TRY(connections_.insert(std::move(connection)));
-  connections_.find(handle)->agent_id = {handle.value | ipc::kNamed};
+  connections_.find(handle)->agent_id = {handle.value | ipc::kNameBit};
   return handle;
 }
 
@@ -86,7 +86,7 @@ Result<void> Process::destroy_id(ConnectionHandle id) {
   return {};
 }
 
-void Process::step_begins(ConnectionHandle id, Connection::Step step, Time now) {
+void Process::record_step(ConnectionHandle id, Connection::Step step, Time now) {
   if (Connection* connection = connections_.find(id)) {
     connection->step = step;
     connection->step_began = now;

@@ -20,7 +20,7 @@ struct Peer final : link::PeerMemory {
   explicit Peer(const link::AccessTable& table) : PeerMemory(table) {}
   bool write(std::uint64_t, std::span<const std::span<std::byte>>) override { return false; }
   bool read(std::uint64_t, std::span<const std::span<std::byte>>) override { return false; }
-  bool is_there() override { return is_alive; }
+  bool exists() override { return is_alive; }
   bool is_alive = true;
 };
 
@@ -36,7 +36,7 @@ class LaneAccess : public ::testing::Test {
 
   void attach(link::PeerMemory* memory, bool other_user = false) {
     const auto bytes = std::as_writable_bytes(std::span(pages_.get(), kPages));
-    lanes_.offer_memory(kLane, bytes, memory);
+    lanes_.set_lane_memory(kLane, bytes, memory);
     lanes_.on(ipc::Lane{.lane = kLane, .ranges = {5}, .other_user = other_user});
     peer_ = *link::Lane::attach(bytes, link::Lane::Side::kSecond);
   }
@@ -62,57 +62,57 @@ class LaneAccess : public ::testing::Test {
 
 TEST_F(LaneAccess, AccessEndsWhenThePeerLeaves) {
   EXPECT_TRUE(lanes_.accesses().empty());
-  peer_->enter();
-  EXPECT_TRUE(peer_->may_access());
+  peer_->begin_access();
+  EXPECT_TRUE(peer_->peer_allows_access());
   auto accesses = lanes_.accesses();
   ASSERT_EQ(accesses.size(), 1U);
-  EXPECT_FALSE(lanes_.are_over(accesses));
+  EXPECT_FALSE(lanes_.remove_ended_accesses(accesses));
   peer_->leave();
-  EXPECT_TRUE(lanes_.are_over(accesses));
+  EXPECT_TRUE(lanes_.remove_ended_accesses(accesses));
 }
 
 TEST_F(LaneAccess, ProgramDoesNotWaitForTheNextAccessOfThePeer) {
-  peer_->enter();
+  peer_->begin_access();
   auto accesses = lanes_.accesses();
   peer_->leave();
-  peer_->enter();
-  EXPECT_TRUE(lanes_.are_over(accesses));
+  peer_->begin_access();
+  EXPECT_TRUE(lanes_.remove_ended_accesses(accesses));
 }
 
 TEST_F(LaneAccess, ProgramDoesNotWaitForAPeerThatDiedInAnAccess) {
-  peer_->enter();
+  peer_->begin_access();
   auto accesses = lanes_.accesses();
-  EXPECT_FALSE(lanes_.are_over(accesses));
+  EXPECT_FALSE(lanes_.remove_ended_accesses(accesses));
   peer_memory_.is_alive = false;
   close_lane();
-  EXPECT_TRUE(lanes_.are_over(accesses));
+  EXPECT_TRUE(lanes_.remove_ended_accesses(accesses));
   EXPECT_EQ(lanes_.poll_closed(), kLane);
 }
 
 TEST_F(LaneAccess, ProgramStillWaitsForThePeerAfterTheDeathOfTheAgent) {
-  peer_->enter();
+  peer_->begin_access();
   auto before = lanes_.accesses();
-  lanes_.on_agent_gone();
-  EXPECT_FALSE(peer_->may_access());
+  lanes_.on_agent_died();
+  EXPECT_FALSE(peer_->peer_allows_access());
   auto after = lanes_.accesses();
   EXPECT_EQ(after.size(), 1U);
-  EXPECT_FALSE(lanes_.are_over(before));
-  EXPECT_FALSE(lanes_.are_over(after));
+  EXPECT_FALSE(lanes_.remove_ended_accesses(before));
+  EXPECT_FALSE(lanes_.remove_ended_accesses(after));
   EXPECT_FALSE(lanes_.poll_closed()) << "this memory has the record of the peer's access";
   peer_->leave();
-  EXPECT_TRUE(lanes_.are_over(before));
-  EXPECT_TRUE(lanes_.are_over(after));
+  EXPECT_TRUE(lanes_.remove_ended_accesses(before));
+  EXPECT_TRUE(lanes_.remove_ended_accesses(after));
   EXPECT_EQ(lanes_.poll_closed(), kLane);
   EXPECT_FALSE(lanes_.poll_closed());
 }
 
 TEST_F(LaneAccess, DeathOfAgentAndPeerEndsTheAccess) {
-  peer_->enter();
+  peer_->begin_access();
   auto accesses = lanes_.accesses();
-  lanes_.on_agent_gone();
-  EXPECT_FALSE(lanes_.are_over(accesses));
+  lanes_.on_agent_died();
+  EXPECT_FALSE(lanes_.remove_ended_accesses(accesses));
   peer_memory_.is_alive = false;
-  EXPECT_TRUE(lanes_.are_over(accesses));
+  EXPECT_TRUE(lanes_.remove_ended_accesses(accesses));
   EXPECT_EQ(lanes_.poll_closed(), kLane);
 }
 
@@ -120,8 +120,8 @@ TEST_F(LaneAccess, PeerWhoseDeathCannotBeDetectedMayNotAccessTheMemory) {
   close_lane();
   EXPECT_EQ(lanes_.poll_closed(), kLane);
   attach(nullptr);
-  peer_->enter();
-  EXPECT_FALSE(peer_->may_access());
+  peer_->begin_access();
+  EXPECT_FALSE(peer_->peer_allows_access());
   EXPECT_TRUE(lanes_.accesses().empty())
       << "a command would wait forever for the end of the access";
 }

@@ -46,7 +46,7 @@ void LaneManager::attach_own(std::uint16_t range) {
     lanes_.remove(kOwnFirst);
   }
   // A sleeping progress thread has not parked the new lane, so it must be woken.
-  lanes_.note_wakes([](Id id, const link::Lane&) { return is_own(id); });
+  lanes_.record_wakes([](Id id, const link::Lane&) { return is_own(id); });
 }
 
 void LaneManager::on(const ipc::Lane& message) {
@@ -90,8 +90,8 @@ void LaneManager::on(const ipc::LaneRange& message) {
 
 void LaneManager::on(const ipc::NoLane& message) { lanes_.refuse(message.range); }
 
-void LaneManager::on_agent_gone() {
-  engine_.forget_lanes();
+void LaneManager::on_agent_died() {
+  engine_.detach_lanes();
   lanes_.for_each([this](Id id, link::Lane& lane) {
     if (!is_own(id)) release(id, lane);
   });
@@ -103,7 +103,7 @@ void LaneManager::on_agent_gone() {
 }
 
 void LaneManager::close(Id lane) {
-  engine_.forget_lanes();
+  engine_.detach_lanes();
   lanes_.for_each([&](Id id, link::Lane& closing) {
     if (id == lane) release(id, closing);
   });
@@ -122,7 +122,7 @@ void LaneManager::close_lingering() {
   for (auto at = lingering_.begin(); at != lingering_.end();) {
     auto& [id, lane] = *at;
     link::PeerMemory* const peer = lane.peer_memory();
-    if (lane.peer_is_inside() != 0 && peer != nullptr && peer->is_there()) {
+    if (lane.peer_access_number() != 0 && peer != nullptr && peer->exists()) {
       ++at;
       continue;
     }
@@ -134,21 +134,21 @@ void LaneManager::close_lingering() {
 std::vector<link::Lanes::Access> LaneManager::accesses() const {
   auto all = lanes_.accesses();
   for (const auto& [id, lane] : lingering_) {
-    if (const std::uint64_t number = lane.peer_is_inside()) all.push_back({id, number});
+    if (const std::uint64_t number = lane.peer_access_number()) all.push_back({id, number});
   }
   return all;
 }
 
-bool LaneManager::are_over(std::vector<link::Lanes::Access>& accesses) {
+bool LaneManager::remove_ended_accesses(std::vector<link::Lanes::Access>& accesses) {
   close_lingering();
   std::vector<link::Lanes::Access> unfinished;
   for (const auto& access : accesses) {
     const auto found = lingering_.find(access.lane);
-    if (found != lingering_.end() && found->second.peer_is_inside() == access.number) {
+    if (found != lingering_.end() && found->second.peer_access_number() == access.number) {
       unfinished.push_back(access);
     }
   }
-  lanes_.are_over(accesses);
+  lanes_.remove_ended_accesses(accesses);
   accesses.insert(accesses.end(), unfinished.begin(), unfinished.end());
   return accesses.empty();
 }
@@ -167,7 +167,7 @@ void LaneManager::close_broken() {
 
 std::optional<ipc::AttachLane> LaneManager::poll_request(
     std::span<const std::uint16_t> own_ranges) {
-  while (const auto range = lanes_.poll_wanted()) {
+  while (const auto range = lanes_.poll_range_without_lane()) {
     if (std::ranges::find(own_ranges, *range) == own_ranges.end()) return ipc::AttachLane{*range};
     attach_own(*range);
   }
@@ -190,7 +190,7 @@ std::optional<LaneManager::Id> LaneManager::poll_closed() {
 }
 
 void LaneManager::flush() {
-  lanes_.note_wakes([](Id, link::Lane& lane) { return lane.flush(); });
+  lanes_.record_wakes([](Id, link::Lane& lane) { return lane.flush(); });
 }
 
 bool LaneManager::park() {

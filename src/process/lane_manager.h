@@ -26,11 +26,11 @@ namespace verbena::process {
 // lanes to the engine.  A lane to the program itself needs no agent.
 //
 // Programs may access each other's memory directly (link/lane.h).  A command that revokes rights
-// calls accesses() for the accesses that began before it, and waits until are_over() returns true
-// for them.  So the memory of a closed lane remains mapped until the other program has ended its
-// access to this program's memory, or has died.
+// calls accesses() for the accesses that began before it, and waits until remove_ended_accesses()
+// returns true for them.  So the memory of a closed lane remains mapped until the other program has
+// ended its access to this program's memory, or has died.
 //
-// The owner maps the memory of a lane and calls offer_memory(), before it passes on the agent's
+// The owner maps the memory of a lane and calls set_lane_memory(), before it passes on the agent's
 // message about the lane.  It unmaps the memory when poll_closed() returns the lane.
 class LaneManager {
  public:
@@ -74,7 +74,7 @@ class LaneManager {
   void on_devices(const std::vector<ipc::Device>& devices);
   // Stores the memory that the owner has mapped for a lane.  `peer`, which may be null, accesses
   // the memory of the other program.
-  void offer_memory(Id lane, std::span<std::byte> memory, link::PeerMemory* peer = nullptr) {
+  void set_lane_memory(Id lane, std::span<std::byte> memory, link::PeerMemory* peer = nullptr) {
     offered_memory_[lane] = {memory, peer};
   }
   void on(const ipc::Lane& message);
@@ -85,7 +85,7 @@ class LaneManager {
   void on(const ipc::LaneClosed& message, Take take);
   void on(const ipc::NoLane& message);
   // Closes all lanes.
-  void on_agent_gone();
+  void on_agent_died();
   // Allows new requests for lanes that the agent has refused.  Call it when a QP gets a new peer.
   void on_new_peer() { lanes_.forget_refusals(); }
   // Returns the next request for the agent.  `own_ranges` are the QPN ranges of this program.
@@ -94,7 +94,7 @@ class LaneManager {
   // Returns the accesses of other programs to this program's memory that have not ended.
   std::vector<link::Lanes::Access> accesses() const;
   // Removes the accesses that have ended.  Returns true if none remains.
-  bool are_over(std::vector<link::Lanes::Access>& accesses);
+  bool remove_ended_accesses(std::vector<link::Lanes::Access>& accesses);
   // Returns a lane whose memory is not used any more.
   std::optional<Id> poll_closed();
 
@@ -192,7 +192,7 @@ template <class Take>
 bool LaneManager::receive(Take take) {
   bool received = false;
   bool broken = false;
-  lanes_.note_wakes([&](Id id, link::Lane& lane) {
+  lanes_.record_wakes([&](Id id, link::Lane& lane) {
     const std::size_t packets = lane.receive(kRecordsPerReceive, with_port(id, take));
     counters_.packets_in += packets;
     received = received || packets != 0;

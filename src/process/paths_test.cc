@@ -211,7 +211,7 @@ TEST_F(Paths, AnOfferedPathRemainsAfterARefusedAccept) {
   EXPECT_EQ(code_of(late), Errc::kBadState);
 }
 
-TEST_F(Paths, AMigratedQpMovesItsPendingDisconnectToo) {
+TEST_F(Paths, AMigrationAlsoChangesThePathOfThePendingDisconnect) {
   deliver_response(true);
   establish();
   // A packet of the peer arms the migration, so that the program can migrate.

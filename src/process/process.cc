@@ -61,8 +61,9 @@ Started<ipc::Welcome> Process::hello(Completion<ipc::Welcome> done) {
 // time, and removes its connections from pending_disconnects_ when the agent has replied.  If the
 // agent dies before its reply, the next agent gets the same connections.
 void Process::hand_over() {
-  const std::size_t count = std::min(pending_disconnects_.size(), ipc::HandOver::kDisconnectsMax);
-  ipc::HandOver message{.ranges = ranges_in_use()};
+  const std::size_t count =
+      std::min(pending_disconnects_.size(), ipc::UnfinishedWork::kDisconnectsMax);
+  ipc::UnfinishedWork message{.ranges = ranges_in_use()};
   if (count == 0 && message.ranges.empty()) return;
   message.disconnects.assign(pending_disconnects_.begin(),
                              pending_disconnects_.begin() + static_cast<std::ptrdiff_t>(count));
@@ -81,7 +82,7 @@ std::vector<std::uint16_t> Process::ranges_in_use() const {
   rows.resize(engine_.rows(rows));
   std::set<std::uint16_t> ranges;
   for (const hca::QpRow& row : rows) {
-    if (ranges.size() == ipc::HandOver::kRangesMax) break;
+    if (ranges.size() == ipc::UnfinishedWork::kRangesMax) break;
     ranges.insert(static_cast<std::uint16_t>(row.qpn / ipc::kLeaseQpns));
   }
   return {ranges.begin(), ranges.end()};
@@ -188,7 +189,7 @@ Result<void> Process::on_reply(const ipc::Envelope& envelope, bool has_descripto
   return {};
 }
 
-Result<void> Process::on_unsent(const ToAgent& message) {
+Result<void> Process::on_message_refused(const ToAgent& message) {
   const ipc::Envelope envelope = VB_TRY(ipc::open(message.message));
   return requests_.fail_request(
       envelope.request,
@@ -198,10 +199,10 @@ Result<void> Process::on_unsent(const ToAgent& message) {
 
 // If this function throws std::bad_alloc, the owner calls it again.  The last action of each step
 // records that the step is done, so that it is not repeated.
-void Process::on_agent_gone(Time now) {
+void Process::on_agent_died(Time now) {
   leases_.numbers().clear();
   requests_.drop_unsent();
-  lanes_.on_agent_gone();
+  lanes_.on_agent_died();
   const bool was_connected = connected();
   if (was_connected) {
     move_all_to_error(now);

@@ -134,11 +134,11 @@ class Process {
   bool poll_another(ToAgent& message) { return requests_.poll_another(message); }
   // Reports that the kernel refused the descriptors of the message (ETOOMANYREFS): its request
   // fails with kSystem, EMFILE.
-  Result<void> on_unsent(const ToAgent& message);
+  Result<void> on_message_refused(const ToAgent& message);
   // Fails all pending requests with kDeviceFatal and moves all QPs to the error state.  The notices
   // are one device-fatal event and one DEVICE_REMOVAL for each id.  If it throws std::bad_alloc,
   // call it again.
-  void on_agent_gone(Time now);
+  void on_agent_died(Time now);
   bool connected() const { return !devices_.empty(); }
   // Returns the devices as the agent last described them; none without an agent.  No device or port
   // disappears while the agent lives.
@@ -150,12 +150,12 @@ class Process {
   // Returns null if there is no such port, or no agent.
   const ipc::Port* find_port(PortId port) const { return ipc::find_port(devices_, port); }
   // Returns true as soon as a QP of this program may get packets from other hosts.
-  bool hears_others() const { return hears_others_; }
+  bool may_hear_other_hosts() const { return hears_others_; }
   // Returns the upper 12 bits of this program's QPNs: one range, or several if it has very many
   // QPs.
   std::span<const std::uint16_t> ranges() const { return leases_.numbers().ranges(); }
   // Returns the text of the agent's last refusal, for an Error that is from_agent.
-  const std::string& last_text() const { return requests_.last_text(); }
+  const std::string& last_refusal_text() const { return requests_.last_refusal_text(); }
 
   // ---- commands ----
   Started<hca::QpHandle> create_qp(const hca::QpInit& init, Time now,
@@ -197,7 +197,7 @@ class Process {
   // Destroys the id at once; waits neither for the peer nor for the agent.
   Result<void> destroy_id(ConnectionHandle id);
   // Records which step the program has begun, for diagnostics.
-  void step_begins(ConnectionHandle id, Connection::Step step, Time now);
+  void record_step(ConnectionHandle id, Connection::Step step, Time now);
   Result<void> set_cookie(ConnectionHandle id, std::uint64_t cookie);
   Started<ipc::Bound> bind(ConnectionHandle id, const rdmacm::SocketAddress& address,
                            Completion<ipc::Bound> done);
@@ -214,7 +214,7 @@ class Process {
   // the id.
   Started<ipc::Done> set_path(ConnectionHandle id, const rdmacm::PathInfo& path,
                               Completion<ipc::Done> done);
-  struct ServiceWanted {
+  struct ServiceFilter {
     std::optional<ipc::ServiceName> name{};
     std::optional<ServiceId> service_id{};
     Duration timeout{};
@@ -223,9 +223,9 @@ class Process {
   // ADDRINFO_ERROR follows; after a success connection() has the services.  Fails with kBadState if
   // the id is not bound to a port, or has looked up services before.  Fails with kNotSupported if
   // the port is not an InfiniBand port.
-  Started<ipc::Done> find_services_for(ConnectionHandle id, const ServiceWanted& wanted);
+  Started<ipc::Done> find_services_for(ConnectionHandle id, const ServiceFilter& wanted);
   // Asks for services without an id.
-  Started<ipc::ServicesFound> find_services(PortId port, const ServiceWanted& wanted,
+  Started<ipc::ServicesFound> find_services(PortId port, const ServiceFilter& wanted,
                                             Completion<ipc::ServicesFound> done);
   // The next two functions register a service with the subnet administration, and end the
   // registration.
@@ -275,11 +275,11 @@ class Process {
   Result<const Connection*> connection(ConnectionHandle id) const;
   // Returns the time of the last update of the table for `verbena ps`.  The owner updates its own
   // counters at the same time.
-  Time shown() const { return table_.updated(); }
+  Time status_updated_at() const { return table_.updated(); }
   // Call this when the owner's counters have changed.  The table is then updated soon.
-  void show_soon() { table_.mark_outdated(); }
+  void mark_status_outdated() { table_.mark_outdated(); }
   // Updates the table at once, for example before the program ends.
-  void show_now(Time now) {
+  void update_status_now(Time now) {
     if (table_.has_memory()) table_.update(engine_, counts(), now);
   }
 
@@ -361,7 +361,7 @@ class Process {
   void on_migrated(Qpn qpn);
   bool is_on_subnet(const Connection& connection) const;
   void report_route(ConnectionHandle id, Connection& connection);
-  static ipc::FindServices message_of(PortId port, const ServiceWanted& wanted);
+  static ipc::FindServices message_of(PortId port, const ServiceFilter& wanted);
   void on_services(ConnectionHandle id, Result<ipc::ServicesFound> reply);
   Started<ipc::Done> resolve_service(ConnectionHandle id, Duration timeout,
                                      Completion<ipc::Done> done);

@@ -64,11 +64,11 @@ TEST_F(ProcessTest, AQpWithARemotePeerExpectsPacketsFromOtherHosts) {
     ASSERT_TRUE(process_.modify_qp(qp, a, to_rtr, kNow).has_value());
   };
   connect_to(kLocalGid);
-  EXPECT_FALSE(process_.hears_others());
+  EXPECT_FALSE(process_.may_hear_other_hosts());
   connect_to(kRemoteGid);
-  EXPECT_TRUE(process_.hears_others());
+  EXPECT_TRUE(process_.may_hear_other_hosts());
   connect_to(kLocalGid);
-  EXPECT_TRUE(process_.hears_others());
+  EXPECT_TRUE(process_.may_hear_other_hosts());
 }
 
 TEST_F(ProcessTest, APathBetweenAddressFamiliesIsRefusedWithAHint) {
@@ -109,18 +109,18 @@ TEST_F(ProcessTest, AUdQpExpectsPacketsFromOtherHostsFromRtrOn) {
   const auto qp = create_qp();
   const std::uint32_t to_init = kState | kPkeyIndex | kPort | kQkey;
   ASSERT_TRUE(process_.modify_qp(qp, {.state = QpState::kInit}, to_init, kNow).has_value());
-  EXPECT_FALSE(process_.hears_others()) << "a QP that is not in RTR receives nothing";
+  EXPECT_FALSE(process_.may_hear_other_hosts()) << "a QP that is not in RTR receives nothing";
   ASSERT_TRUE(process_.modify_qp(qp, {.state = QpState::kRtr}, kState, kNow).has_value());
-  EXPECT_TRUE(process_.hears_others());
+  EXPECT_TRUE(process_.may_hear_other_hosts());
 }
 
 TEST_F(ProcessTest, TheUdQpOfAnIdExpectsPacketsFromOtherHosts) {
   const ConnectionHandle id = create_id(rdmacm::kPortSpaceUdp);
   init_.type = hca::QpType::kUd;
   const auto qp = create_qp();
-  EXPECT_FALSE(process_.hears_others());
+  EXPECT_FALSE(process_.may_hear_other_hosts());
   ASSERT_TRUE(process_.set_qp(id, qp, kNow).has_value());
-  EXPECT_TRUE(process_.hears_others());
+  EXPECT_TRUE(process_.may_hear_other_hosts());
 }
 
 TEST_F(ProcessTest, ADatagramIdUsesTheQKeyOfItsPortSpace) {
@@ -173,7 +173,7 @@ TEST_F(ProcessTest, TheTextOfARefusalIsStored) {
   answer<ipc::Listen>(
       ipc::Done{.failed = true, .code = Errc::kAddressInUse, .text = "port 7471 is taken"});
   EXPECT_EQ(error.code, Errc::kAddressInUse);
-  EXPECT_EQ(process_.last_text(), "port 7471 is taken");
+  EXPECT_EQ(process_.last_refusal_text(), "port 7471 is taken");
 }
 
 TEST_F(ProcessTest, StaleHandlesAreRefused) {
@@ -216,7 +216,7 @@ TEST_F(ProcessTest, AResponseMovesTheQpToRtsAndEstablishes) {
   const auto moved = process_.engine().query_qp(qp).value().attributes;
   EXPECT_EQ(moved.sq_psn, Psn{transition().sq_psn});
   EXPECT_EQ(moved.rq_psn, Psn{transition().rq_psn});
-  EXPECT_TRUE(process_.hears_others());
+  EXPECT_TRUE(process_.may_hear_other_hosts());
   EXPECT_EQ(expect_message<ipc::Establish>().message.id, kFirstId);
   const auto notices = cm_notices();
   ASSERT_THAT(notices, SizeIs(1));
@@ -347,11 +347,11 @@ TEST_F(ProcessTest, TheTimerUpdatesTheTableAfterTheLastPacket) {
   process_.on_timer(process_.deadline());
   EXPECT_EQ(counter_in_table("packets_in"), 2u);
   EXPECT_EQ(process_.deadline(), kNever);
-  process_.show_soon();  // the counters of the sockets have changed
-  const Time before = process_.shown();
+  process_.mark_status_outdated();  // the counters of the sockets have changed
+  const Time before = process_.status_updated_at();
   ASSERT_LT(process_.deadline(), kNever);
   process_.on_timer(process_.deadline());
-  EXPECT_GT(process_.shown(), before);
+  EXPECT_GT(process_.status_updated_at(), before);
   EXPECT_EQ(process_.deadline(), kNever);
 }
 
@@ -391,7 +391,7 @@ class OwnLane : public ProcessTest {
 
 TEST_F(OwnLane, TheTableIsUpdatedAfterPacketsThatLeaveByLanesOnly) {
   ASSERT_TRUE(send());
-  process_.show_now(kNow);
+  process_.update_status_now(kNow);
   ASSERT_EQ(process_.deadline(), kNever);
   ASSERT_FALSE(send());
   EXPECT_LT(process_.deadline(), kNever);
@@ -428,7 +428,7 @@ TEST_F(ProcessTest, TheLimitOfIdsHasACounter) {
 
 // ---- the agent dies -----------------------------------------------------------------------------
 
-TEST_F(ProcessTest, WhenTheAgentDiesRequestsFailAndQpsFlush) {
+TEST_F(ProcessTest, WhenTheAgentDiesRequestsFailAndQpsAreFlushed) {
   const ConnectionHandle id = create_id();
   const hca::QpHandle id_qp = create_qp();
   const hca::QpHandle qp_without_id = create_qp();
@@ -445,8 +445,8 @@ TEST_F(ProcessTest, WhenTheAgentDiesRequestsFailAndQpsFlush) {
   keep_pending(process_.listen(id, 1, [&](auto done) { codes.push_back(done.error().code); }));
   keep_pending(
       process_.set_option(id, 0, 0, 0, [&](auto done) { codes.push_back(done.error().code); }));
-  process_.on_agent_gone(kNow);
-  process_.on_agent_gone(kNow);  // a second call does nothing
+  process_.on_agent_died(kNow);
+  process_.on_agent_died(kNow);  // a second call does nothing
   EXPECT_THAT(codes, ::testing::ElementsAre(Errc::kDeviceFatal, Errc::kDeviceFatal));
   EXPECT_EQ(state(id_qp), QpState::kError);
   EXPECT_EQ(state(qp_without_id), QpState::kError);
@@ -470,7 +470,7 @@ TEST_F(ProcessTest, WithoutAnAgentEveryRequestFailsAtOnce) {
   create_id();
   const ConnectionHandle child = report_connect_request(kFirstId);
   ASSERT_TRUE(process_.set_qp(child, create_qp(), kNow).has_value());
-  process_.on_agent_gone(kNow);
+  process_.on_agent_died(kNow);
   const auto fatal = [](const auto& started) {
     const auto* result = std::get_if<0>(&started);
     return result != nullptr && !*result && result->error().code == Errc::kDeviceFatal;
@@ -495,7 +495,7 @@ TEST_F(ProcessTest, ACompletionMayDropAnotherRequestWhenTheAgentDies) {
   bool completed = false;
   auto first = process_.listen(id, 1, [&](auto) { second.reset(); });
   second = std::get<Pending>(process_.set_option(id, 0, 0, 0, [&](auto) { completed = true; }));
-  process_.on_agent_gone(kNow);
+  process_.on_agent_died(kNow);
   EXPECT_FALSE(completed);
 }
 
@@ -544,7 +544,7 @@ TEST_F(ProcessTest, RandomMessagesDoNoHarm) {
       if (random.chance({3, 4})) (void)process_.destroy_id(cm->new_id).has_value();
     }
   }
-  process_.on_agent_gone(kNow);
+  process_.on_agent_died(kNow);
 }
 
 }  // namespace

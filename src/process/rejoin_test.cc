@@ -46,7 +46,7 @@ class Rejoin : public ProcessTest {
             .remote_qpn = {0x456789}};
   }
   void agent_dies() {
-    process_.on_agent_gone(kNow);
+    process_.on_agent_died(kNow);
     while (process_.poll_notice()) {
     }
   }
@@ -58,7 +58,7 @@ TEST_F(Rejoin, ConnectionsOfADeadAgentAreHandedToTheNextOne) {
   accept_connection(qp);
   agent_dies();
   join_agent();
-  const auto hand_over = expect_message<ipc::HandOver>();
+  const auto hand_over = expect_message<ipc::UnfinishedWork>();
   EXPECT_THAT(hand_over.message.ranges, ElementsAre(kRange));
   rdmacm::PendingDisconnect expected = pending_disconnect();
   expected.local_qpn = qpn(qp);
@@ -77,10 +77,10 @@ TEST_F(Rejoin, HandOverIsRepeatedIfTheNextAgentAlsoDies) {
   accept_connection(qp);
   agent_dies();
   join_agent();
-  EXPECT_THAT(expect_message<ipc::HandOver>().message.disconnects, ::testing::SizeIs(1));
+  EXPECT_THAT(expect_message<ipc::UnfinishedWork>().message.disconnects, ::testing::SizeIs(1));
   agent_dies();
   join_agent();
-  EXPECT_THAT(expect_message<ipc::HandOver>().message.disconnects, ::testing::SizeIs(1));
+  EXPECT_THAT(expect_message<ipc::UnfinishedWork>().message.disconnects, ::testing::SizeIs(1));
 }
 
 TEST_F(Rejoin, ConnectionOfADestroyedIdIsHandedOver) {
@@ -90,7 +90,7 @@ TEST_F(Rejoin, ConnectionOfADestroyedIdIsHandedOver) {
   EXPECT_TRUE(process_.destroy_id(id));
   EXPECT_TRUE(process_.destroy_qp(qp, kNow));
   join_agent();
-  const auto message = expect_message<ipc::HandOver>().message;
+  const auto message = expect_message<ipc::UnfinishedWork>().message;
   EXPECT_THAT(message.disconnects, ::testing::SizeIs(1));
   EXPECT_THAT(message.ranges, IsEmpty());
 }
@@ -111,7 +111,7 @@ TEST_F(Rejoin, OldObjectsFailAndNewOnesWork) {
   agent_dies();
   EXPECT_EQ(state(old), QpState::kError);
   join_agent();
-  (void)expect_message<ipc::HandOver>();
+  (void)expect_message<ipc::UnfinishedWork>();
 
   const auto code = [](const Result<void>& result) {
     return result ? std::nullopt : std::optional(result.error().code);
@@ -145,7 +145,7 @@ TEST_F(Rejoin, NewQpsGetNoNumbersOfOldQps) {
   for (const auto qp : qps) numbers.insert(qpn(qp).value);
   agent_dies();
   join_agent();
-  (void)expect_message<ipc::HandOver>();
+  (void)expect_message<ipc::UnfinishedWork>();
   for (int i = 0; i < 96; ++i) EXPECT_TRUE(numbers.insert(qpn(create_qp()).value).second);
 }
 
@@ -158,7 +158,7 @@ TEST_F(Rejoin, HelloIsTheFirstMessageToTheNextAgent) {
 }
 
 TEST_F(Rejoin, ManyConnectionsAreHandedOverInSeveralMessages) {
-  constexpr std::size_t kMany = ipc::HandOver::kDisconnectsMax + 3;
+  constexpr std::size_t kMany = ipc::UnfinishedWork::kDisconnectsMax + 3;
   const ConnectionHandle listener = create_id();
   (void)listener;
   const Qpn own = qpn(create_qp());
@@ -177,12 +177,12 @@ TEST_F(Rejoin, ManyConnectionsAreHandedOverInSeveralMessages) {
   }
   agent_dies();
   join_agent();
-  const auto first = expect_message<ipc::HandOver>();
-  EXPECT_EQ(first.message.disconnects.size(), ipc::HandOver::kDisconnectsMax);
+  const auto first = expect_message<ipc::UnfinishedWork>();
+  EXPECT_EQ(first.message.disconnects.size(), ipc::UnfinishedWork::kDisconnectsMax);
   EXPECT_LE(ipc::encode(1, first.message).size(), ipc::kMessageBytesMax);
   EXPECT_FALSE(process_.poll_message()) << "the second message waits for the first reply";
   deliver(ipc::encode(first.request, ipc::Done{}));
-  const auto second = expect_message<ipc::HandOver>();
+  const auto second = expect_message<ipc::UnfinishedWork>();
   EXPECT_EQ(second.message.disconnects.size(), 3u);
   EXPECT_EQ(second.message.disconnects[2].local_comm_id, CommId{100 + kMany - 1});
 }
@@ -240,10 +240,10 @@ TEST_F(Rejoin, ARefusedDescriptorFailsOnlyItsRequest) {
   keep_pending(process_.create_qp(init_, kNow, [&](auto qp) { error = qp.error(); }));
   const auto message = process_.poll_message();
   ASSERT_TRUE(message.has_value());
-  ASSERT_TRUE(process_.on_unsent(*message).has_value());
+  ASSERT_TRUE(process_.on_message_refused(*message).has_value());
   EXPECT_EQ(to_errno(error), EMFILE);
   EXPECT_TRUE(process_.connected());
-  ASSERT_TRUE(process_.on_unsent(*message).has_value());  // the request has failed already
+  ASSERT_TRUE(process_.on_message_refused(*message).has_value());  // the request has failed already
   create_qp();
 }
 

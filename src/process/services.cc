@@ -36,7 +36,7 @@ Started<ipc::Done> Process::set_path(ConnectionHandle id, const rdmacm::PathInfo
 }
 
 // Each id looks up services once, as on Linux, because the answer decides the id's destination.
-Started<ipc::Done> Process::find_services_for(ConnectionHandle id, const ServiceWanted& wanted) {
+Started<ipc::Done> Process::find_services_for(ConnectionHandle id, const ServiceFilter& wanted) {
   const auto found = find_with_agent(id);
   if (!found) return failed(found.error());
   Connection& connection = **found;
@@ -56,7 +56,7 @@ Started<ipc::Done> Process::find_services_for(ConnectionHandle id, const Service
   return Result<ipc::Done>(ipc::Done{});
 }
 
-Started<ipc::ServicesFound> Process::find_services(PortId port, const ServiceWanted& wanted,
+Started<ipc::ServicesFound> Process::find_services(PortId port, const ServiceFilter& wanted,
                                                    Completion<ipc::ServicesFound> done) {
   if (!connected()) return Result<ipc::ServicesFound>(fail(Errc::kDeviceFatal, kNoAgentText));
   return requests_.ask<ipc::ServicesFound>(message_of(port, wanted), std::move(done));
@@ -73,7 +73,7 @@ Started<ipc::Done> Process::remove_service(std::uint64_t registration, Completio
   return requests_.ask<ipc::Done>(ipc::RemoveService{registration}, std::move(done));
 }
 
-ipc::FindServices Process::message_of(PortId port, const ServiceWanted& wanted) {
+ipc::FindServices Process::message_of(PortId port, const ServiceFilter& wanted) {
   return {.port = port,
           .by_name = wanted.name.has_value(),
           .name = wanted.name.value_or(ipc::ServiceName{}),
@@ -94,7 +94,7 @@ void Process::on_services(ConnectionHandle id, Result<ipc::ServicesFound> reply)
   } else {
     notice.event.kind = EventKind::kAddrInfoError;
     notice.event.status = -to_errno(reply.error());
-    notice.why = reply.error().from_agent ? last_text() : reply.error().context;
+    notice.why = reply.error().from_agent ? last_refusal_text() : reply.error().context;
     connection.service_lookup.reset();  // the program may look up services again
   }
   notices_.push_back(std::move(notice));

@@ -12,7 +12,7 @@ namespace verbena::process {
 namespace {
 
 // Lists the reasons to drop a packet whose ICRC is good.
-constexpr std::array kMalformedReasons{wire::Drop::kTooShort,      wire::Drop::kNotWords,
+constexpr std::array kMalformedReasons{wire::Drop::kTooShort,      wire::Drop::kNotMultipleOfFour,
                                        wire::Drop::kUnknownOpcode, wire::Drop::kTransportVersion,
                                        wire::Drop::kPadTooLong,    wire::Drop::kPayloadNotAllowed};
 

@@ -104,7 +104,7 @@ class SubnetGroups : public ProcessTest {
   bool has_no_unsent_message() { return !process_.poll_message(); }
 };
 
-TEST_F(SubnetGroups, AJoinAsksTheSubnetAttachesTheQpAndReportsTheGroupsParameters) {
+TEST_F(SubnetGroups, AJoinAttachesTheQpAndReportsTheParametersOfTheGroup) {
   const auto id = bound_id();
   const auto qp = give_qp(id);
   ASSERT_TRUE(join(id, 9).has_value());
@@ -161,7 +161,7 @@ TEST_F(SubnetGroups, AJoinAsksTheSubnetAttachesTheQpAndReportsTheGroupsParameter
   EXPECT_TRUE(has_no_unsent_message());
 }
 
-TEST_F(SubnetGroups, AnIdWithoutAQpJoinsTheSubnetsGroupToo) {
+TEST_F(SubnetGroups, AnIdWithoutAQpAlsoJoinsTheGroup) {
   const auto id = bound_id();
   ASSERT_TRUE(join(id, 1).has_value());
   answer<ipc::JoinMulticast>(join_reply(4));
@@ -195,7 +195,7 @@ TEST_F(SubnetGroups, EachJoinOfAnIdSendsItsOwnLeave) {
 
 // ---- a join that ends early
 
-TEST_F(SubnetGroups, LeavingBeforeTheReplyLeavesWhenTheReplyComes) {
+TEST_F(SubnetGroups, LeavingBeforeTheReplySendsALeaveAfterTheReply) {
   const auto id = bound_id();
   const auto qp = give_qp(id);
   ASSERT_TRUE(join(id, 1).has_value());
@@ -213,7 +213,7 @@ TEST_F(SubnetGroups, LeavingBeforeTheReplyLeavesWhenTheReplyComes) {
   EXPECT_TRUE(is_attached(qp));
 }
 
-TEST_F(SubnetGroups, ADestroyedIdLeavesItsJoinsAfterTheirReplies) {
+TEST_F(SubnetGroups, ADestroyedIdLeavesItsGroupsAfterTheReplies) {
   const auto id = bound_id();
   ASSERT_TRUE(join(id, 1).has_value());
   ASSERT_TRUE(join(id, 2).has_value());
@@ -272,7 +272,7 @@ TEST_F(SubnetGroups, AnIdWhoseQpCannotBeAttachedLeavesTheGroup) {
   EXPECT_EQ(expect_message<ipc::LeaveMulticast>().message.membership, 4u);
 }
 
-TEST_F(SubnetGroups, ALostGroupIsAnErrorAndIsNotLeftAgain) {
+TEST_F(SubnetGroups, ALostGroupIsReportedAndSendsNoLeave) {
   const auto id = bound_id();
   const auto qp = give_qp(id);
   complete_join(id, 1, join_reply(4));
@@ -311,12 +311,12 @@ TEST_F(SubnetGroups, AGroupMayBeLostWhileTheQpIsBeingAttached) {
   EXPECT_TRUE(has_no_unsent_message());
 }
 
-TEST_F(SubnetGroups, MembershipsEndWithTheirAgent) {
+TEST_F(SubnetGroups, MembershipsEndWhenTheAgentDies) {
   const auto old = bound_id();
   complete_join(old, 1, join_reply(4));
   ASSERT_TRUE(join(old, 2).has_value());
   expect_message<ipc::JoinMulticast>();
-  process_.on_agent_gone(kNow);
+  process_.on_agent_died(kNow);
   const auto notices = cm_notices();
   ASSERT_THAT(notices, SizeIs(2));
   EXPECT_EQ(notices[0].event.kind, EventKind::kDeviceRemoval);
@@ -345,7 +345,7 @@ TEST_F(SubnetGroups, TheSubnetChoosesAGroupForAWildcard) {
   }
 }
 
-TEST_F(SubnetGroups, AnMgidIsUsedAsItIs) {
+TEST_F(SubnetGroups, AnMgidIsNotChanged) {
   const auto id = bound_id();
   const rdmacm::SocketAddress group{.ip = kMgid, .family = 6, .by_gid = true};
   ASSERT_TRUE(process_.join_multicast(id, group, true, 1).has_value());
@@ -409,7 +409,7 @@ TEST_F(SubnetGroups, AnIpoibIdTakesTheQkeyOfItsFirstGroup) {
   EXPECT_EQ(qkey(give_qp(id)), kIpoibQkey);
 }
 
-TEST_F(SubnetGroups, AGroupWithAnotherQkeyIsRefusedAndLeft) {
+TEST_F(SubnetGroups, AGroupWithAnotherQkeyIsRefusedAndSendsALeave) {
   for (const std::uint32_t space : {rdmacm::kPortSpaceIpoib, rdmacm::kPortSpaceUdp}) {
     const auto id = bound_id(space);
     const bool ipoib = space == rdmacm::kPortSpaceIpoib;
@@ -487,7 +487,7 @@ TEST_F(SubnetGroups, JoinsThatWaitForTheSubnetAreLimitedAndCounted) {
     numbers.push_back(expect_message<ipc::JoinMulticast>().request);
   }
   EXPECT_EQ(join(id, 1).error().code, Errc::kNoResources);
-  process_.show_now(kNow);
+  process_.update_status_now(kNow);
   const auto counters = ipc::QpTable(bytes).counters();
   const auto counter = std::ranges::find(counters, "limit_joins", &ipc::NamedCount::name);
   ASSERT_NE(counter, counters.end());

@@ -31,7 +31,7 @@ class AddressTest : public testing::Test {
   Gid localhost6 = ipv6(1, 0);
 };
 
-TEST_F(AddressTest, WildcardConflicts) {
+TEST_F(AddressTest, WildcardConflictsWithAddressesOfTheSamePort) {
   EXPECT_EQ(bind(any4(kPort)), kOk);
   EXPECT_EQ(bind(any4(kPort)), Errc::kAddressInUse);
   EXPECT_EQ(bind(address(ip4, kPort)), Errc::kAddressInUse);
@@ -41,7 +41,7 @@ TEST_F(AddressTest, WildcardConflicts) {
   EXPECT_EQ(bind(any4(kPort + 1)), kOk);
 }
 
-TEST_F(AddressTest, AddressConflicts) {
+TEST_F(AddressTest, AddressConflictsWithWildcardsOfTheSamePort) {
   EXPECT_EQ(bind(address(ip4, kPort)), kOk);
   EXPECT_EQ(bind(address(ip4, kPort)), Errc::kAddressInUse);
   EXPECT_EQ(bind(address(ip6, kPort)), kOk);  // the same port on another address
@@ -127,7 +127,7 @@ TEST_F(AddressTest, SpecificListenerPrecedesAWildcard) {
     hosts.a.connect(address(to, kPort));
     hosts.run(5s);
     const IdHandle found = hosts.p.last(EventKind::kConnectRequest)->listen_id;
-    hosts.a.call([&](Manager& m) { m.client_gone(kProgram, hosts.world.now()); });
+    hosts.a.call([&](Manager& m) { m.remove_client(kProgram, hosts.world.now()); });
     hosts.run(5s);
     return found;
   };
@@ -311,7 +311,7 @@ TEST_F(AddressTest, LimitsIdsPerHostAndOwner) {
   EXPECT_EQ(small.create_id(1, kPortSpaceTcp, kQpTypeRc, {}).error().code, Errc::kNoResources);
   EXPECT_TRUE(small.create_id(2, kPortSpaceTcp, kQpTypeRc, {}).has_value());
   EXPECT_EQ(small.create_id(2, kPortSpaceTcp, kQpTypeRc, {}).error().code, Errc::kNoResources);
-  EXPECT_EQ(small.limits_met(), (Manager::LimitsMet{.ids = 1, .ids_per_owner = 1}));
+  EXPECT_EQ(small.limit_refusals(), (Manager::LimitRefusals{.ids = 1, .ids_per_owner = 1}));
 }
 
 TEST_F(AddressTest, RowsShowTheStatesOfIds) {

@@ -47,7 +47,7 @@ A DISCONNECTED
 A TIMEWAIT_EXIT
 P TIMEWAIT_EXIT)");
   EXPECT_TRUE(hosts.p.cm.disconnect(kProgram, passive, hosts.world.now()).has_value());
-  EXPECT_TRUE(hosts.world.idle());
+  EXPECT_TRUE(hosts.world.is_idle());
 }
 
 SocketAddress by_gid(SocketAddress address) {
@@ -311,7 +311,7 @@ TEST_F(ConnectTest, SilentPeerIsUnreachable) {
   hosts.run(60s);
   ASSERT_NE(hosts.a.last(EventKind::kUnreachable), nullptr);
   EXPECT_EQ(hosts.a.last(EventKind::kUnreachable)->status, -ETIMEDOUT);
-  EXPECT_TRUE(hosts.world.idle());
+  EXPECT_TRUE(hosts.world.is_idle());
 }
 
 TEST_F(ConnectTest, RejectCarriesPrivateData) {
@@ -379,7 +379,7 @@ TEST_F(ConnectTest, DisconnectBeforeEstablished) {
             Errc::kBadState);
 }
 
-TEST_F(ConnectTest, FirstDataEstablishes) {
+TEST_F(ConnectTest, FirstDataEstablishesTheConnection) {
   listener = hosts.p.create_listener(any4(kPort));
   active = hosts.a.connect(address(hosts.p.ip4(), kPort));
   hosts.run(2ms);  // the REP is in flight
@@ -412,7 +412,7 @@ TEST_F(ConnectTest, RequestsOverTheBacklogAreRepeated) {
   EXPECT_EQ(hosts.p.count(EventKind::kConnectRequest), 3u);
 }
 
-TEST_F(ConnectTest, AnUnreadableHeaderIsRejected) {
+TEST_F(ConnectTest, UnknownHeaderVersionIsRejected) {
   listener = hosts.p.create_listener(any4(kPort));
   const auto receive_req = [&](std::byte version, std::byte ip_version) {
     const mad::Address from{.path = {.source = hosts.p.ip4(), .destination = hosts.a.ip4()}};
@@ -437,7 +437,7 @@ TEST_F(ConnectTest, AnUnreadableHeaderIsRejected) {
   EXPECT_EQ(hosts.p.cm.endpoints(), 0u);
 }
 
-TEST_F(ConnectTest, ProgramsDeathDestroysItsIds) {
+TEST_F(ConnectTest, ProgramExitDestroysItsIds) {
   connect();
   const IdHandle second = hosts.p.create_id(kOther);
   hosts.clear();
@@ -445,14 +445,14 @@ TEST_F(ConnectTest, ProgramsDeathDestroysItsIds) {
   // The QP number is the same, so the old connection is stale.
   hosts.a.connect(address(hosts.p.ip4(), kPort));
   hosts.run(1ms);
-  hosts.p.call([&](Manager& m) { m.client_gone(kProgram, hosts.world.now()); });
+  hosts.p.call([&](Manager& m) { m.remove_client(kProgram, hosts.world.now()); });
   EXPECT_EQ(hosts.p.cm.ids(), 1u);
   hosts.run(5s);
   EXPECT_FALSE(hosts.p.cm.has_orphans());
   EXPECT_EQ(hosts.a.count(EventKind::kDisconnected), 1u);
   EXPECT_TRUE(hosts.p.cm.bind(kOther, second, any4(kPort), hosts.world.now())
-                  .has_value());                        // the port is free
-  hosts.p.cm.client_gone(kProgram, hosts.world.now());  // the program has no ids any more
+                  .has_value());                          // the port is free
+  hosts.p.cm.remove_client(kProgram, hosts.world.now());  // the program has no ids any more
 }
 
 }  // namespace

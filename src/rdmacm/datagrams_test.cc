@@ -62,7 +62,7 @@ A ESTABLISHED 'hello')");
   EXPECT_TRUE(hosts.p.cm.destroy_id(kProgram, listener, now).has_value());
   hosts.run(1s);
   EXPECT_EQ(hosts.text(), "");
-  EXPECT_TRUE(hosts.world.idle());
+  EXPECT_TRUE(hosts.world.is_idle());
 }
 
 // The Q_Key is that of IPoIB, so the passive side sends it in its answer.
@@ -113,10 +113,10 @@ TEST_F(DatagramsTest, MissingAnswerIsReportedAsUnreachable) {
   const Event& end = *hosts.a.last(EventKind::kUnreachable);
   EXPECT_EQ(end.status, -ETIMEDOUT);
   EXPECT_GT(end.tries, 10u);
-  EXPECT_TRUE(hosts.world.idle());
+  EXPECT_TRUE(hosts.world.is_idle());
 }
 
-TEST_F(DatagramsTest, AnswerMakesRoomInTheBacklog) {
+TEST_F(DatagramsTest, AnswerFreesABacklogEntry) {
   hosts.p.auto_continue = false;
   listen(1);
   connect("one");
@@ -141,12 +141,12 @@ TEST_F(DatagramsTest, DestroyedIdRejectsItsRequest) {
   hosts.a.call([&](Manager& m) {
     EXPECT_TRUE(m.destroy_id(kProgram, destroyed, hosts.world.now()).has_value());
   });
-  hosts.p.call([&](Manager& m) { m.client_gone(kProgram, hosts.world.now()); });
+  hosts.p.call([&](Manager& m) { m.remove_client(kProgram, hosts.world.now()); });
   hosts.run(1s);
   EXPECT_EQ(hosts.a.count(EventKind::kUnreachable), 1u);
   EXPECT_EQ(hosts.a.last(EventKind::kUnreachable)->status, 2);
   EXPECT_EQ(hosts.p.cm.ids(), 0u);
-  EXPECT_TRUE(hosts.world.idle());
+  EXPECT_TRUE(hosts.world.is_idle());
 }
 
 TEST_F(DatagramsTest, PrivateDataHasLimits) {

@@ -128,7 +128,7 @@ TEST_F(LinuxTest, AnswersLinuxAsLinuxDoes) {
 }
 
 // The header has the addresses 10.77.0.3 and 10.77.0.2, but one address of the packet differs.
-TEST_F(LinuxTest, RequestInTheNameOfAnotherHostIsRejected) {
+TEST_F(LinuxTest, RequestWithAnotherHostsAddressIsRejected) {
   const IdHandle listener = *cm.create_id(kProgram, kPortSpaceTcp, kQpTypeRc, now);
   ASSERT_TRUE(cm.bind(kProgram, listener, any4(kPort), now).has_value());
   ASSERT_TRUE(cm.listen(kProgram, listener, 3).has_value());

@@ -13,7 +13,7 @@ Manager::Manager(const Config& config, Random random)
 
 Result<IdHandle> Manager::create_id(Owner owner, std::uint16_t port_space, std::uint8_t qp_type,
                                     Time, std::uint64_t name) {
-  VB_TRY_VOID(check_kind(port_space, qp_type));
+  VB_TRY_VOID(check_port_space(port_space, qp_type));
   const IdHandle made = VB_TRY(add_id(owner, port_space, qp_type));
   ids_.find(made)->name = name;
   return made;
@@ -53,7 +53,7 @@ Result<void> Manager::destroy_id(Owner owner, IdHandle handle, Time now) {
   return {};
 }
 
-void Manager::client_gone(Owner owner, Time now) {
+void Manager::remove_client(Owner owner, Time now) {
   if (counts_.count_of_owner(owner) > 0) {
     std::vector<IdHandle> handles;
     ids_.for_each([&](IdHandle handle, const Id& id) {

@@ -139,7 +139,7 @@ class Manager {
   // ids_per_user_max.  Call this before the program has ids.
   void set_user(Owner owner, std::uint32_t user) { counts_.set_user(owner, user); }
   // Destroys all ids of a program that has ended.
-  void client_gone(Owner owner, Time now);
+  void remove_client(Owner owner, Time now);
 
   // Disconnects a connection whose agent has died.  kAddressNotFound: its source is not an address
   // of this host.  Other errors are those of cm::Manager::inherit().
@@ -168,13 +168,13 @@ class Manager {
   bool flush_disconnects(Time now) { return cm_.flush_disconnects(now); }
   std::size_t ids() const { return ids_.size(); }
   // Counts calls that failed because of a limit.
-  struct LimitsMet {
+  struct LimitRefusals {
     std::uint64_t ids = 0;
     std::uint64_t ids_per_owner = 0;
     std::uint64_t ids_per_user = 0;
-    friend bool operator==(const LimitsMet&, const LimitsMet&) = default;
+    friend bool operator==(const LimitRefusals&, const LimitRefusals&) = default;
   };
-  const LimitsMet& limits_met() const { return limits_met_; }
+  const LimitRefusals& limit_refusals() const { return limits_met_; }
   const cm::Counters& cm_counters() const { return cm_.counters(); }
   // Calls f(const Row&) for each id, in order of slots.
   void visit(auto&& f) const {
@@ -280,7 +280,7 @@ class Manager {
   std::map<std::uint64_t, Query> queries_;  // by token
   std::set<std::pair<Time, IdHandle>> query_deadlines_;
   std::uint64_t next_token_ = 1;
-  LimitsMet limits_met_{};
+  LimitRefusals limits_met_{};
   std::deque<Output> outputs_;
 };
 

@@ -2,7 +2,7 @@
 
 namespace verbena::rdmacm {
 
-Result<void> check_kind(std::uint32_t port_space, std::uint32_t qp_type) {
+Result<void> check_port_space(std::uint32_t port_space, std::uint32_t qp_type) {
   if (port_space != kPortSpaceTcp && port_space != kPortSpaceUdp && port_space != kPortSpaceIb &&
       port_space != kPortSpaceIpoib && port_space != kPortSpaceNone) {
     return fail(Errc::kNotSupported, "port space");

@@ -17,7 +17,7 @@ constexpr bool is_datagram(std::uint32_t qp_type) { return qp_type == kQpTypeUd;
 constexpr bool has_header(const SocketAddress& source) { return !source.by_gid; }
 
 // Checks the kind of an id.  kNotSupported: there is no such port space, or it has no such QPs.
-Result<void> check_kind(std::uint32_t port_space, std::uint32_t qp_type);
+Result<void> check_port_space(std::uint32_t port_space, std::uint32_t qp_type);
 
 // Returns the Q_Key of a datagram id; 0: the id gets the Q_Key of IPoIB when it joins a multicast
 // group.

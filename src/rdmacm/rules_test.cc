@@ -6,15 +6,15 @@ namespace verbena::rdmacm {
 namespace {
 
 TEST(Rules, PortSpacesHaveTheirQpTypes) {
-  EXPECT_TRUE(check_kind(kPortSpaceTcp, kQpTypeRc));
-  EXPECT_TRUE(check_kind(kPortSpaceUdp, kQpTypeUd));
-  EXPECT_TRUE(check_kind(kPortSpaceIpoib, kQpTypeUd));
-  EXPECT_FALSE(check_kind(kPortSpaceIpoib, kQpTypeRc));
-  EXPECT_TRUE(check_kind(kPortSpaceIb, kQpTypeRc));
-  EXPECT_TRUE(check_kind(kPortSpaceIb, kQpTypeUd));
-  EXPECT_FALSE(check_kind(kPortSpaceTcp, kQpTypeUd));
-  EXPECT_FALSE(check_kind(kPortSpaceUdp, kQpTypeRc));
-  EXPECT_FALSE(check_kind(0x0107, kQpTypeRc));
+  EXPECT_TRUE(check_port_space(kPortSpaceTcp, kQpTypeRc));
+  EXPECT_TRUE(check_port_space(kPortSpaceUdp, kQpTypeUd));
+  EXPECT_TRUE(check_port_space(kPortSpaceIpoib, kQpTypeUd));
+  EXPECT_FALSE(check_port_space(kPortSpaceIpoib, kQpTypeRc));
+  EXPECT_TRUE(check_port_space(kPortSpaceIb, kQpTypeRc));
+  EXPECT_TRUE(check_port_space(kPortSpaceIb, kQpTypeUd));
+  EXPECT_FALSE(check_port_space(kPortSpaceTcp, kQpTypeUd));
+  EXPECT_FALSE(check_port_space(kPortSpaceUdp, kQpTypeRc));
+  EXPECT_FALSE(check_port_space(0x0107, kQpTypeRc));
 }
 
 TEST(Rules, OnlyIpoibHasNoDefaultQkey) {

@@ -251,7 +251,7 @@ TEST_F(ServiceTest, ReqOffersAnAlternatePath) {
   EXPECT_EQ(hosts.p.count(EventKind::kConnectRequest), 2u);
 }
 
-TEST_F(ServiceTest, LoadedPathIsAnsweredAndMigratedTo) {
+TEST_F(ServiceTest, OfferedPathIsAnsweredAndUsed) {
   establish_connection();
   const PathInfo other{.address = {.source = hosts.a.ip6(), .destination = hosts.p.ip6()}};
   hosts.a.call([&](Manager& m) {

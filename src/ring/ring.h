@@ -148,7 +148,7 @@ class BasicProducer {
   // Asks the consumer to wake the producer when the ring has free space for a record of `bytes`.
   // Call this after prepare() has returned none.  Returns true, and requests no wake, if the space
   // is free already.  kMalformed: as prepare().
-  Result<bool> request_wake_for_room(std::size_t bytes) {
+  Result<bool> request_wake_for_space(std::size_t bytes) {
     Memory::store_relaxed(control_->producer_waits, 1U);
     Memory::fence();
     VB_TRY_VOID(read_head());

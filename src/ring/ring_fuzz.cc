@@ -47,7 +47,7 @@ void run(sim::FuzzInput input) {
         break;
       }
       case 2: producer.flush(); break;
-      case 3: (void)producer.request_wake_for_room(input.take<std::uint8_t>() % 249); break;
+      case 3: (void)producer.request_wake_for_space(input.take<std::uint8_t>() % 249); break;
       case 4: consumer.park(); break;
       case 5: consumer.finish(); break;
       case 6: {

@@ -61,7 +61,7 @@ class Conversation {
       auto memory = *producer.prepare(sizeof i);
       while (!memory) {
         flush();
-        if (!*producer.request_wake_for_room(sizeof i)) sleep(shared_->producer_eventfd);
+        if (!*producer.request_wake_for_space(sizeof i)) sleep(shared_->producer_eventfd);
         memory = *producer.prepare(sizeof i);
       }
       Memory::store_relaxed(*reinterpret_cast<std::uint64_t*>(memory->data()), i);

@@ -197,7 +197,7 @@ TEST_F(RingProcesses, ProducerWorksAfterItsConsumerWasKilledAtAnyAccess) {
     has_exited = WIFEXITED(status);
     write();
     producer.flush();
-    EXPECT_TRUE(producer.request_wake_for_room(40).has_value());
+    EXPECT_TRUE(producer.request_wake_for_space(40).has_value());
   }
 }
 

@@ -91,7 +91,7 @@ TEST(Ring, FullRingAcceptsARecordAfterOneIsConsumed) {
   int written = 0;
   while (write(producer, bytes_of(8, 1))) ++written;
   EXPECT_EQ(written, 3);  // the fourth cache line is for the next header
-  EXPECT_FALSE(*producer.request_wake_for_room(8));
+  EXPECT_FALSE(*producer.request_wake_for_space(8));
   EXPECT_FALSE(consumer.finish());  // no record was consumed
   ASSERT_TRUE((*consumer.peek()).has_value());
   consumer.consume();
@@ -109,7 +109,7 @@ TEST(Ring, ProducerRequestsNoWakeIfTheRingHasFreeSpace) {
   ASSERT_TRUE((*consumer.peek()).has_value());
   consumer.consume();
   consumer.finish();
-  EXPECT_TRUE(*producer.request_wake_for_room(8));
+  EXPECT_TRUE(*producer.request_wake_for_space(8));
   EXPECT_EQ(ring.control->producer_waits, 0U);
 }
 
@@ -264,7 +264,7 @@ TEST(Ring, SurvivesAPeerThatWritesRandomBytes) {
           break;
         case 2:
           producer.flush();
-          (void)producer.request_wake_for_room(1);
+          (void)producer.request_wake_for_space(1);
           break;
         case 3:
           consumer.park();
@@ -305,7 +305,7 @@ TEST(Ring, TwoThreadsExchangeRecordsAndSleep) {
       auto memory = *producer.prepare(bytes);
       while (!memory) {
         if (producer.flush()) wake(consumer_eventfd);
-        if (!*producer.request_wake_for_room(bytes)) sleep(producer_eventfd);
+        if (!*producer.request_wake_for_space(bytes)) sleep(producer_eventfd);
         memory = *producer.prepare(bytes);
       }
       std::memcpy(memory->data(), &i, sizeof i);

@@ -41,11 +41,11 @@ void Capabilities::reregister(Time now) {
   ask(now);
 }
 
-void Capabilities::receive(const QueryEnd& end, Time now) {
+void Capabilities::receive(const QueryResult& end, Time now) {
   if (query_ != end.id) return;
   query_.reset();
   if (may_be_stale_) return ask(now);
-  if (end.outcome != QueryEnd::Outcome::kAnswered) {
+  if (end.outcome != QueryResult::Outcome::kAnswered) {
     ++counters_.failed;
     return retry_later(now);
   }

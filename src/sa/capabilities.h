@@ -39,7 +39,7 @@ class Capabilities {
 
   void set_port(const PortState& state, const PortChange& change, Time now);
   void reregister(Time now);
-  void receive(const QueryEnd& end, Time now);
+  void receive(const QueryResult& end, Time now);
   void on_timer(Time now);
   Time deadline() const { return retry_at_; }
 
@@ -63,6 +63,6 @@ inline constexpr auto kCapabilityCounterNames = std::to_array<MemberName<Capabil
     {&CapabilityCounters::answered, "sa_class_port_info_answered"},
     {&CapabilityCounters::failed, "sa_class_port_info_failed"},
 });
-static_assert(names_all(kCapabilityCounterNames));
+static_assert(names_every_counter(kCapabilityCounterNames));
 
 }  // namespace verbena::sa

@@ -13,7 +13,7 @@ using wire::ClassPortInfo;
 class CapabilitiesTest : public ManualSaTest {
  protected:
   CapabilitiesTest() { set_port(port); }
-  void on_query_end(const QueryEnd& end) override { capabilities.receive(end, now); }
+  void on_query_end(const QueryResult& end) override { capabilities.receive(end, now); }
   void on_timer() override { capabilities.on_timer(now); }
   Time deadline() override { return capabilities.deadline(); }
 

@@ -117,12 +117,12 @@ void Client::pump(Time now) {
   }
   // Every SA answers a query for its ClassPortInfo, so the answer shows whether there is an SA.
   if (queries_.was_refused_since_last_call()) capabilities_.ask(now);
-  while (const auto end = queries_.next_end()) dispatch(*end, now);
+  while (const auto end = queries_.next_result()) dispatch(*end, now);
   paths_.set_notices(subscriptions_.is_registered(TrapNumber::kGidInService) &&
                      subscriptions_.is_registered(TrapNumber::kGidOutOfService));
 }
 
-void Client::dispatch(const QueryEnd& end, Time now) {
+void Client::dispatch(const QueryResult& end, Time now) {
   switch (end.owner) {
     case QueryOwner::kPaths: return paths_.receive(end, now);
     case QueryOwner::kMemberships: return memberships_.receive(end, now);
@@ -132,7 +132,7 @@ void Client::dispatch(const QueryEnd& end, Time now) {
   }
 }
 
-void Client::receive_capabilities(const QueryEnd& end, Time now) {
+void Client::receive_capabilities(const QueryResult& end, Time now) {
   capabilities_.receive(end, now);
   memberships_.set_send_only_full_members(capabilities_.has_send_only_full_members(), now);
 }

@@ -37,7 +37,7 @@ class ManualSaTest : public testing::Test {
   Queries queries{mads, agent, Random(7)};
 
   // Subclasses pass results of queries, and the time, to the part of the client that they test.
-  virtual void on_query_end(const QueryEnd&) { FAIL() << "no query was sent"; }
+  virtual void on_query_end(const QueryResult&) { FAIL() << "no query was sent"; }
   virtual void on_timer() {}
   virtual Time deadline() { return kNever; }
 
@@ -123,7 +123,7 @@ class ManualSaTest : public testing::Test {
  private:
   void deliver_ends() {
     if (test_reads_ends) return;
-    while (const auto end = queries.next_end()) on_query_end(*end);
+    while (const auto end = queries.next_result()) on_query_end(*end);
   }
   // Sends an answer like a manager, with RMPP if the answer is a table.
   void deliver(const mad::SendMad& to, const wire::SaHeader& header,
@@ -157,7 +157,7 @@ class ManualSaTest : public testing::Test {
   std::vector<mad::SendMad> requests_during_table_{};  // sent while a table arrived
 
  protected:
-  bool test_reads_ends = false;  // if true, the test itself calls queries.next_end()
+  bool test_reads_ends = false;  // if true, the test itself calls queries.next_result()
 };
 
 }  // namespace verbena::sa

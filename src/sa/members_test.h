@@ -31,7 +31,7 @@ class MembershipsTest : public ManualSaTest {
     queries.set_port({}, state, now);
     memberships.set_port(state, change, now);
   }
-  void on_query_end(const QueryEnd& end) override { memberships.receive(end, now); }
+  void on_query_end(const QueryResult& end) override { memberships.receive(end, now); }
   void on_timer() override { memberships.on_timer(now); }
   Time deadline() override { return memberships.deadline(); }
 

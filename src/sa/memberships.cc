@@ -12,7 +12,7 @@ namespace {
 constexpr std::byte kMulticastPrefix{0xff};  // vol1 4.1.1
 
 Error timed_out(std::uint32_t tries) {
-  return QueryEnd{.outcome = QueryEnd::Outcome::kTimedOut, .tries = tries}.error();
+  return QueryResult{.outcome = QueryResult::Outcome::kTimedOut, .tries = tries}.error();
 }
 
 constexpr Error kNoSendOnlyFullMembers{
@@ -222,8 +222,8 @@ void Memberships::ask(Groups::iterator found, Request request, const Query& quer
   schedule_repeat_after_strays(found->first, group, now);
 }
 
-void Memberships::record_strays(Group& group, const QueryEnd& end, Time now) {
-  if (end.tries <= 1 && end.outcome != QueryEnd::Outcome::kTimedOut) return;
+void Memberships::record_strays(Group& group, const QueryResult& end, Time now) {
+  if (end.tries <= 1 && end.outcome != QueryResult::Outcome::kTimedOut) return;
   auto& strays = group.request == Request::kLeave ? group.stray_leaves : group.stray_joins;
   strays |= group.request_join_state;
   group.stray_until = now + kStrayTime;
@@ -264,7 +264,7 @@ const JoinRequest& Memberships::rejoin_parameters(const Group& group) const {
 
 // ---- answers ------------------------------------------------------------------------------------
 
-void Memberships::receive(const QueryEnd& end, Time now) {
+void Memberships::receive(const QueryResult& end, Time now) {
   const auto pending = by_query_.find(end.id);
   if (pending == by_query_.end()) return;
   const auto found = groups_.find(pending->second);
@@ -274,9 +274,10 @@ void Memberships::receive(const QueryEnd& end, Time now) {
   receive_join(found, end, now);
 }
 
-void Memberships::receive_join(Groups::iterator found, const QueryEnd& end, Time now) {
-  if (end.outcome != QueryEnd::Outcome::kAnswered) {
-    return handle_failed_join(found, end.error(), end.outcome == QueryEnd::Outcome::kTimedOut, now);
+void Memberships::receive_join(Groups::iterator found, const QueryResult& end, Time now) {
+  if (end.outcome != QueryResult::Outcome::kAnswered) {
+    return handle_failed_join(found, end.error(), end.outcome == QueryResult::Outcome::kTimedOut,
+                              now);
   }
   const auto records = end.records<McMemberRecord>(1);
   const Gid mgid = found->second.mgid;
@@ -371,16 +372,16 @@ void Memberships::handle_failed_join(Groups::iterator found, const Error& error,
   set_timer(found->first, group, now + pause + Duration(static_cast<std::int64_t>(jitter)));
 }
 
-void Memberships::receive_leave(Groups::iterator found, const QueryEnd& end, Time now) {
+void Memberships::receive_leave(Groups::iterator found, const QueryResult& end, Time now) {
   Group& group = found->second;
   group.request = Request::kNone;
-  if (end.outcome == QueryEnd::Outcome::kTimedOut && ++group.leave_rounds < kLeaveRounds) {
+  if (end.outcome == QueryResult::Outcome::kTimedOut && ++group.leave_rounds < kLeaveRounds) {
     // Users that need the group do not wait for the pause.
     const bool is_wanted = !group.waiting.empty() || (group.wanted() & ~group.confirmed) != 0;
     set_timer(found->first, group, is_wanted ? kNever : now + kLeavePause);
     return send_next_request(found, now);
   }
-  if (end.outcome == QueryEnd::Outcome::kTimedOut) ++counters_.leaves_given_up;
+  if (end.outcome == QueryResult::Outcome::kTimedOut) ++counters_.leaves_given_up;
   group.leave_rounds = 0;
   group.possible = static_cast<std::uint8_t>(group.possible & ~group.request_join_state);
   // OpenSM 3.3.23 removes the port entirely if it was the last full member, so a join confirms the
@@ -411,7 +412,7 @@ void Memberships::delay_new_groups(Time now) {
   if (std::ranges::none_of(groups_,
                            [](const auto& entry) { return entry.second.record.has_value(); }))
     return;
-  new_groups_allowed_at_ = now + kRejoinsFirst;
+  new_groups_allowed_at_ = now + kNewGroupDelay;
   for (auto& [key, group] : groups_) {
     if (group.record || group.request != Request::kJoin) continue;
     by_query_.erase(group.query);

@@ -90,7 +90,7 @@ class Memberships {
 
   // A new manager gives MLIDs to groups in the order of the joins.  Joins of new groups wait this
   // long, so that rejoins and their first repeats come first and get their former MLIDs.
-  static constexpr Duration kRejoinsFirst = std::chrono::seconds(2);
+  static constexpr Duration kNewGroupDelay = std::chrono::seconds(2);
 
   Memberships(Queries& queries, Random random) : queries_(queries), random_(random) {}
 
@@ -102,7 +102,7 @@ class Memberships {
   bool leave(MemberId member, Time now);
   std::optional<MemberEvent> next_event();
 
-  // Delays joins of new groups by kRejoinsFirst, if other groups must rejoin.  REQUIRES:
+  // Delays joins of new groups by kNewGroupDelay, if other groups must rejoin.  REQUIRES:
   // Queries::set_port() was not called yet, because it would send pending joins to the new manager.
   void delay_new_groups(Time now);
   // Reports changes of the port.  REQUIRES: Queries::set_port() was called before.
@@ -115,7 +115,7 @@ class Memberships {
   // Reports that the SA has deleted the group.
   void group_deleted(const Gid& mgid, Time now);
 
-  void receive(const QueryEnd& end, Time now);
+  void receive(const QueryResult& end, Time now);
   void on_timer(Time now);
   Time deadline() const;
 
@@ -186,10 +186,10 @@ class Memberships {
   // Sets the earliest time of the next request of the group.  kNever: the request is not delayed.
   void set_timer(GroupKey key, Group& group, Time until);
 
-  void receive_join(Groups::iterator found, const QueryEnd& end, Time now);
-  void receive_leave(Groups::iterator found, const QueryEnd& end, Time now);
+  void receive_join(Groups::iterator found, const QueryResult& end, Time now);
+  void receive_leave(Groups::iterator found, const QueryResult& end, Time now);
   // Records that repeats of a request that has ended may still arrive at the SA.
-  void record_strays(Group& group, const QueryEnd& end, Time now);
+  void record_strays(Group& group, const QueryResult& end, Time now);
   // Schedules a repeat of the new request if strays may undo it.
   void schedule_repeat_after_strays(GroupKey key, Group& group, Time now);
   void repeat_last_request(Groups::iterator found, Time now);
@@ -238,6 +238,6 @@ inline constexpr auto kMembershipCounterNames = std::to_array<MemberName<Members
     {&MembershipCounters::unsupported, "sa_joins_unsupported"},
     {&MembershipCounters::limit_members, "limit_sa_members"},
 });
-static_assert(names_all(kMembershipCounterNames));
+static_assert(names_every_counter(kMembershipCounterNames));
 
 }  // namespace verbena::sa

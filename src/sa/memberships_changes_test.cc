@@ -15,7 +15,7 @@ using wire::SaStatus;
 namespace join_state = wire::join_state;
 
 // On Linux, each user must join again by itself.
-TEST_F(MembershipsTest, NewManagerGetsTheUnionAgainAndUsersDoNotNotice) {
+TEST_F(MembershipsTest, NewManagerGetsTheUnionAgainAndUsersGetNoEvent) {
   become_member(join_state::kFullMember);
   join(join_state::kNonMember);
   answer(request(), record_of(kGroup));
@@ -46,7 +46,7 @@ TEST_F(MembershipsTest, RejoinAsksForTheFormerMlidOfTheGroup) {
 
 // If the parameters were forgotten, the group could get another MLID, and members would get no
 // event.
-TEST_F(MembershipsTest, ALeaveThatReachesTheNewManagerFirstKeepsTheParametersOfTheGroup) {
+TEST_F(MembershipsTest, GroupKeepsItsParametersIfALeaveReachesTheNewManagerFirst) {
   become_member();
   const MemberId sender = join(join_state::kSendOnlyFullMember);
   auto record = record_of(kGroup);
@@ -79,7 +79,7 @@ TEST_F(MembershipsTest, NewManagerGetsRejoinsBeforeJoinsOfNewGroups) {
   const auto again = request();
   EXPECT_EQ(record_in<McMemberRecord>(again).mgid, kGroup);
   answer(again, record_of(kGroup));
-  EXPECT_EQ(run_for(Memberships::kRejoinsFirst - 1ns).size(), 0U);
+  EXPECT_EQ(run_for(Memberships::kNewGroupDelay - 1ns).size(), 0U);
   const auto last = run_for(1ns);
   ASSERT_EQ(last.size(), 2U);
   EXPECT_EQ(text_of(last[0]) + ", " + text_of(last[1]), "join 8, join 2");
@@ -104,18 +104,18 @@ TEST_F(MembershipsTest, SaGetsALeaveIfTheUserOfANewGroupLeavesDuringTheDelay) {
   memberships.reregister(now);
   answer(request(), record_of(kGroup));
   EXPECT_TRUE(memberships.leave(id, now));
-  const auto last = run_for(Memberships::kRejoinsFirst).at(0);
+  const auto last = run_for(Memberships::kNewGroupDelay).at(0);
   EXPECT_EQ(text_of(last), "leave 1");
   EXPECT_EQ(record_in<McMemberRecord>(last).mgid, test_mgid(2));
   answer(last, record_of(test_mgid(2)));
-  const auto after_strays = run_for(Memberships::kStrayTime - Memberships::kRejoinsFirst);
+  const auto after_strays = run_for(Memberships::kStrayTime - Memberships::kNewGroupDelay);
   ASSERT_EQ(after_strays.size(), 1U);
   EXPECT_EQ(text_of(after_strays[0]), "leave 1");
   answer(after_strays[0], record_of(test_mgid(2)));
   EXPECT_EQ(memberships.groups(), 1U);
 }
 
-TEST_F(MembershipsTest, UsersAreToldOfNewParameters) {
+TEST_F(MembershipsTest, UsersGetAnEventWithTheNewParameters) {
   const MemberId id = become_member();
   memberships.reregister(now);
   McMemberRecord other = record_of(kGroup);

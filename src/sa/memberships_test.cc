@@ -99,7 +99,7 @@ TEST_F(MembershipsTest, RequestsOfAGroupAreSerialAndGroupsAreIndependent) {
   EXPECT_EQ(sent_text(), "join 2; ");
 }
 
-TEST_F(MembershipsTest, UserThatLeavesBeforeItsJoinEndsLeavesNothingBehind) {
+TEST_F(MembershipsTest, MembershipEndsIfItsUserLeavesBeforeTheJoinEnds) {
   const MemberId id = join();
   const auto sent_join = request();
   EXPECT_TRUE(memberships.leave(id, now));

@@ -207,7 +207,7 @@ std::optional<PathEvent> PathCache::next_event() {
 
 // ---- answers and time ---------------------------------------------------------------------------
 
-void PathCache::receive(const QueryEnd& end, Time now) {
+void PathCache::receive(const QueryResult& end, Time now) {
   if (table_query_ == end.id) return receive_table(end, now);
   if (end.cookie != 0) return receive_uncached(end, now);
   const auto pending = by_query_id_.find(end.id);
@@ -218,10 +218,10 @@ void PathCache::receive(const QueryEnd& end, Time now) {
   receive_path(found, end, now);
 }
 
-void PathCache::receive_path(Entries::iterator found, const QueryEnd& end, Time now) {
+void PathCache::receive_path(Entries::iterator found, const QueryResult& end, Time now) {
   Entry& entry = found->second;
   const bool may_be_stale = std::exchange(entry.may_be_stale, false);
-  if (may_be_stale && end.outcome != QueryEnd::Outcome::kTimedOut) {
+  if (may_be_stale && end.outcome != QueryResult::Outcome::kTimedOut) {
     ++counters_.stale;
     Time until = now;
     for (const PathTicket ticket : entry.waiters) {
@@ -249,8 +249,9 @@ void PathCache::receive_path(Entries::iterator found, const QueryEnd& end, Time 
   mark_as_used(found);
 }
 
-Result<std::vector<PathRecord>> PathCache::paths_in(const PathQuery& query, const QueryEnd& end) {
-  if (end.outcome != QueryEnd::Outcome::kAnswered) return std::unexpected(end.error());
+Result<std::vector<PathRecord>> PathCache::paths_in(const PathQuery& query,
+                                                    const QueryResult& end) {
+  if (end.outcome != QueryResult::Outcome::kAnswered) return std::unexpected(end.error());
   auto paths = end.records<PathRecord>(kTableRecordsMax);
   if (!paths) {
     ++counters_.malformed;
@@ -278,7 +279,7 @@ void PathCache::on_timer(Time now) {
     const Waiter& waiter = waiters_.at(ticket);
     const Entry& entry = entries_.at(*waiter.query);
     const std::uint32_t tries = entry.query_id ? queries_.tries(*entry.query_id) : 0;
-    const QueryEnd end{.outcome = QueryEnd::Outcome::kTimedOut, .tries = tries};
+    const QueryResult end{.outcome = QueryResult::Outcome::kTimedOut, .tries = tries};
     events_.push_back({.ticket = ticket,
                        .cookie = waiter.cookie,
                        .error = end.error(),

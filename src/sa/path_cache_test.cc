@@ -30,7 +30,7 @@ class PathCacheTest : public ManualSaTest {
     queries.set_port({}, state, now);
     cache->set_port(state, change, now);
   }
-  void on_query_end(const QueryEnd& end) override { cache->receive(end, now); }
+  void on_query_end(const QueryResult& end) override { cache->receive(end, now); }
   void on_timer() override { cache->on_timer(now); }
   Time deadline() override { return cache->deadline(); }
 
@@ -172,7 +172,7 @@ TEST_F(PathCacheTest, PathsAreUsedLongerWhileTheManagerReportsChanges) {
   EXPECT_FALSE(is_known(to(9)));
 }
 
-TEST_F(PathCacheTest, AbsentPathIsRememberedForAMoment) {
+TEST_F(PathCacheTest, NegativeAnswerIsStoredForAShortTime) {
   ASSERT_TRUE(find(to(9), 1));
   refuse(request(), SaStatus::kNoRecords);
   EXPECT_EQ(cache->next_event()->error->code, Errc::kUnreachable);
@@ -331,7 +331,7 @@ TEST_F(PathCacheTest, GidOutOfServiceForgetsExactlyItsPaths) {
   EXPECT_EQ(cache->counters().gid_out, 1U);
 }
 
-TEST_F(PathCacheTest, GidInServiceEndsAbsenceAndRefreshesPaths) {
+TEST_F(PathCacheTest, GidInServiceRemovesNegativeAnswersAndRefreshesPaths) {
   ASSERT_TRUE(find(to(9)));
   refuse(request(), SaStatus::kNoRecords);
   ASSERT_FALSE(find(to(9)));

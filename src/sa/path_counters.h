@@ -69,6 +69,6 @@ inline constexpr auto kPathCounterNames = std::to_array<MemberName<PathCounters>
     {&PathCounters::limit_waiters, "limit_sa_path_waiters"},
     {&PathCounters::limit_table, "limit_sa_path_table"},
 });
-static_assert(names_all(kPathCounterNames));
+static_assert(names_every_counter(kPathCounterNames));
 
 }  // namespace verbena::sa

@@ -35,13 +35,13 @@ void PathCache::load_table(Time now) {
   table_ = Table::kLoading;
 }
 
-void PathCache::receive_table(const QueryEnd& end, Time now) {
+void PathCache::receive_table(const QueryResult& end, Time now) {
   table_query_.reset();
   if (table_may_be_stale_) {
     ++counters_.stale;
     return end_table(Table::kNone, now);
   }
-  const auto paths = end.outcome == QueryEnd::Outcome::kAnswered
+  const auto paths = end.outcome == QueryResult::Outcome::kAnswered
                          ? end.records<PathRecord>(kTableRecordsMax)
                          : Result<std::vector<PathRecord>>(std::unexpected(end.error()));
   if (!paths) {

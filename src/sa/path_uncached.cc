@@ -23,7 +23,7 @@ Result<PathCache::Lookup> PathCache::find_for_connection(const PathQuery& query,
   return Lookup(ticket);
 }
 
-void PathCache::receive_uncached(const QueryEnd& end, Time now) {
+void PathCache::receive_uncached(const QueryResult& end, Time now) {
   const auto uncached = uncached_.extract(PathTicket{end.cookie});
   if (!uncached) return;
   PathEvent event{.ticket = uncached.key(),

@@ -18,7 +18,7 @@ class UncachedPathsTest : public ManualSaTest {
 
   PathCache cache{{.mode = PathCache::Mode::kUncached, .waiters_max = 3}, queries, Random(3)};
 
-  void on_query_end(const QueryEnd& end) override { cache.receive(end, now); }
+  void on_query_end(const QueryResult& end) override { cache.receive(end, now); }
   void on_timer() override { cache.on_timer(now); }
   Time deadline() override { return cache.deadline(); }
 

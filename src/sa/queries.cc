@@ -42,7 +42,7 @@ bool is_unserved(std::uint16_t status) {
 
 }  // namespace
 
-Error QueryEnd::error() const {
+Error QueryResult::error() const {
   if (outcome == Outcome::kTimedOut) {
     return {.code = Errc::kTimedOut,
             .detail = static_cast<std::uint16_t>(std::min<std::uint32_t>(tries, 0xffff)),
@@ -89,7 +89,8 @@ bool Queries::cancel(QueryId id, Time now) {
   const auto found = entries_.find(id);
   if (found == entries_.end()) {
     // The query may have ended, while its result still waits in results_.
-    const auto dropped = std::erase_if(results_, [&](const QueryEnd& end) { return end.id == id; });
+    const auto dropped =
+        std::erase_if(results_, [&](const QueryResult& end) { return end.id == id; });
     return dropped != 0;
   }
   ++counters_.cancelled;
@@ -240,7 +241,7 @@ void Queries::expire(Entries::iterator found, Time now) {
   Entry& entry = found->second;
   entry.may_measure = false;
   if (entry.tries - entry.busy_answers >= entry.query.tries_max) {
-    return end(found, {.outcome = QueryEnd::Outcome::kTimedOut}, now);
+    return end(found, {.outcome = QueryResult::Outcome::kTimedOut}, now);
   }
   if (was_lost(entry)) {
     entry.interval = std::min(entry.interval, first_interval_);
@@ -303,11 +304,11 @@ void Queries::receive_answer(Entries::iterator found, const mad::ManagementPort:
   }
   measure_round_trip(entry, now);
   if (header.mad.status != 0) {
-    return end(found, {.outcome = QueryEnd::Outcome::kRefused, .mad_status = header.mad.status},
+    return end(found, {.outcome = QueryResult::Outcome::kRefused, .mad_status = header.mad.status},
                now);
   }
   end(found,
-      {.outcome = QueryEnd::Outcome::kAnswered,
+      {.outcome = QueryResult::Outcome::kAnswered,
        .attribute_offset = header.attribute_offset,
        .data = {data.begin(), data.end()},
        // Without RMPP the MAD does not contain its number of records, so it has exactly one.
@@ -320,13 +321,13 @@ void Queries::receive_unserved(Entries::iterator found, std::uint16_t status, Ti
   ++counters_.unserved;
   if (entry.sa_answers_at_refusal && *entry.sa_answers_at_refusal != sa_answers_) {
     ++counters_.unsupported;
-    return end(found, {.outcome = QueryEnd::Outcome::kRefused, .mad_status = status}, now);
+    return end(found, {.outcome = QueryResult::Outcome::kRefused, .mad_status = status}, now);
   }
   was_refused_ = was_refused_ || !entry.sa_answers_at_refusal;
   entry.sa_answers_at_refusal = sa_answers_;
   if (entry.tries - entry.busy_answers < entry.query.tries_max)
     return pause(found->first, entry, now);
-  end(found, {.outcome = QueryEnd::Outcome::kTimedOut}, now);
+  end(found, {.outcome = QueryResult::Outcome::kTimedOut}, now);
 }
 
 bool Queries::redirect(QueryId id, Entry& entry, std::span<const std::byte> data, Time now) {
@@ -377,13 +378,13 @@ void Queries::measure_round_trip(const Entry& entry, Time now) {
   }
 }
 
-void Queries::end(Entries::iterator found, QueryEnd end, Time now) {
+void Queries::end(Entries::iterator found, QueryResult end, Time now) {
   Entry& entry = found->second;
   const QueryId id = found->first;
   switch (end.outcome) {
-    case QueryEnd::Outcome::kAnswered: ++counters_.answered; break;
-    case QueryEnd::Outcome::kRefused: ++counters_.refused; break;
-    case QueryEnd::Outcome::kTimedOut: ++counters_.timed_out; break;
+    case QueryResult::Outcome::kAnswered: ++counters_.answered; break;
+    case QueryResult::Outcome::kRefused: ++counters_.refused; break;
+    case QueryResult::Outcome::kTimedOut: ++counters_.timed_out; break;
   }
   end.id = id;
   end.owner = entry.owner;
@@ -401,7 +402,8 @@ void Queries::end(Entries::iterator found, QueryEnd end, Time now) {
 
 void Queries::on_timer(Time now) {
   while (!deadlines_.empty() && deadlines_.begin()->first <= now) {
-    end(entries_.find(deadlines_.begin()->second), {.outcome = QueryEnd::Outcome::kTimedOut}, now);
+    end(entries_.find(deadlines_.begin()->second), {.outcome = QueryResult::Outcome::kTimedOut},
+        now);
   }
   while (!resumes_.empty() && resumes_.begin()->first <= now) {
     const QueryId id = resumes_.begin()->second;
@@ -417,9 +419,9 @@ Time Queries::deadline() const {
   return next;
 }
 
-std::optional<QueryEnd> Queries::next_end() {
+std::optional<QueryResult> Queries::next_result() {
   if (results_.empty()) return std::nullopt;
-  QueryEnd end = std::move(results_.front());
+  QueryResult end = std::move(results_.front());
   results_.pop_front();
   return end;
 }

@@ -54,7 +54,7 @@ struct Query {
 };
 
 // Describes how a query ended.
-struct QueryEnd {
+struct QueryResult {
   enum class Outcome : std::uint8_t { kAnswered, kRefused, kTimedOut };
 
   QueryId id{};
@@ -92,7 +92,7 @@ struct QueryEnd {
 
 // Sends queries to the SA, and repeats each until its answer or its deadline comes (vol1 15.4).
 //
-//   ask() --> [waiting] -- window is not full --> [sent] -- answer or error --> next_end()
+//   ask() --> [waiting] -- window is not full --> [sent] -- answer or error --> next_result()
 //                                                       |  ^
 //                                                  BUSY v  | later
 //                                                      [paused]
@@ -119,7 +119,7 @@ struct QueryEnd {
 // way.  Therefore the query ends if it is refused again after an SA has answered another query.
 //
 // Invariants:
-//  * Each query ends exactly once: by next_end(), or by cancel().
+//  * Each query ends exactly once: by next_result(), or by cancel().
 //  * At most kOutstandingMax queries are sent or paused.
 class Queries {
  public:
@@ -141,9 +141,9 @@ class Queries {
   Queries(mad::ManagementPort& mads, mad::AgentNumber agent, Random random)
       : mads_(mads), agent_(agent), random_(random), next_transaction_(random_.next32()) {}
 
-  // Begins a query; next_end() returns its result.  Fails with kNoResources: kWaitingMax.
+  // Begins a query; next_result() returns its result.  Fails with kNoResources: kWaitingMax.
   Result<QueryId> ask(const Query& query, QueryOwner owner, std::uint64_t cookie, Time now);
-  // Ends a query without a result.  Returns false if next_end() has returned its result already.
+  // Ends a query without a result.  Returns false if next_result() has returned its result already.
   bool cancel(QueryId id, Time now);
   // Moves the deadline of a query to `until`, if that is later.
   void extend(QueryId id, Time until);
@@ -157,7 +157,7 @@ class Queries {
   void receive(const mad::ManagementPort::Message& message, Time now);
   void on_timer(Time now);
   Time deadline() const;
-  std::optional<QueryEnd> next_end();
+  std::optional<QueryResult> next_result();
   // Returns true if a query was refused as unserved since the last call.  Then the caller can send
   // another query, whose answer shows whether there is an SA.
   bool was_refused_since_last_call() { return std::exchange(was_refused_, false); }
@@ -214,7 +214,7 @@ class Queries {
   void pause(QueryId id, Entry& entry, Time now);
   // Cancels the request that was sent, so that no response or timeout follows.
   void cancel_request(QueryId id, Entry& entry);
-  void end(Entries::iterator found, QueryEnd end, Time now);
+  void end(Entries::iterator found, QueryResult end, Time now);
   void expire(Entries::iterator found, Time now);
   void receive_answer(Entries::iterator found, const mad::ManagementPort::Message& message,
                       Time now);
@@ -250,7 +250,7 @@ class Queries {
   std::unordered_map<std::uint32_t, QueryId> by_transaction_{};
   std::set<std::pair<Time, QueryId>> deadlines_{};  // when queries time out
   std::set<std::pair<Time, QueryId>> resumes_{};    // when paused queries are sent again
-  std::deque<QueryEnd> results_{};
+  std::deque<QueryResult> results_{};
   Counters counters_{};
 };
 
@@ -270,6 +270,6 @@ inline constexpr auto kQueryCounterNames = std::to_array<MemberName<Queries::Cou
     {&Queries::Counters::sent_to_new_manager, "sa_queries_sent_to_new_manager"},
     {&Queries::Counters::limit_waiting, "limit_sa_queries"},
 });
-static_assert(names_all(kQueryCounterNames));
+static_assert(names_every_counter(kQueryCounterNames));
 
 }  // namespace verbena::sa

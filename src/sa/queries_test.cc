@@ -53,15 +53,15 @@ TEST_F(QueriesTest, RequestGoesToTheManagerAndItsAnswerComesBackOnce) {
   now += 3ms;
   answer(requests[0], 0, PathRecord{.destination_lid = {9}});
   answer(requests[0], 0, PathRecord{.destination_lid = {10}});
-  const auto end = queries.next_end();
+  const auto end = queries.next_result();
   ASSERT_TRUE(end);
   EXPECT_EQ(end->id, id);
   EXPECT_EQ(end->cookie, 77U);
-  EXPECT_EQ(end->outcome, QueryEnd::Outcome::kAnswered);
+  EXPECT_EQ(end->outcome, QueryResult::Outcome::kAnswered);
   EXPECT_EQ(end->waited, 3ms);
   EXPECT_EQ(end->tries, 1U);
   EXPECT_EQ(end->records<PathRecord>(1)->at(0).destination_lid, Lid{9});
-  EXPECT_FALSE(queries.next_end());
+  EXPECT_FALSE(queries.next_result());
   EXPECT_EQ(queries.deadline(), kNever);
   EXPECT_EQ(mads.deadline(), kNever);
 }
@@ -69,9 +69,9 @@ TEST_F(QueriesTest, RequestGoesToTheManagerAndItsAnswerComesBackOnce) {
 TEST_F(QueriesTest, ErrorStatusEndsTheQuery) {
   ask();
   answer(sent().at(0), wire::mad_status_of(SaStatus::kNoRecords));
-  const auto end = queries.next_end();
+  const auto end = queries.next_result();
   ASSERT_TRUE(end);
-  EXPECT_EQ(end->outcome, QueryEnd::Outcome::kRefused);
+  EXPECT_EQ(end->outcome, QueryResult::Outcome::kRefused);
   EXPECT_EQ(end->sa_status(), SaStatus::kNoRecords);
   EXPECT_EQ(end->error().code, Errc::kUnreachable);
 }
@@ -82,14 +82,14 @@ TEST_F(QueriesTest, TotalDeadlineEndsTheQueryAndReportsTimeAndTries) {
   ask(0, query);
   const Time began = now;
   const auto requests = run_until(now + 60s);
-  const auto end = queries.next_end();
+  const auto end = queries.next_result();
   ASSERT_TRUE(end);
-  EXPECT_EQ(end->outcome, QueryEnd::Outcome::kTimedOut);
+  EXPECT_EQ(end->outcome, QueryResult::Outcome::kTimedOut);
   EXPECT_EQ(end->waited, 10s);
   EXPECT_EQ(end->tries, requests.size());
   EXPECT_EQ(end->error().code, Errc::kTimedOut);
   EXPECT_EQ(end->error().detail, requests.size());
-  EXPECT_FALSE(queries.next_end());
+  EXPECT_FALSE(queries.next_result());
   EXPECT_GT(now, began);
   EXPECT_EQ(queries.outstanding(), 0U);
 }
@@ -99,26 +99,26 @@ TEST_F(QueriesTest, LimitOfTriesEndsTheQueryEarlier) {
   query.tries_max = 3;
   ask(0, query);
   EXPECT_EQ(run_until(now + 29s).size(), 3U);
-  const auto end = queries.next_end();
+  const auto end = queries.next_result();
   ASSERT_TRUE(end);
   EXPECT_EQ(end->tries, 3U);
 }
 
 // Linux treats BUSY as an error of the request.
-TEST_F(QueriesTest, BusyKeepsTheRequestPendingAndWaits) {
+TEST_F(QueriesTest, BusyAnswerDelaysTheNextTry) {
   Query query = path_query();
   query.tries_max = 1;
   ask(0, query);
   const auto first = sent().at(0);
   answer(first, wire::mad_status::kBusy);
-  EXPECT_FALSE(queries.next_end());
+  EXPECT_FALSE(queries.next_result());
   EXPECT_TRUE(sent().empty()) << "a busy manager is not asked at once";
   EXPECT_GE(queries.deadline(), now + Queries::kFirstInterval * 3 / 4);
   const auto repeated = run_until(now + Queries::kFirstInterval * 5 / 4);
   ASSERT_EQ(repeated.size(), 1U);
   EXPECT_EQ(repeated[0], first);
   answer(repeated[0], 0);
-  EXPECT_EQ(queries.next_end()->outcome, QueryEnd::Outcome::kAnswered);
+  EXPECT_EQ(queries.next_result()->outcome, QueryResult::Outcome::kAnswered);
   EXPECT_EQ(queries.counters().busy, 1U);
 }
 
@@ -128,13 +128,13 @@ TEST_F(QueriesTest, TriesThatAreAnsweredWithBusyDoNotCount) {
   ask(0, query);
   answer(request(), wire::mad_status::kBusy);
   EXPECT_EQ(run_for(25s).size(), 2U);
-  const auto end = queries.next_end();
+  const auto end = queries.next_result();
   ASSERT_TRUE(end);
   EXPECT_EQ(end->tries, 3U);
 }
 
 // If a manager has died, its node refuses queries until another manager takes over.
-TEST_F(QueriesTest, QueryOutlivesTheRefusalsOfANodeWithoutAnSa) {
+TEST_F(QueriesTest, RefusalsOfANodeWithoutAnSaDoNotEndTheQuery) {
   Query query = path_query();
   query.tries_max = 4;
   ask(0, query);
@@ -142,13 +142,13 @@ TEST_F(QueriesTest, QueryOutlivesTheRefusalsOfANodeWithoutAnSa) {
   for (const auto status : {wire::mad_status::kMethodAttributeNotSupported,
                             wire::mad_status::kMethodNotSupported, wire::mad_status::kBadVersion}) {
     answer(last, status);
-    EXPECT_FALSE(queries.next_end());
+    EXPECT_FALSE(queries.next_result());
     EXPECT_TRUE(sent().empty()) << "the query is not sent again at once";
     last = run_until(queries.deadline()).at(0);
   }
   EXPECT_EQ(queries.counters().unserved, 3U);
   answer(last, 0);
-  EXPECT_EQ(queries.next_end()->outcome, QueryEnd::Outcome::kAnswered);
+  EXPECT_EQ(queries.next_result()->outcome, QueryResult::Outcome::kAnswered);
 }
 
 // The SA answers other queries, so it refuses this query because it does not know such queries.
@@ -158,16 +158,16 @@ TEST_F(QueriesTest, UnknownQueryEndsAtItsNextRefusalIfTheSaAnswersOthers) {
     ask();
     answer(request(), status);
     EXPECT_TRUE(queries.was_refused_since_last_call());
-    EXPECT_FALSE(queries.next_end());
+    EXPECT_FALSE(queries.next_result());
     ask(7);
     answer(request(), wire::mad_status_of(SaStatus::kNoRecords));  // only an SA gives this answer
-    EXPECT_EQ(queries.next_end()->cookie, 7U);
-    EXPECT_FALSE(queries.next_end()) << "the SA may have started after the refusal";
+    EXPECT_EQ(queries.next_result()->cookie, 7U);
+    EXPECT_FALSE(queries.next_result()) << "the SA may have started after the refusal";
     const Time began = now;
     answer(run_until(queries.deadline()).at(0), status);
-    const auto end = queries.next_end();
+    const auto end = queries.next_result();
     ASSERT_TRUE(end);
-    EXPECT_EQ(end->outcome, QueryEnd::Outcome::kRefused);
+    EXPECT_EQ(end->outcome, QueryResult::Outcome::kRefused);
     EXPECT_EQ(end->error().code, Errc::kNotSupported);
     EXPECT_EQ(end->error().detail, status);
     EXPECT_LE(now - began, 2s);
@@ -179,16 +179,16 @@ TEST_F(QueriesTest, UnknownQueryEndsAtItsNextRefusalIfTheSaAnswersOthers) {
 TEST_F(QueriesTest, AnswersFromBeforeTheRefusalsDoNotProveThatTheSaLives) {
   ask(7);
   answer(request(), 0);
-  (void)queries.next_end();
+  (void)queries.next_result();
   ask();
   mad::SendMad last = request();
   for (int i = 0; i < 10; ++i) {
     answer(last, wire::mad_status::kMethodAttributeNotSupported);
-    EXPECT_FALSE(queries.next_end());
+    EXPECT_FALSE(queries.next_result());
     last = run_until(queries.deadline()).at(0);
   }
   answer(last, 0);
-  EXPECT_EQ(queries.next_end()->outcome, QueryEnd::Outcome::kAnswered);
+  EXPECT_EQ(queries.next_result()->outcome, QueryResult::Outcome::kAnswered);
 }
 
 // The node of the old manager has refused the query.  The first refusal of the new manager does not
@@ -202,9 +202,9 @@ TEST_F(QueriesTest, RefusalsOfTwoManagersAreNotCountedTogether) {
   const auto resent = request();
   ask(7);
   answer(request(), 0);
-  EXPECT_EQ(queries.next_end()->cookie, 7U);
+  EXPECT_EQ(queries.next_result()->cookie, 7U);
   answer(resent, wire::mad_status::kMethodAttributeNotSupported);
-  EXPECT_FALSE(queries.next_end());
+  EXPECT_FALSE(queries.next_result());
 }
 
 TEST_F(QueriesTest, TriesThatANodeWithoutAnSaRefusesCount) {
@@ -212,9 +212,9 @@ TEST_F(QueriesTest, TriesThatANodeWithoutAnSaRefusesCount) {
   query.tries_max = 1;
   ask(0, query);
   answer(request(), wire::mad_status::kMethodAttributeNotSupported);
-  const auto end = queries.next_end();
+  const auto end = queries.next_result();
   ASSERT_TRUE(end);
-  EXPECT_EQ(end->outcome, QueryEnd::Outcome::kTimedOut);
+  EXPECT_EQ(end->outcome, QueryResult::Outcome::kTimedOut);
 }
 
 TEST_F(QueriesTest, SixteenQueriesAreOutstandingAndOthersWaitInOrder) {
@@ -227,7 +227,7 @@ TEST_F(QueriesTest, SixteenQueriesAreOutstandingAndOthersWaitInOrder) {
     for (const auto& request : requests) answer(request, 0);
     requests = sent();
     EXPECT_LE(requests.size(), Queries::kOutstandingMax);
-    while (const auto end = queries.next_end()) EXPECT_EQ(end->cookie, expected++);
+    while (const auto end = queries.next_result()) EXPECT_EQ(end->cookie, expected++);
   }
   EXPECT_EQ(expected, 40U);
 }
@@ -241,7 +241,7 @@ TEST_F(QueriesTest, QueueHasALimitAndCountsRefusals) {
   EXPECT_EQ(queries.counters().limit_waiting, 1U);
 }
 
-TEST_F(QueriesTest, CancelledQueryEndsWithoutAnEventAndFreesItsPlace) {
+TEST_F(QueriesTest, CancelledQueryEndsWithoutAResultAndAnotherIsSent) {
   std::vector<QueryId> ids;
   for (std::uint64_t i = 0; i < 17; ++i) ids.push_back(ask(i));
   const auto requests = sent();
@@ -249,11 +249,11 @@ TEST_F(QueriesTest, CancelledQueryEndsWithoutAnEventAndFreesItsPlace) {
   EXPECT_FALSE(queries.cancel(ids[0], now));
   EXPECT_EQ(sent().size(), 1U) << "the query that waited is sent";
   answer(requests[0], 0);
-  EXPECT_FALSE(queries.next_end());
-  // A result that next_end() has not returned yet is dropped.
+  EXPECT_FALSE(queries.next_result());
+  // A result that next_result() has not returned yet is dropped.
   answer(requests[1], 0);
   EXPECT_TRUE(queries.cancel(ids[1], now));
-  EXPECT_FALSE(queries.next_end());
+  EXPECT_FALSE(queries.next_result());
 }
 
 TEST_F(QueriesTest, QueriesWithoutAManagerWaitForOne) {
@@ -284,9 +284,9 @@ TEST_F(QueriesTest, QueriesAreSentToTheNewManagerAndTheOldOneCannotAnswer) {
   EXPECT_EQ(resent[0].to.path.destination_lid, Lid{2});
   EXPECT_NE(header_in(resent[0]).mad.transaction_id, header_in(old).mad.transaction_id);
   answer(old, 0);
-  EXPECT_FALSE(queries.next_end());
+  EXPECT_FALSE(queries.next_result());
   answer(resent[0], 0);
-  EXPECT_TRUE(queries.next_end());
+  EXPECT_TRUE(queries.next_result());
   EXPECT_EQ(queries.counters().sent_to_new_manager, 1U);
 }
 
@@ -308,27 +308,27 @@ TEST_F(QueriesTest, RedirectionIsFollowedAndHasALimit) {
   EXPECT_EQ(last[0].to.path.service_level, 4);
   EXPECT_EQ(last[0].to.remote_qpn, Qpn{7});
   answer(last[0], wire::mad_status::kRedirect, info, SaAttribute::kClassPortInfo);
-  const auto end = queries.next_end();
+  const auto end = queries.next_result();
   ASSERT_TRUE(end);
-  EXPECT_EQ(end->outcome, QueryEnd::Outcome::kRefused);
+  EXPECT_EQ(end->outcome, QueryResult::Outcome::kRefused);
   EXPECT_EQ(end->mad_status, wire::mad_status::kRedirect);
 }
 
 TEST_F(QueriesTest, RedirectionWithoutALidIsAnError) {
   ask();
   answer(sent().at(0), wire::mad_status::kRedirect, wire::ClassPortInfo{});
-  ASSERT_TRUE(queries.next_end());
+  ASSERT_TRUE(queries.next_result());
 }
 
 TEST_F(QueriesTest, AnswerOfAnotherAttributeDoesNotEndTheQuery) {
   ask();
   const auto request = sent().at(0);
   answer(request, 0, wire::ServiceRecord{}, SaAttribute::kServiceRecord);
-  EXPECT_FALSE(queries.next_end());
+  EXPECT_FALSE(queries.next_result());
   EXPECT_EQ(queries.counters().mismatched, 1U);
   ASSERT_EQ(run_until(now + Queries::kFirstInterval * 5 / 4).size(), 1U);
   answer(request, 0);
-  EXPECT_TRUE(queries.next_end());
+  EXPECT_TRUE(queries.next_result());
 }
 
 // A manager that needs 3 s for each answer gets few repeats when the client has adapted.
@@ -355,8 +355,8 @@ TEST_F(QueriesTest, IntervalsAdaptToASlowManager) {
     mads.on_timer(now);
     pump();
     queries.on_timer(now);
-    while (const auto end = queries.next_end()) {
-      EXPECT_EQ(end->outcome, QueryEnd::Outcome::kAnswered);
+    while (const auto end = queries.next_result()) {
+      EXPECT_EQ(end->outcome, QueryResult::Outcome::kAnswered);
       ++ended;
     }
   }
@@ -372,7 +372,7 @@ TEST_F(QueriesTest, TableArrivesCompleteAndItsRecordsHaveALimit) {
     paths[i].destination_lid.value = static_cast<std::uint16_t>(i + 1);
   }
   answer(request, 0, paths, SaAttribute::kPathRecord);
-  const auto end = queries.next_end();
+  const auto end = queries.next_result();
   ASSERT_TRUE(end);
   const auto records = end->records<PathRecord>(kPaths);
   ASSERT_TRUE(records);

@@ -81,7 +81,7 @@ TEST_F(RepeatsTest, LostQueriesAreRepeatedSoonWhileOthersAreAnswered) {
   for (int i = 0; i < 200; ++i) {
     ask(1);
     answer_with_path(request());
-    ASSERT_TRUE(queries.next_end());
+    ASSERT_TRUE(queries.next_result());
     for (const auto& repeated : run_for(100ms)) tries += repeated == lost[0] ? 1 : 0;
   }
   EXPECT_GE(tries, 15U) << "in 20 s";

@@ -133,7 +133,7 @@ void Services::set_timer(Entries::iterator found, Time until) {
   if (until != kNever) timers_.emplace(until, found->first);
 }
 
-void Services::receive(const QueryEnd& end, Time now) {
+void Services::receive(const QueryResult& end, Time now) {
   const auto pending = by_query_.find(end.id);
   if (pending == by_query_.end()) return;
   const auto found = entries_.find(pending->second);
@@ -148,10 +148,10 @@ void Services::receive(const QueryEnd& end, Time now) {
   }
 }
 
-void Services::receive_found(Entries::iterator found, const QueryEnd& end) {
+void Services::receive_found(Entries::iterator found, const QueryResult& end) {
   ServiceEvent event{.ticket = found->first, .cookie = found->second.cookie};
   Result<std::vector<ServiceRecord>> records = std::unexpected(end.error());
-  if (end.outcome == QueryEnd::Outcome::kAnswered) {
+  if (end.outcome == QueryResult::Outcome::kAnswered) {
     records = end.records<ServiceRecord>(kRecordsMax);
   } else if (end.sa_status() == wire::SaStatus::kNoRecords) {
     records = std::vector<ServiceRecord>{};
@@ -175,10 +175,10 @@ void Services::fail_entry(Entries::iterator found, const Error& error) {
   found->second.is_removed = true;
 }
 
-void Services::receive_set(Entries::iterator found, const QueryEnd& end, Time now) {
+void Services::receive_set(Entries::iterator found, const QueryResult& end, Time now) {
   Entry& entry = found->second;
   if (entry.is_removed) return send_next_request(found, now);
-  if (end.outcome == QueryEnd::Outcome::kAnswered) {
+  if (end.outcome == QueryResult::Outcome::kAnswered) {
     entry.refusals = 0;
     entry.is_registered = !entry.may_be_lost;
     ++(entry.was_registered ? counters_.renewed : counters_.registered);
@@ -195,7 +195,7 @@ void Services::receive_set(Entries::iterator found, const QueryEnd& end, Time no
     }
     return send_next_request(found, now);
   }
-  const bool is_refused = end.outcome == QueryEnd::Outcome::kRefused;
+  const bool is_refused = end.outcome == QueryResult::Outcome::kRefused;
   if (!entry.was_registered || (is_refused && ++entry.refusals >= kRefusalsMax)) {
     if (is_refused) entry.may_be_at_sa = entry.was_registered;
     fail_entry(found, end.error());

@@ -30,7 +30,7 @@ class ServicesTest : public ManualSaTest {
     queries.set_port({}, state, now);
     services.set_port(state, change, now);
   }
-  void on_query_end(const QueryEnd& end) override { services.receive(end, now); }
+  void on_query_end(const QueryResult& end) override { services.receive(end, now); }
   void on_timer() override { services.on_timer(now); }
   Time deadline() override { return services.deadline(); }
 

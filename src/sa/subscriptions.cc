@@ -94,7 +94,7 @@ void Subscriptions::ask(Traps::iterator found, bool subscribe, Time now) {
   by_query_.emplace(*query_id, found->first);
 }
 
-void Subscriptions::receive(const QueryEnd& end, Time now) {
+void Subscriptions::receive(const QueryResult& end, Time now) {
   const auto pending = by_query_.find(end.id);
   if (pending == by_query_.end()) return;
   const auto found = traps_.find(pending->second);
@@ -105,12 +105,12 @@ void Subscriptions::receive(const QueryEnd& end, Time now) {
     trap.may_be_at_sa = false;  // if the SA still has the subscription, reports are ignored
     return send_next_request(found, now);
   }
-  if (end.outcome == QueryEnd::Outcome::kAnswered) {
+  if (end.outcome == QueryResult::Outcome::kAnswered) {
     trap.is_registered = !trap.may_be_lost;
     ++counters_.registered;
     return send_next_request(found, now);
   }
-  if (end.outcome == QueryEnd::Outcome::kRefused) {
+  if (end.outcome == QueryResult::Outcome::kRefused) {
     ++counters_.refused;
     trap.may_be_at_sa = false;
     const auto jitter = random_.below(static_cast<std::uint64_t>(kRetryPause.count()));

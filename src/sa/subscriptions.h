@@ -78,7 +78,7 @@ class Subscriptions {
   // Takes a report and answers it.  Returns the notice, unless the report is a repeat or malformed.
   std::optional<wire::SaNotice> receive_report(const mad::ManagementPort::Message& message,
                                                Time now);
-  void receive(const QueryEnd& end, Time now);
+  void receive(const QueryResult& end, Time now);
   void on_timer(Time now);
   Time deadline() const { return timers_.empty() ? kNever : timers_.begin()->first; }
 
@@ -135,6 +135,6 @@ inline constexpr auto kSubscriptionCounterNames = std::to_array<MemberName<Subsc
     {&SubscriptionCounters::limit_subscribers, "limit_sa_subscribers"},
     {&SubscriptionCounters::limit_events, "limit_sa_notices"},
 });
-static_assert(names_all(kSubscriptionCounterNames));
+static_assert(names_every_counter(kSubscriptionCounterNames));
 
 }  // namespace verbena::sa

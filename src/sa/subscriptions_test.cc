@@ -26,7 +26,7 @@ class SubscriptionsTest : public ManualSaTest {
     queries.set_port({}, state, now);
     subscriptions.set_port(state, change, now);
   }
-  void on_query_end(const QueryEnd& end) override { subscriptions.receive(end, now); }
+  void on_query_end(const QueryResult& end) override { subscriptions.receive(end, now); }
   void on_timer() override { subscriptions.on_timer(now); }
   Time deadline() override { return subscriptions.deadline(); }
 

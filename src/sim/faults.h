@@ -21,7 +21,7 @@ struct Faults {
 };
 
 // Holds the fate of one packet: when its copies arrive, and which bit is flipped.
-struct Fate {
+struct PacketOutcome {
   std::vector<Duration> arrivals{};  // the delay of each copy; empty if the packet is lost
   bool corrupt = false;
   std::uint64_t bit = 0;  // the bit to flip, modulo the number of bits in the packet
@@ -40,8 +40,8 @@ class FaultyWire {
   }
   std::uint64_t packets() const { return count_; }
 
-  Fate next() {
-    Fate fate;
+  PacketOutcome next() {
+    PacketOutcome fate;
     const bool lost = draw_fault(faults_.loss, remaining_losses_);
     const bool dropped = dropped_.contains(count_++);
     if (lost || dropped) return fate;
@@ -56,7 +56,7 @@ class FaultyWire {
   // Returns true if the next packet has this fault.  `remaining_burst` counts the faults that
   // remain in the current burst.
   bool draw_fault(Ratio ratio, unsigned& remaining_burst) {
-    if (remaining_burst == 0 && random_.chance(run_begins(ratio, faults_.burst))) {
+    if (remaining_burst == 0 && random_.chance(run_start_probability(ratio, faults_.burst))) {
       remaining_burst = faults_.burst;
     }
     if (remaining_burst == 0) return false;

@@ -24,7 +24,7 @@ TEST(World, RunsActionsInOrderOfTimeThenOfInsertion) {
   world.run_until(Time(1ms));
   EXPECT_EQ(order, "abBc");
   EXPECT_EQ(world.now(), Time(1ms));
-  EXPECT_TRUE(world.idle());
+  EXPECT_TRUE(world.is_idle());
 }
 
 TEST(FaultyWire, EqualSeedsGiveEqualFates) {
@@ -34,7 +34,7 @@ TEST(FaultyWire, EqualSeedsGiveEqualFates) {
   int lost = 0;
   int duplicated = 0;
   for (int i = 0; i < 3000; ++i) {
-    const Fate fate = a.next();
+    const PacketOutcome fate = a.next();
     EXPECT_EQ(fate.arrivals, b.next().arrivals);
     if (fate.arrivals.empty()) ++lost;
     if (fate.arrivals.size() == 2) ++duplicated;

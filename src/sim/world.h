@@ -39,7 +39,7 @@ class World {
     while (step(limit)) {
     }
   }
-  bool idle() const { return queue_.empty(); }
+  bool is_idle() const { return queue_.empty(); }
 
  private:
   Time now_{};

@@ -31,8 +31,8 @@ broker::Traffic PairMemory::traffic(std::uint32_t side) const {
           .by_tcp = counters.by_tcp,
           .wakes = counters.wakes,
           .overflows = counters.overflows,
-          .times_back = is_return_to_tcp(reason) ? 1U : 0U,
-          .reason_back = is_return_to_tcp(reason) ? static_cast<std::uint32_t>(reason) : 0};
+          .returns_to_tcp = is_return_to_tcp(reason) ? 1U : 0U,
+          .return_reason = is_return_to_tcp(reason) ? static_cast<std::uint32_t>(reason) : 0};
 }
 
 PairMemory::ReleaseResult PairMemory::release_idle_rings() {
@@ -48,11 +48,11 @@ PairMemory::ReleaseResult PairMemory::release_idle_rings() {
   for (const std::uint32_t side : {0U, 1U}) {
     stream::IdleRing ring(direction(side));
     if (!is_idle[side] || !ring.begin()) continue;
-    (void)os::give_pages_back(memory_.fd, stream::kControlBytes + side * ring_bytes_, ring_bytes_)
+    (void)os::release_pages(memory_.fd, stream::kControlBytes + side * ring_bytes_, ring_bytes_)
         .has_value();  // if this fails, the pages stay until the connection ends
     ring.end();
   }
-  result.given_back_bytes = before - std::min(before, resident_bytes());
+  result.released_bytes = before - std::min(before, resident_bytes());
   return result;
 }
 

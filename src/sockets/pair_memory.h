@@ -34,8 +34,8 @@ class PairMemory {
   }
 
   struct ReleaseResult {
-    std::uint32_t active_rings = 0;    // rings that bytes have entered since the last call
-    std::size_t given_back_bytes = 0;  // bytes of the pages that this call has given back
+    std::uint32_t active_rings = 0;  // rings that bytes have entered since the last call
+    std::size_t released_bytes = 0;  // bytes of the pages that this call has given back
   };
   // Gives the pages of each idle ring back to the system.  A ring is idle if it is empty and no
   // bytes have entered it since the last call.  Call this from time to time.

@@ -55,9 +55,9 @@ TEST_F(PairMemoryTest, PagesOfAnIdleRingAreGivenBack) {
   EXPECT_GT(memory_.resident_bytes(), 300'000U);
   const auto result = memory_.release_idle_rings();
   EXPECT_EQ(result.active_rings, 0U);
-  EXPECT_GE(result.given_back_bytes, 300'000U);
+  EXPECT_GE(result.released_bytes, 300'000U);
   EXPECT_EQ(memory_.resident_bytes(), kPage);
-  EXPECT_EQ(memory_.release_idle_rings().given_back_bytes, 0U);
+  EXPECT_EQ(memory_.release_idle_rings().released_bytes, 0U);
 }
 
 TEST_F(PairMemoryTest, ARingIsUsedAgainAfterItsPagesWereGivenBack) {
@@ -65,30 +65,30 @@ TEST_F(PairMemoryTest, ARingIsUsedAgainAfterItsPagesWereGivenBack) {
     write(1, 50'000);
     ASSERT_TRUE(read(1, 50'000)) << i;
     memory_.release_idle_rings();
-    EXPECT_GE(memory_.release_idle_rings().given_back_bytes, 50'000U) << i;
+    EXPECT_GE(memory_.release_idle_rings().released_bytes, 50'000U) << i;
   }
 }
 
 TEST_F(PairMemoryTest, PagesWithUnreadBytesStay) {
   write(0, 50'000);
   ASSERT_TRUE(read(0, 20'000));
-  for (int i = 0; i < 3; ++i) EXPECT_EQ(memory_.release_idle_rings().given_back_bytes, 0U);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(memory_.release_idle_rings().released_bytes, 0U);
   EXPECT_TRUE(read(0, 30'000));
-  EXPECT_GE(memory_.release_idle_rings().given_back_bytes, 50'000U);
+  EXPECT_GE(memory_.release_idle_rings().released_bytes, 50'000U);
 }
 
 TEST_F(PairMemoryTest, PagesOfARingInUseStay) {
   for (int i = 0; i < 5; ++i) {
     write(0, 5'000);
     ASSERT_TRUE(read(0, 5'000));
-    EXPECT_EQ(memory_.release_idle_rings().given_back_bytes, 0U);
+    EXPECT_EQ(memory_.release_idle_rings().released_bytes, 0U);
   }
 }
 
 TEST_F(PairMemoryTest, PagesWithUnpublishedBytesAreGivenBack) {
   // The state is as if the receiver had withdrawn its promise while a sender copied bytes.
   mapped(0).ring[5] = std::byte{1};
-  EXPECT_EQ(memory_.release_idle_rings().given_back_bytes, kPage);
+  EXPECT_EQ(memory_.release_idle_rings().released_bytes, kPage);
 }
 
 TEST_F(PairMemoryTest, PagesOfOneRingAreGivenBackWhileTheOtherRingIsInUse) {
@@ -96,7 +96,7 @@ TEST_F(PairMemoryTest, PagesOfOneRingAreGivenBackWhileTheOtherRingIsInUse) {
   ASSERT_TRUE(read(0, 9'000));
   write(1, 9'000);
   memory_.release_idle_rings();
-  EXPECT_EQ(memory_.release_idle_rings().given_back_bytes, 3 * kPage);
+  EXPECT_EQ(memory_.release_idle_rings().released_bytes, 3 * kPage);
   EXPECT_TRUE(read(1, 9'000));
 }
 

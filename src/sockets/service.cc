@@ -33,8 +33,8 @@ void add(broker::Traffic& sum, const broker::Traffic& one) {
   sum.by_tcp += one.by_tcp;
   sum.wakes += one.wakes;
   sum.overflows += one.overflows;
-  sum.times_back += one.times_back;
-  if (one.reason_back != 0) sum.reason_back = one.reason_back;
+  sum.returns_to_tcp += one.returns_to_tcp;
+  if (one.return_reason != 0) sum.return_reason = one.return_reason;
 }
 
 }  // namespace
@@ -69,7 +69,7 @@ Service::Service(asio::io_context& loop, os::UnixListener listener, Options opti
 Service::~Service() = default;
 
 void Service::on_listener() {
-  for (std::size_t i = 0; i < kAcceptsPerTurn && listener_; ++i) {
+  for (std::size_t i = 0; i < kAcceptsPerWakeup && listener_; ++i) {
     auto channel = listener_->accept();
     if (!channel) {
       if (os::would_block(channel.error())) break;
@@ -168,9 +168,9 @@ void Service::serve_program(Session& session, std::span<const std::byte> message
 }
 
 void Service::accept_report(const Session& session, const broker::Report& report) {
-  const std::uint64_t limits_met = broker_.counters().limits_met;
+  const std::uint64_t limit_refusals = broker_.counters().limit_refusals;
   broker_.report(session.id(), report);
-  tracing_.on_offer(session, report, broker_.counters().limits_met == limits_met);
+  tracing_.on_offer(session, report, broker_.counters().limit_refusals == limit_refusals);
 }
 
 void Service::refuse_report(Session& session, const broker::Report& report) {
@@ -209,7 +209,7 @@ broker::Row Service::row_of(const broker::Broker::End& end) {
   }
   if (!end.pair) return row;
   if (const auto memory = memories_.find(*end.pair); memory != memories_.end()) {
-    row.paired = 1;
+    row.has_ring = 1;
     row.out = memory->second.traffic(end.side);
     row.in = memory->second.traffic(1 - end.side);
   }
@@ -230,8 +230,8 @@ void Service::send_list(Session& tool) {
                          .pairs_made = broker_.counters().pairs_made,
                          .reports = broker_.counters().reports,
                          .claims_refused = claims_refused_,
-                         .limits_met = broker_.counters().limits_met,
-                         .given_back_bytes = given_back_bytes_};
+                         .limit_refusals = broker_.counters().limit_refusals,
+                         .released_bytes = given_back_bytes_};
   last.total = ended_traffic_;
   for (const auto& [id, memory] : memories_) {
     last.memory_bytes += memory.bytes();
@@ -313,10 +313,10 @@ void Service::perform(const broker::Broker::CheckSocket& output) {
 // While no connection moves bytes, the pause between two searches of all connections grows.
 void Service::on_ring_timer() {
   auto next = memories_.upper_bound(last_checked_pair_);
-  for (std::size_t i = 0; i < kRingsPerTurn && next != memories_.end(); ++i, ++next) {
+  for (std::size_t i = 0; i < kRingsPerWakeup && next != memories_.end(); ++i, ++next) {
     const PairMemory::ReleaseResult released = next->second.release_idle_rings();
     active_rings_ += released.active_rings;
-    given_back_bytes_ += released.given_back_bytes;
+    given_back_bytes_ += released.released_bytes;
     last_checked_pair_ = next->first;
   }
   if (next != memories_.end()) return ring_timer_.at(os::now());
@@ -343,8 +343,8 @@ void Service::update_idle() {
     has_had_program_ = true;
     idle_timer_.cancel();
   } else if (idle_timer_.deadline() == kNever) {
-    idle_timer_.at(os::now() +
-                   (has_had_program_ ? options_.idle : std::max(options_.idle, kFirstIdleMin)));
+    idle_timer_.at(os::now() + (has_had_program_ ? options_.idle
+                                                 : std::max(options_.idle, kFirstProgramWaitMin)));
   }
 }
 

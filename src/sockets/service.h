@@ -41,16 +41,16 @@ class Service final : public Session::Owner {
  public:
   static constexpr std::size_t kSessionsMax = 4096;
   static constexpr std::size_t kSessionsOfOtherUserMax = 1024;
-  static constexpr std::size_t kAcceptsPerTurn = 64;
+  static constexpr std::size_t kAcceptsPerWakeup = 64;
   static constexpr Duration kAcceptPause = std::chrono::milliseconds(100);
   static constexpr Duration kHelloTimeout = std::chrono::seconds(5);
   // The service searches at most this many connections for idle rings before it does other work.
-  static constexpr std::size_t kRingsPerTurn = 64;
+  static constexpr std::size_t kRingsPerWakeup = 64;
   // While no connection moves bytes, the pause between searches grows up to ring_idle times this
   // factor.
   static constexpr int kRingPauseFactorMax = 12;
   // The service waits at least this long for its first program, which may be slow to connect.
-  static constexpr Duration kFirstIdleMin = std::chrono::seconds(2);
+  static constexpr Duration kFirstProgramWaitMin = std::chrono::seconds(2);
 
   struct Options {
     std::string build{};

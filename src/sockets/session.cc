@@ -54,7 +54,7 @@ void Session::on_writable() {
 void Session::on_readable() {
   std::array<std::byte, broker::kMessageBytesMax> buffer;
   std::vector<os::Fd> fds;
-  for (std::size_t i = 0; i < kMessagesPerTurn && !has_ended_ && !is_finishing_; ++i) {
+  for (std::size_t i = 0; i < kMessagesPerWakeup && !has_ended_ && !is_finishing_; ++i) {
     const auto received = channel_.receive(buffer, fds);
     if (!received && os::would_block(received.error())) break;
     if (!received || *received == 0) {

@@ -24,8 +24,9 @@ namespace verbena::sockets {
 // the session.  Only one thread may use a session.
 class Session {
  public:
-  static constexpr std::size_t kQueueMax = 200'000;    // more than the rows of the longest list
-  static constexpr std::size_t kMessagesPerTurn = 64;  // then the event loop serves other sessions
+  static constexpr std::size_t kQueueMax = 200'000;  // more than the rows of the longest list
+  static constexpr std::size_t kMessagesPerWakeup =
+      64;  // then the event loop serves other sessions
 
   enum class Role : std::uint8_t { kNew, kProgram, kTool };
 

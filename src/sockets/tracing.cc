@@ -9,7 +9,7 @@ namespace verbena::sockets {
 namespace {
 
 using broker::Event;
-using broker::What;
+using broker::EventKind;
 
 // Holds the events at the two ends of a direction since the last sample.  The sender's events are
 // sent to the tools first.
@@ -28,19 +28,19 @@ std::uint32_t number_of(stream::Reason reason) { return static_cast<std::uint32_
 NewEvents events_between(const stream::Counters& before, const stream::Counters& now) {
   NewEvents events;
   if (now.sender_started && !before.sender_started) {
-    events.sender_events.push_back({.what = What::kChangedOver});
+    events.sender_events.push_back({.kind = EventKind::kChangedOver});
   }
   if (now.changes != 0 && before.changes == 0) {
-    events.sender_events.push_back({.what = What::kRing, .offset = now.ring_start});
+    events.sender_events.push_back({.kind = EventKind::kRing, .offset = now.ring_start});
   }
   if (now.sender_leave_reason != before.sender_leave_reason) {
-    events.sender_events.push_back({.what = What::kSendsByTcp,
+    events.sender_events.push_back({.kind = EventKind::kSendsByTcp,
                                     .offset = now.segment_start,
                                     .reason = number_of(now.sender_leave_reason)});
   }
   if (now.receiver_leave_reason != before.receiver_leave_reason) {
     events.receiver_events.push_back(
-        {.what = What::kReadsFromTcp, .reason = number_of(now.receiver_leave_reason)});
+        {.kind = EventKind::kReadsFromTcp, .reason = number_of(now.receiver_leave_reason)});
   }
   return events;
 }
@@ -59,12 +59,12 @@ void Tracing::add(Session& tool, bool sees_all) {
       tools_.emplace(tool.id(), Tool{.session = tool, .sees_all = sees_all}).first->second;
   for (const auto& end : broker_.ends()) {
     for (const broker::ProgramId program : end.holders) {
-      send_event(end.cookie, {.what = What::kOffered, .is_earlier = 1}, sessions_.at(program).get(),
-                 &new_tool);
+      send_event(end.cookie, {.kind = EventKind::kOffered, .is_earlier = 1},
+                 sessions_.at(program).get(), &new_tool);
     }
     if (!end.pair && is_first) alone_deadlines_[end.cookie] = os::now() + kAloneAfter;
     if (!end.pair || !memories_.contains(*end.pair)) continue;
-    send_event(end.cookie, {.what = What::kIntroduced, .is_earlier = 1}, nullptr, &new_tool);
+    send_event(end.cookie, {.kind = EventKind::kPaired, .is_earlier = 1}, nullptr, &new_tool);
   }
   for (const auto& [pair, memory] : memories_) {
     LastCounters counters{};
@@ -84,15 +84,15 @@ void Tracing::remove(std::uint64_t session) {
 void Tracing::on_offer(const Session& program, const broker::Report& report,
                        bool is_within_limits) {
   if (!is_active()) return;
-  send_event(report.cookie, {.what = is_within_limits ? What::kOffered : What::kLimit}, &program,
-             nullptr);
+  send_event(report.cookie, {.kind = is_within_limits ? EventKind::kOffered : EventKind::kLimit},
+             &program, nullptr);
   const auto end = broker_.end(report.cookie);
   if (end && !end->pair) alone_deadlines_[report.cookie] = os::now() + kAloneAfter;
 }
 
 void Tracing::on_refusal(const Session& program, const broker::Report& report) {
   if (!is_active()) return;
-  Event event{.what = What::kRefused, .wall_ns = wall_ns(), .connection = report.connection};
+  Event event{.kind = EventKind::kRefused, .wall_ns = wall_ns(), .connection = report.connection};
   set_actor(event, program);
   for (const auto& [id, tool] : tools_) send(tool, event, {program.uid});
 }
@@ -101,7 +101,8 @@ void Tracing::on_introduction(broker::PairId pair, bool has_memory) {
   if (!is_active()) return;
   for (const std::uint64_t cookie : broker_.cookies_of_pair(pair)) {
     alone_deadlines_.erase(cookie);
-    send_event(cookie, {.what = has_memory ? What::kIntroduced : What::kLimit}, nullptr, nullptr);
+    send_event(cookie, {.kind = has_memory ? EventKind::kPaired : EventKind::kLimit}, nullptr,
+               nullptr);
   }
 }
 
@@ -109,25 +110,25 @@ void Tracing::on_forget(const Session& program, const broker::Forget& forget) {
   if (!is_active()) return;
   const auto end = broker_.end(forget.cookie);
   if (!end || std::ranges::find(end->holders, program.id()) == end->holders.end()) return;
-  const auto what = forget.reason != 0 ? What::kStaysOnTcp : What::kClosed;
-  send_leave_event(program, forget.cookie, what, forget.reason);
+  const auto kind = forget.reason != 0 ? EventKind::kWithdrawn : EventKind::kClosed;
+  send_leave_event(program, forget.cookie, kind, forget.reason);
 }
 
 void Tracing::on_program_end(const Session& program) {
   if (!is_active()) return;
   for (const std::uint64_t cookie : broker_.cookies_of_program(program.id())) {
-    send_leave_event(program, cookie, What::kProgramEnded, 0);
+    send_leave_event(program, cookie, EventKind::kProgramEnded, 0);
   }
 }
 
-void Tracing::send_leave_event(const Session& program, std::uint64_t cookie, What what,
+void Tracing::send_leave_event(const Session& program, std::uint64_t cookie, EventKind kind,
                                std::uint32_t reason) {
   const auto end = broker_.end(cookie);
   if (!end) return;
-  Event event{.what = what, .reason = reason};
+  Event event{.kind = kind, .reason = reason};
   if (end->pair && memories_.contains(*end->pair)) {
     report_changes(*end->pair, last_counters_[*end->pair], nullptr);
-    event.paired = 1;
+    event.has_ring = 1;
     event.out = memories_.at(*end->pair).traffic(end->side);
   }
   if (end->holders.size() == 1) alone_deadlines_.erase(cookie);
@@ -143,7 +144,7 @@ void Tracing::sample(Time now) {
       ++one;
       continue;
     }
-    send_event(one->first, {.what = What::kAlone}, nullptr, nullptr);
+    send_event(one->first, {.kind = EventKind::kPeerNotReported}, nullptr, nullptr);
     one = alone_deadlines_.erase(one);
   }
 }

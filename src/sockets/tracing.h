@@ -29,7 +29,8 @@ namespace verbena::sockets {
 class Tracing {
  public:
   static constexpr Duration kSampleInterval = std::chrono::milliseconds(50);
-  // If the peer of an end has not reported after this time, the tools get the event kAlone once.
+  // If the peer of an end has not reported after this time, the tools get the event
+  // kPeerNotReported once.
   static constexpr Duration kAloneAfter = std::chrono::seconds(1);
 
   using Sessions = std::map<std::uint64_t, std::unique_ptr<Session>>;
@@ -71,7 +72,7 @@ class Tracing {
 
   void report_changes(broker::PairId pair, LastCounters& last, Tool* only_tool);
   void send_event(std::uint64_t cookie, broker::Event event, const Session* actor, Tool* only_tool);
-  void send_leave_event(const Session& program, std::uint64_t cookie, broker::What what,
+  void send_leave_event(const Session& program, std::uint64_t cookie, broker::EventKind kind,
                         std::uint32_t reason);
   static void send(const Tool& tool, const broker::Event& event,
                    std::initializer_list<std::optional<std::uint32_t>> users);
@@ -81,7 +82,7 @@ class Tracing {
   const Sessions& sessions_;
   std::map<std::uint64_t, Tool> tools_{};  // by session
   std::map<broker::PairId, LastCounters> last_counters_{};
-  std::map<std::uint64_t, Time> alone_deadlines_{};  // by cookie: when to send kAlone
+  std::map<std::uint64_t, Time> alone_deadlines_{};  // by cookie: when to send kPeerNotReported
   Time next_sample_ = kNever;
 };
 

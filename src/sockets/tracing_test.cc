@@ -15,7 +15,7 @@ namespace verbena::sockets {
 namespace {
 
 using broker::Event;
-using broker::What;
+using broker::EventKind;
 
 constexpr std::uint64_t kServerCookie = 1;
 constexpr std::uint64_t kClientCookie = 2;
@@ -68,7 +68,7 @@ class TracingTest : public testing::Test, public Session::Owner {
   void sample() { tracing_.sample(os::now()); }
 
   // Returns a line for each event that the tool has received.  It begins with the program and the
-  // event's number in broker::What.
+  // event's number in broker::EventKind.
   std::string events_of(Session& tool) {
     std::string text;
     std::array<std::byte, broker::kMessageBytesMax> buffer;
@@ -77,7 +77,7 @@ class TracingTest : public testing::Test, public Session::Owner {
       const auto event = broker::decode<Event>(std::span(buffer).first(*bytes));
       if (!event) return "no event";
       text += std::string(broker::text_of(event->program)) + " " +
-              std::to_string(static_cast<std::uint32_t>(event->what));
+              std::to_string(static_cast<std::uint32_t>(event->kind));
       if (event->offset != 0) text += " at " + std::to_string(event->offset);
       if (event->reason != 0) text += " reason " + std::to_string(event->reason);
       if (event->peer_pid != 0) text += " peer " + std::to_string(event->peer_pid);

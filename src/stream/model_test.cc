@@ -213,7 +213,7 @@ class Conversation {
   }
   void read_with_empty_ring(BasicReceiver<Memory>& receiver, const ReadStep& step,
                             std::span<std::byte> buffer) {
-    if (program_.gives_pages_back && current_explorer->choose()) return give_pages_back();
+    if (program_.gives_pages_back && current_explorer->choose()) return release_pages();
     if (program_.wait != Wait::kRecv) {
       const Result<std::size_t> allowed = receiver.begin_queued_read(tcp_.queued());
       has_error_ |= !allowed.has_value();
@@ -230,7 +230,7 @@ class Conversation {
     sleep_in_kernel(receiver, step, buffer);
   }
   // Simulates the service, which makes a hole in the ring.
-  void give_pages_back() {
+  void release_pages() {
     const DirectionMemory mapped = *direction_memory(*memory_, 0);
     BasicIdleRing<Memory> ring(*mapped.direction);
     if (!ring.begin()) return;

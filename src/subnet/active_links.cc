@@ -39,7 +39,7 @@ bool ActiveLinks::is_active_or_down(std::size_t link) const {
                                        subnet_.state(ends.b) == PortState::kActive);
 }
 
-bool ActiveLinks::all_active() {
+bool ActiveLinks::are_all_active() {
   while (first_inactive_ < links_.size() && is_active_or_down(links_[first_inactive_]))
     ++first_inactive_;
   if (first_inactive_ < links_.size()) return false;

@@ -18,7 +18,7 @@ class ActiveLinks {
 
   // Returns true if all ports with a link are active.  A call that returns false is cheap, so this
   // function may be called after each change.
-  bool all_active();
+  bool are_all_active();
   // Returns up to `limit` ports that have a link but are not active.
   std::vector<PortRef> inactive_ports(std::size_t limit) const;
 
@@ -28,7 +28,7 @@ class ActiveLinks {
 
   const Subnet& subnet_;
   std::vector<std::size_t> links_{};  // indexes in Topology::links
-  std::size_t first_inactive_ = 0;    // the index in links_ where all_active() begins
+  std::size_t first_inactive_ = 0;    // the index in links_ where are_all_active() begins
 };
 
 }  // namespace verbena::subnet

@@ -29,11 +29,11 @@ struct ActiveLinksTest : ::testing::Test {
 
 TEST_F(ActiveLinksTest, PortsAreInactiveUntilAManagerHasActivatedThem) {
   start(make_hosts(3));
-  EXPECT_FALSE(links->all_active());
+  EXPECT_FALSE(links->are_all_active());
   EXPECT_EQ(links->inactive_ports(100).size(), 6U) << "three links have two ends each";
   EXPECT_EQ(links->inactive_ports(2).size(), 2U);
   ASSERT_TRUE(world->settle());
-  EXPECT_TRUE(links->all_active());
+  EXPECT_TRUE(links->are_all_active());
   EXPECT_TRUE(links->inactive_ports(100).empty());
 }
 
@@ -41,24 +41,24 @@ TEST_F(ActiveLinksTest, AWholeFatTreeBecomesActive) {
   start(make_fat_tree(16));
   EXPECT_EQ(links->inactive_ports(1000).size(), 2 * world->subnet.topology().links.size());
   ASSERT_TRUE(world->settle());
-  EXPECT_TRUE(links->all_active());
+  EXPECT_TRUE(links->are_all_active());
 }
 
 TEST_F(ActiveLinksTest, ALinkThatTrainsAgainIsInactive) {
   start(make_hosts(3));
   ASSERT_TRUE(world->settle());
-  ASSERT_TRUE(links->all_active());
+  ASSERT_TRUE(links->are_all_active());
   world->subnet.set_link(0, false, world->now);
-  EXPECT_TRUE(links->all_active()) << "a link with a pulled cable is ignored";
+  EXPECT_TRUE(links->are_all_active()) << "a link with a pulled cable is ignored";
   world->subnet.set_link(0, true, world->now);
-  EXPECT_FALSE(links->all_active());
+  EXPECT_FALSE(links->are_all_active());
 }
 
 TEST_F(ActiveLinksTest, LinksThatTheManagerCannotReachAreIgnored) {
   // The second ports of the hosts are at a second switch, which is not connected to the first.
   start(make_hosts(2, 2));
   ASSERT_TRUE(world->settle());
-  EXPECT_TRUE(links->all_active());
+  EXPECT_TRUE(links->are_all_active());
   const std::array both{manager_port, port_of_first_hca(world->subnet.topology(), 2)};
   const ActiveLinks all(world->subnet, both);
   EXPECT_EQ(all.inactive_ports(100).size(), 4U);

@@ -12,7 +12,7 @@ std::optional<Mtu> mtu_of_bytes(std::size_t bytes) {
 }
 
 std::optional<std::string> problem_with(const Topology& topology, const faults::Fault& fault) {
-  if (faults::is_of_link(fault.kind)) {
+  if (faults::is_link_fault(fault.kind)) {
     const auto link = find_link(topology, fault.a, fault.b);
     if (!link) return link.error();
     if (fault.mtu_bytes == 0 || mtu_of_bytes(fault.mtu_bytes)) return std::nullopt;

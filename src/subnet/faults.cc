@@ -82,7 +82,7 @@ std::size_t Subnet::late() const { return impl_->impairments.late(); }
 // Sends a packet over the link at this port.  The port at the other end counts a packet that the
 // link loses, as if the packet had arrived damaged (vol1 16.1.3.5).
 void Subnet::Impl::send_over_link(PortRef out, InFlight packet) {
-  if (impairments.loses_next(links.link_of(out))) {
+  if (impairments.should_drop_next(links.link_of(out))) {
     Counts& counts = at(packet.at).counts;
     counts.add(Count::kSymbolErrors);
     counts.add(Count::kRcvErrors);
@@ -118,7 +118,7 @@ bool Subnet::Impl::store_arrived(InFlight& packet, bool is_management) {
 bool Subnet::Impl::store_sent(PortRef from, Packet& packet) {
   Impairments::DelayLine* const line = impairments.sent_line(from.node);
   if (line == nullptr) return false;
-  if (!line->push({.at = from, .packet = std::move(packet)}, now_)) ++counters.paused_full;
+  if (!line->push({.at = from, .packet = std::move(packet)}, now_)) ++counters.paused_queue_full;
   return true;
 }
 

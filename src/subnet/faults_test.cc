@@ -147,7 +147,7 @@ TEST_F(FaultyHosts, ManagementPacketsForAPausedHostAreLimited) {
 TEST_F(FaultyHosts, PacketsOfAPausedHostAreLimited) {
   subnet().set_paused(kTwo.node, true, world_.now);
   for (std::size_t i = 0; i < kDelayLineMax + 3; ++i) send(kTwo, kOne);
-  EXPECT_EQ(subnet().counters().paused_full, 3u);
+  EXPECT_EQ(subnet().counters().paused_queue_full, 3u);
   subnet().set_paused(kTwo.node, false, world_.now);
   EXPECT_EQ(arrived(kOne).size(), kDelayLineMax);
 }

@@ -234,7 +234,7 @@ void Subnet::Impl::send_out(PortRef out, Packet packet, const LocalPacket& local
 
 void Subnet::Impl::deliver(PortRef port, Qpn destination_qpn, Packet packet) {
   if (deliveries.size() >= kDeliveriesMax) {
-    ++counters.not_taken;
+    ++counters.dropped_deliveries;
     if (destination_qpn == wire::kGsiQpn) at(port).counts.add(Count::kQp1Dropped);
     return;
   }

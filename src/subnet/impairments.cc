@@ -13,10 +13,10 @@ void Impairments::set_loss(std::size_t link, const faults::Loss& loss) {
   }
 }
 
-bool Impairments::loses_next(std::size_t link) {
+bool Impairments::should_drop_next(std::size_t link) {
   if (lossy_.empty()) return false;
   const auto found = lossy_.find(link);
-  return found != lossy_.end() && found->second.loses_next();
+  return found != lossy_.end() && found->second.should_drop_next();
 }
 
 void Impairments::set_delay(PortRef out, Duration delay) {
@@ -46,7 +46,7 @@ bool Impairments::move_due(Time now, std::deque<InFlight>& out, std::size_t max)
   bool has_appended = false;
   for (auto it = slow_ports_.begin(); it != slow_ports_.end();) {
     SlowPort& slow = it->second;
-    while (out.size() < max && slow.line.due(now) != nullptr) {
+    while (out.size() < max && slow.line.first_due_packet(now) != nullptr) {
       out.push_back(slow.line.pop());
       has_appended = true;
     }

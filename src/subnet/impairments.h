@@ -35,7 +35,7 @@ class Impairments {
   // Sets the loss of a link; 0 ends the loss.  The packets of the link are counted from 0 again.
   void set_loss(std::size_t link, const faults::Loss& loss);
   // Counts a packet of the link.  Returns true if the link loses the packet.
-  bool loses_next(std::size_t link);
+  bool should_drop_next(std::size_t link);
   // Delays the packets that this port sends from now on; 0 ends the delay.
   void set_delay(PortRef out, Duration delay);
   // Returns true if packets that this port sends must pass through delay().  When a delay ends, the

@@ -198,7 +198,7 @@ class SubnetRun {
   ManagedSubnet world_;
 };
 
-TEST(ManagerSim, ConnectedHostsCanTalkWhenTheFaultsHaveEnded) {
+TEST(ManagerSim, ConnectedHostsCanCommunicateAfterTheFaults) {
   for (const std::uint64_t seed : sim::seeds(1000)) {
     ASSERT_EQ(SubnetRun(seed).run(), "") << "VB_SEED=" << seed;
   }

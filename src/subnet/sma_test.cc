@@ -175,7 +175,7 @@ TEST_F(Sma, TheFirstGuidCannotBeChanged) {
   EXPECT_EQ(world_.subnet.status(kHost2).guids[1], Guid{6});
 }
 
-TEST_F(Sma, PortInfoRefusesValuesThatThePortDoesNotHave) {
+TEST_F(Sma, PortInfoRefusesValuesThatThePortDoesNotSupport) {
   const auto refuses = [&](const std::function<void(PortInfo&)>& change) {
     const auto configure_and_change = [&](PortInfo& info) {
       configure(info, 2);
@@ -307,7 +307,7 @@ TEST_F(Sma, PortStateChangeIsSetByALinkAndClearedByTheManager) {
   EXPECT_TRUE(state_change());
 }
 
-TEST_F(Sma, AWrongMkeyHasNoAnswerAndIsCounted) {
+TEST_F(Sma, RequestWithAWrongMkeyGetsNoAnswerAndIsCounted) {
   EXPECT_EQ(set(1, host2_,
                 [](PortInfo& info) {
                   configure(info, 2);

@@ -174,10 +174,11 @@ class Subnet {
   struct Counters {
     std::uint64_t sent = 0;
     std::uint64_t delivered = 0;
-    std::uint64_t malformed = 0;      // packets from send() that are not valid
-    std::uint64_t too_many_hops = 0;  // lost because of kHopsMax or kInFlightMax
-    std::uint64_t not_taken = 0;      // lost because of kDeliveriesMax
-    std::uint64_t paused_full = 0;    // sent by a paused node, and lost because its queue is full
+    std::uint64_t malformed = 0;           // packets from send() that are not valid
+    std::uint64_t too_many_hops = 0;       // lost because of kHopsMax or kInFlightMax
+    std::uint64_t dropped_deliveries = 0;  // lost because of kDeliveriesMax
+    std::uint64_t paused_queue_full =
+        0;  // sent by a paused node, and lost because its queue is full
   };
   const Counters& counters() const;
   // Returns the number of packets that wait on slow links, or at paused nodes.

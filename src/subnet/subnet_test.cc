@@ -182,7 +182,7 @@ TEST_F(ManagedHosts, APortAnswersToAllLidsOfItsLmc) {
   EXPECT_EQ(world_.send_data(kHost1, Lid{12}), Ports{});
 }
 
-TEST_F(ManagedHosts, EachMemberOfAGroupGetsACopyAndSoDoesTheSender) {
+TEST_F(ManagedHosts, GroupMembersAndTheSenderGetACopy) {
   wire::MftBlock masks{};
   masks[1] = 1u << 1 | 1u << 2 | 1u << 3;
   set(SmpAttribute::kMulticastForwardingTable, 0, {1}, wire::encode_mft(masks));
@@ -324,7 +324,7 @@ TEST_F(ManagedHosts, AWrongQkeyOfAManagementDatagramIsReportedByTrap258) {
   EXPECT_EQ(wire::decode_exact<wire::BadKey>(trap->details).key, 5u);
 }
 
-TEST_F(ManagedHosts, CountersMoveWithTrafficAndCanBeReset) {
+TEST_F(ManagedHosts, CountersGrowWithTrafficAndCanBeReset) {
   const auto before = counters(lid(kHost2), 1);
   EXPECT_EQ(world_.send_data(kHost1, lid(kHost2), wire::kDefaultPkey, 256), Ports{kHost2});
   const auto after = counters(lid(kHost2), 1);
@@ -389,7 +389,7 @@ TEST_F(ManagedHosts, AnSmpByLidReachesSwitchesAndHosts) {
   }
 }
 
-TEST_F(ManagedHosts, ARouteMayBeginWithAPartByLid) {
+TEST_F(ManagedHosts, ADirectedRouteMayBeginWithALidRoutedPart) {
   Smp smp = directed_smp(Method::kGet, SmpAttribute::kNodeInfo, 0, {2});
   smp.dr_source = lid(kHost1);
   const auto answer = world_.send_smp(kHost1, smp, lid({0, 0}));
@@ -500,7 +500,7 @@ TEST_F(ManagedHosts, PendingDeliveriesAreLimited) {
   for (std::size_t i = 0; i < kDeliveriesMax + 5; ++i) {
     world_.subnet.send(kHost1, packet, world_.now);
   }
-  EXPECT_EQ(world_.subnet.counters().not_taken, 5u);
+  EXPECT_EQ(world_.subnet.counters().dropped_deliveries, 5u);
 }
 
 TEST_F(ManagedHosts, AnUnknownPkeyIndexIsRefused) {

@@ -37,7 +37,7 @@ TEST(Traps, APendingTrapIsNotAddedAgain) {
   EXPECT_NE(traps.due({}), nullptr);
 }
 
-TEST(Traps, TheNumberOfWaitingTrapsIsLimited) {
+TEST(Traps, TheNumberOfPendingTrapsIsLimited) {
   Traps traps;
   for (std::uint16_t i = 0; i < kTrapsMax + 5; ++i) traps.add(notice(i), 0, {});
   std::size_t sent = 0;

@@ -125,7 +125,7 @@ TEST_F(UmadNodeTest, UnansweredRequestIsReturnedWithItsTimeoutAndStatus) {
   EXPECT_EQ(back->mad.size(), wire::kMadHeaderBytes);
 }
 
-TEST_F(UmadNodeTest, MadsOfUnknownSessionsAndWrongLengthsAreRefused) {
+TEST_F(UmadNodeTest, InvalidMadsAreRefused) {
   ASSERT_TRUE(node->open(7, "verbena0", 1));
   const std::uint32_t agent = node->add_agent(7, kSmpClient).value;
   const auto mad = direct_get(3);

@@ -8,7 +8,7 @@ namespace {
 constexpr auto kDropNames = std::to_array<CounterName<Drop>>({
     {Drop::kNone, "none"},
     {Drop::kTooShort, "too short"},
-    {Drop::kNotWords, "not a multiple of four bytes"},
+    {Drop::kNotMultipleOfFour, "not a multiple of four bytes"},
     {Drop::kUnknownOpcode, "unknown opcode"},
     {Drop::kTransportVersion, "bad transport version"},
     {Drop::kPadTooLong, "more pad than payload"},
@@ -22,12 +22,12 @@ constexpr auto kDropNames = std::to_array<CounterName<Drop>>({
     {Drop::kLength, "bad length"},
     {Drop::kUnknownAttribute, "unknown attribute"},
     {Drop::kNotInfiniband, "not InfiniBand"},
-    {Drop::kNotResolution, "not address resolution"},
+    {Drop::kNotAddressResolution, "not address resolution"},
     {Drop::kArp, "bad ARP"},
     {Drop::kNeighbourDiscovery, "bad neighbour discovery"},
     {Drop::kIcmpChecksum, "bad ICMPv6 checksum"},
 });
-static_assert(names_all(kDropNames));
+static_assert(names_every_counter(kDropNames));
 }  // namespace
 
 const char* to_string(Drop reason) { return name_of(kDropNames, reason, "unknown"); }

@@ -63,7 +63,7 @@ Result<TransportPacket> parse_transport(std::span<const std::byte> bth_to_pad) {
 Result<TransportPacket> parse_transport(std::span<const std::byte> bth_to_pad,
                                         std::span<const std::byte> headers) {
   if (bth_to_pad.size() < kSize<Bth>) return drop(Drop::kTooShort);
-  if (bth_to_pad.size() % 4 != 0) return drop(Drop::kNotWords);
+  if (bth_to_pad.size() % 4 != 0) return drop(Drop::kNotMultipleOfFour);
 
   Reader reader(headers);
   const Bth bth = reader.read<Bth>();

@@ -150,7 +150,7 @@ TEST(Headers, TruncatedPacketsAreDropped) {
       const std::vector<std::byte> truncated(bytes.begin(),
                                              bytes.begin() + static_cast<std::ptrdiff_t>(size));
       const Drop actual = reason(parse_transport(truncated));
-      EXPECT_TRUE(actual == Drop::kTooShort || (size > 12 && actual == Drop::kNotWords))
+      EXPECT_TRUE(actual == Drop::kTooShort || (size > 12 && actual == Drop::kNotMultipleOfFour))
           << int(op) << ' ' << size << ' ' << to_string(actual);
     }
   }
@@ -171,7 +171,8 @@ TEST(Headers, UnknownOpcodesAreDropped) {
 TEST(Headers, InvalidPacketsAreDroppedWithTheirReason) {
   EXPECT_EQ(reason(parse_transport({})), Drop::kTooShort);
   EXPECT_EQ(reason(parse_transport(hex<"0401ffff 00000011 00000000">())), Drop::kTransportVersion);
-  EXPECT_EQ(reason(parse_transport(hex<"0400ffff 00000011 00000000 00">())), Drop::kNotWords);
+  EXPECT_EQ(reason(parse_transport(hex<"0400ffff 00000011 00000000 00">())),
+            Drop::kNotMultipleOfFour);
   EXPECT_EQ(reason(parse_transport(hex<"0410ffff 00000011 00000000">())), Drop::kPadTooLong);
   EXPECT_EQ(reason(parse_transport(hex<"1100ffff 00000011 00000000 1f000001 00000000">())),
             Drop::kPayloadNotAllowed);

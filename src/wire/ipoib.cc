@@ -122,12 +122,12 @@ Result<ResolutionFrame> parse_neighbour_discovery(std::span<const std::byte> byt
   if (ip.version != 6) return drop(Drop::kNotIp);
   bytes = bytes.subspan<kSize<Ipv6Header>>();
   if (ip.payload_length > bytes.size()) return drop(Drop::kLength);
-  if (ip.next_header != kIpProtocolIcmpv6) return drop(Drop::kNotResolution);
+  if (ip.next_header != kIpProtocolIcmpv6) return drop(Drop::kNotAddressResolution);
   const auto message = bytes.first(ip.payload_length);
   if (message.empty()) return drop(Drop::kTooShort);
   const auto type = static_cast<Icmpv6Type>(message[0]);
   if (type != Icmpv6Type::kNeighbourSolicitation && type != Icmpv6Type::kNeighbourAdvertisement) {
-    return drop(Drop::kNotResolution);
+    return drop(Drop::kNotAddressResolution);
   }
 
   const auto header = VB_TRY(decode<NeighbourHeader>(message));
@@ -171,7 +171,7 @@ Result<ResolutionFrame> parse_ipoib_frame(std::span<const std::byte> frame) {
   switch (header.ether_type) {
     case kEtherTypeArp: return parse_arp(rest);
     case kEtherTypeIpv6: return parse_neighbour_discovery(rest);
-    default: return drop(Drop::kNotResolution);
+    default: return drop(Drop::kNotAddressResolution);
   }
 }
 

@@ -165,7 +165,7 @@ std::vector<std::byte> write_ipoib_frame(const ResolutionFrame& message);
 
 // Parses a frame of address resolution.  Padding may follow the frame.  Fails with kMalformed and a
 // Drop:
-//  * kNotResolution: the frame is valid, but has another purpose, such as a datagram.
+//  * kNotAddressResolution: the frame is valid, but has another purpose, such as a datagram.
 //  * kArp: the frame violates RFC 826.
 //  * kNeighbourDiscovery: the frame violates RFC 4861 section 7.1.1 or 7.1.2.
 //  * kIcmpChecksum: the ICMPv6 checksum is wrong.

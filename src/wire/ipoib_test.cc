@@ -142,9 +142,10 @@ Drop ipoib_reason(const char* name, std::size_t at, std::uint8_t value, bool new
 }
 
 TEST(Ipoib, FramesOfOtherProtocolsAreNotResolution) {
-  EXPECT_EQ(ipoib_reason("ARP request", 1, 0x00), Drop::kNotResolution);             // IPv4
-  EXPECT_EQ(ipoib_reason("neighbour solicitation", 10, 17), Drop::kNotResolution);   // UDP
-  EXPECT_EQ(ipoib_reason("neighbour solicitation", 44, 134), Drop::kNotResolution);  // router adv.
+  EXPECT_EQ(ipoib_reason("ARP request", 1, 0x00), Drop::kNotAddressResolution);            // IPv4
+  EXPECT_EQ(ipoib_reason("neighbour solicitation", 10, 17), Drop::kNotAddressResolution);  // UDP
+  EXPECT_EQ(ipoib_reason("neighbour solicitation", 44, 134),
+            Drop::kNotAddressResolution);  // router adv.
 }
 
 TEST(Ipoib, ArpOfOtherHardwareIsDropped) {

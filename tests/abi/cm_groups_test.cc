@@ -131,7 +131,7 @@ TEST_F(CmGroups, AnMgidAndAWildcardAddressArePassedOnUnchanged) {
 
 // When the error is reported, the agent has already left the group.  So the program cannot leave
 // the group any more, but may join it again.
-TEST_F(CmGroups, ALostMembershipIsReportedAsAnErrorAndIsForgotten) {
+TEST_F(CmGroups, ALostMembershipIsReportedAsAnErrorAndIsRemoved) {
   int mark = 0;
   ASSERT_EQ(rdma_join_multicast(id_, as_sockaddr(group_), &mark), 0);
   rdma_ack_cm_event(next_event());
@@ -186,7 +186,7 @@ TEST_F(CmGroups, ARefusedOrFailedJoinLeavesNoMembership) {
 
 // When a program leaves a group, libverbena drops the group's events that are still in its queue.
 // The drop-in library drops such an event if it has already read the event from the queue.
-TEST_F(CmGroups, AnEventOfALeftGroupIsDropped) {
+TEST_F(CmGroups, EventsOfAGroupAreDroppedAfterLeavingIt) {
   ASSERT_EQ(rdma_join_multicast(id_, as_sockaddr(group_), nullptr), 0);
   ASSERT_EQ(rdma_leave_multicast(id_, as_sockaddr(group_)), 0);
   ASSERT_FALSE(has_no_event());

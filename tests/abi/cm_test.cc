@@ -16,13 +16,13 @@
 #include <vector>
 
 #include "cm_scene.h"
-#include "let_others_run.h"
+#include "yield_processor.h"
 
 // Tests the drop-in librdmacm: ids, their events, and connections.
 
 namespace {
 
-TEST_F(Cm, ASynchronousIdIsResolvedWhenTheCallReturns) {
+TEST_F(Cm, SynchronousIdsAreResolvedWhenTheCallReturns) {
   rdma_cm_id* id = create_resolved_id();
   ASSERT_NE(id->verbs, nullptr);
   EXPECT_EQ(id->event->event, RDMA_CM_EVENT_ROUTE_RESOLVED);
@@ -47,7 +47,7 @@ TEST_F(Cm, ASynchronousIdIsResolvedWhenTheCallReturns) {
   EXPECT_EQ(rdma_destroy_id(id), 0);
 }
 
-TEST_F(Cm, StatusOfASynchronousCallBecomesItsErrno) {
+TEST_F(Cm, TheStatusOfSynchronousCallsBecomesTheirErrno) {
   rdma_cm_id* id = create_resolved_id();
   rdma_conn_param param{};
   fake::state().connect_answer = make_event(RDMA_CM_EVENT_REJECTED, 28);
@@ -118,7 +118,7 @@ TEST_F(Cm, BindingSetsDeviceAndPort) {
   EXPECT_EQ(rdma_destroy_id(id), 0);
 }
 
-TEST_F(Cm, TheThreadThatHasAnIdsEventsMayDestroyTheId) {
+TEST_F(Cm, AThreadMayDestroyAnIdWhoseEventsItHasNotAcknowledged) {
   rdma_cm_id* id = nullptr;
   int mark = 0;
   ASSERT_EQ(rdma_create_id(channel_, &id, &mark, RDMA_PS_TCP), 0);
@@ -158,7 +158,7 @@ TEST_F(Cm, DestroyingAnIdWaitsForAnotherThreadsHandler) {
       const std::scoped_lock lock(fake::state().mutex);
       is_destroyed = fake::state().ids.empty();
     }
-    fake::let_others_run();
+    fake::yield_processor();
     acknowledged = true;
     EXPECT_EQ(rdma_ack_cm_event(event), 0);
   });
@@ -168,7 +168,7 @@ TEST_F(Cm, DestroyingAnIdWaitsForAnotherThreadsHandler) {
   handler.join();
 }
 
-TEST_F(Cm, IdsOfARequestCanBeReadUntilItIsAcknowledged) {
+TEST_F(Cm, IdsOfARequestRemainValidUntilItsEventIsAcknowledged) {
   rdma_cm_id* listener = nullptr;
   int mark = 0;
   ASSERT_EQ(rdma_create_id(channel_, &listener, &mark, RDMA_PS_TCP), 0);
@@ -184,7 +184,7 @@ TEST_F(Cm, IdsOfARequestCanBeReadUntilItIsAcknowledged) {
 }
 
 // Any of the threads may be the last one that uses the id, and must then free it.
-TEST_F(Cm, IdsMayBeDestroyedWhileThreadsTakeTheirEvents) {
+TEST_F(Cm, IdsMayBeDestroyedWhileThreadsReadTheirEvents) {
   std::atomic<bool> stop = false;
   fcntl(channel_->fd, F_SETFL, O_NONBLOCK);
   std::vector<std::thread> readers;
@@ -285,7 +285,7 @@ TEST_F(Cm, ABlockedThreadGetsTheNextRequestOnlyAfterThePreviousIdIsUsed) {
       id = handed_over_id;
     }
     if (id == nullptr) break;  // a request was lost
-    fake::let_others_run();
+    fake::yield_processor();
     {
       const std::lock_guard lock(mutex);
       handed_over_id = nullptr;
@@ -502,7 +502,7 @@ TEST_F(Cm, AThreadThatWaitsForAnEventMayBeCancelled) {
     rdma_cm_event* event = nullptr;
     rdma_get_cm_event(channel_, &event);
   });
-  fake::let_others_run();
+  fake::yield_processor();
   pthread_cancel(waiter.native_handle());
   waiter.join();
 }

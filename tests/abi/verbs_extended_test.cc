@@ -8,8 +8,8 @@
 #include <thread>
 
 #include "abi/wall_clock.h"
-#include "let_others_run.h"
 #include "verbs_scene.h"
+#include "yield_processor.h"
 
 // Tests the drop-in libibverbs: shared receive queues, and extended CQs, QPs and SRQs.
 
@@ -77,7 +77,7 @@ TEST_F(Verbs, DestroyingAnSrqWaitsForItsEvent) {
     const std::scoped_lock lock(fake::state().mutex);
     is_destroyed = fake::state().srqs.empty();
   }
-  fake::let_others_run();
+  fake::yield_processor();
   acknowledged = true;
   ibv_ack_async_event(&received);
   destroyer.join();
@@ -157,7 +157,7 @@ TEST_F(Verbs, AnExtendedCqReturnsEachValueByItsOwnFunction) {
     EXPECT_EQ(ibv_start_poll(cq, &other_attr), ENOENT);
     EXPECT_TRUE(ended);
   });
-  fake::let_others_run();
+  fake::yield_processor();
   ASSERT_EQ(ibv_next_poll(cq), 0);
   EXPECT_EQ(cq->wr_id, 78u);
   EXPECT_EQ(cq->status, IBV_WC_WR_FLUSH_ERR);

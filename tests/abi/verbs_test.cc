@@ -9,8 +9,8 @@
 #include <cstring>
 #include <thread>
 
-#include "let_others_run.h"
 #include "verbs_scene.h"
+#include "yield_processor.h"
 
 // Tests the drop-in libibverbs: devices, domains, memory, completions and events.
 
@@ -179,7 +179,7 @@ TEST_F(Verbs, DestroyingACqWaitsUntilItsEventsAreAcknowledged) {
     const std::scoped_lock lock(fake::state().mutex);
     is_destroyed = fake::state().cqs.empty();
   }
-  fake::let_others_run();
+  fake::yield_processor();
   acknowledged = true;
   ibv_ack_cq_events(cq, 1);
   destroyer.join();
@@ -232,7 +232,7 @@ TEST_F(Verbs, DestroyingAQpWaitsForItsAsyncEvent) {
     const std::scoped_lock lock(fake::state().mutex);
     is_destroyed = fake::state().qps.empty();
   }
-  fake::let_others_run();
+  fake::yield_processor();
   acknowledged = true;
   ibv_ack_async_event(&received);
   destroyer.join();
@@ -392,7 +392,7 @@ TEST_F(Verbs, AThreadThatWaitsForAnEventMayBeCancelled) {
     ibv_async_event event{};
     ibv_get_async_event(context_, &event);
   });
-  fake::let_others_run();
+  fake::yield_processor();
   pthread_cancel(for_completion.native_handle());
   pthread_cancel(for_async.native_handle());
   for_completion.join();

@@ -128,7 +128,8 @@ bool Direction::is_cut(Time now) const {
 }
 
 bool Direction::draw_fault(Ratio ratio, unsigned& remaining) {
-  if (remaining == 0 && random_.chance(run_begins(ratio, faults_.burst))) remaining = faults_.burst;
+  if (remaining == 0 && random_.chance(run_start_probability(ratio, faults_.burst)))
+    remaining = faults_.burst;
   if (remaining == 0) return false;
   --remaining;
   return true;

@@ -65,13 +65,13 @@ void explain(const std::string& text) {
   std::fprintf(stderr, "verbena: %s\n", text.c_str());
 }
 
-bool has_node() { return os::fabric_host_of_environment().has_value(); }
+bool has_node() { return os::fabric_host_from_environment().has_value(); }
 
 int debug_level() { return debug.load(std::memory_order_relaxed); }
 
 std::optional<ServiceConnection> ServiceConnection::open(um::Hello hello, int& error, os::Fd* fd) {
   error = ENODEV;
-  const auto host = os::fabric_host_of_environment();
+  const auto host = os::fabric_host_from_environment();
   if (!host) {
     explain("libibumad needs a node of an InfiniBand fabric: verbena run --node NAME -- PROGRAM");
     return std::nullopt;

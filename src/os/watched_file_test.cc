@@ -1,4 +1,4 @@
-#include "os/held_file.h"
+#include "os/watched_file.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@ namespace verbena::os {
 namespace {
 
 TEST(HeldFileTest, ReportsThatAProcessOpensTheFileAndEnds) {
-  auto file = HeldFile::create("held");
+  auto file = WatchedFile::create("held");
   ASSERT_TRUE(file);
   EXPECT_TRUE(file->next_events().empty());
   const std::string path = "/proc/self/fd/" + std::to_string(file->file());

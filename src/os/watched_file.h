@@ -12,11 +12,11 @@ namespace verbena::os {
 // has a copy of file() opens it as /proc/self/fd/N, so no file remains in a file system.
 //
 // Linux merges two successive open events into one if no event is read between them.  So use a
-// HeldFile only if one process at a time opens it.
-class HeldFile {
+// WatchedFile only if one process at a time opens it.
+class WatchedFile {
  public:
   // Creates an empty file.  `name` appears in /proc/PID/maps.  Fails with kSystem.
-  static Result<HeldFile> create(const char* name);
+  static Result<WatchedFile> create(const char* name);
 
   int file() const { return file_.get(); }
   // Returns a descriptor that is readable while next_events() would return events.
@@ -25,7 +25,7 @@ class HeldFile {
   std::vector<bool> next_events();
 
  private:
-  HeldFile(Fd file, Fd events) : file_(std::move(file)), events_(std::move(events)) {}
+  WatchedFile(Fd file, Fd events) : file_(std::move(file)), events_(std::move(events)) {}
 
   Fd file_;
   Fd events_;

@@ -10,21 +10,21 @@ namespace verbena::os {
 // of the program jumps away (longjmp), it leaves our locks locked.  If a handler is to end a wait,
 // it must not run before the wait begins.  The kernel may still deliver a signal for the whole
 // process to another thread.
-class SignalHold {
+class SignalBlock {
  public:
-  SignalHold();
-  ~SignalHold();
-  SignalHold(const SignalHold&) = delete;
-  SignalHold& operator=(const SignalHold&) = delete;
+  SignalBlock();
+  ~SignalBlock();
+  SignalBlock(const SignalBlock&) = delete;
+  SignalBlock& operator=(const SignalBlock&) = delete;
 
   // Returns true if a pending signal's handler ends a wait with EINTR (no SA_RESTART, see
   // signal(7)).
-  bool ends_wait() const;
+  bool would_end_wait() const;
   // Returns true if a pending signal's handler will run at release().
   bool is_pending() const;
   // Returns the signal mask that was set before.  A call that waits, such as ppoll(2), can use this
   // mask.
-  const sigset_t& mask_before() const { return before_; }
+  const sigset_t& previous_mask() const { return before_; }
   // Restores the signal mask.  Handlers of pending signals run now; they may jump away or end the
   // thread.
   void release();
@@ -42,6 +42,6 @@ class SignalHold {
 enum class Interruption : std::uint8_t { kNone, kRestarts, kEnds, kBoth };
 // Considers all signals that `mask` does not block, except those of faults.  Makes a system call
 // for each signal, which takes some microseconds.
-Interruption interruption_by_handlers(const sigset_t& mask);
+Interruption handler_effect_on_read(const sigset_t& mask);
 
 }  // namespace verbena::os

@@ -13,11 +13,11 @@ namespace verbena::agent {
 
 // Leases ranges of QP numbers to programs that receive their packets without a UDP socket, so that
 // the leases do not depend on port 4791.
-class PlainRanges {
+class SocketlessRanges {
  public:
   static constexpr std::size_t kLeasesMax = 512;
 
-  explicit PlainRanges(std::size_t leases_max = kLeasesMax) : leases_max_(leases_max) {}
+  explicit SocketlessRanges(std::size_t leases_max = kLeasesMax) : leases_max_(leases_max) {}
 
   // The ranges 0 and 0xfff are not leased, because they contain special QP numbers.
   static constexpr std::uint16_t kRangesEnd = 0xfff;

@@ -1,4 +1,4 @@
-#include "os/signal_hold.h"
+#include "os/signal_block.h"
 
 #include <pthread.h>
 
@@ -24,7 +24,7 @@ bool has_handler(int number, int& flags) {
 
 }  // namespace
 
-SignalHold::SignalHold() {
+SignalBlock::SignalBlock() {
   sigset_t all;
   sigfillset(&all);
   // Faults must still end the program.
@@ -32,11 +32,11 @@ SignalHold::SignalHold() {
   ::pthread_sigmask(SIG_BLOCK, &all, &before_);
 }
 
-SignalHold::~SignalHold() {
+SignalBlock::~SignalBlock() {
   if (is_blocking_) ::pthread_sigmask(SIG_SETMASK, &before_, nullptr);
 }
 
-void SignalHold::release() {
+void SignalBlock::release() {
   is_blocking_ = false;
   // pthread_sigmask() is declared as never unwinding, but a handler that calls pthread_exit()
   // unwinds through it.  The volatile pointer hides the declaration from the compiler.
@@ -44,15 +44,15 @@ void SignalHold::release() {
   set_mask(SIG_SETMASK, &before_, nullptr);
 }
 
-bool SignalHold::ends_wait() const {
+bool SignalBlock::would_end_wait() const {
   return has_pending([](int flags) { return (flags & SA_RESTART) == 0; });
 }
 
-bool SignalHold::is_pending() const {
+bool SignalBlock::is_pending() const {
   return has_pending([](int) { return true; });
 }
 
-bool SignalHold::has_pending(bool (*is_wanted)(int flags)) const {
+bool SignalBlock::has_pending(bool (*is_wanted)(int flags)) const {
   sigset_t pending;
   if (::sigpending(&pending) != 0 || sigisemptyset(&pending) != 0) return false;
   for (int number = 1; number < NSIG; ++number) {
@@ -63,7 +63,7 @@ bool SignalHold::has_pending(bool (*is_wanted)(int flags)) const {
   return false;
 }
 
-Interruption interruption_by_handlers(const sigset_t& mask) {
+Interruption handler_effect_on_read(const sigset_t& mask) {
   bool ends = false;
   bool restarts = false;
   for (int number = 1; number < NSIG; ++number) {

@@ -1,4 +1,4 @@
-#include "os/held_file.h"
+#include "os/watched_file.h"
 
 #include <sys/inotify.h>
 #include <sys/mman.h>
@@ -11,7 +11,7 @@
 
 namespace verbena::os {
 
-Result<HeldFile> HeldFile::create(const char* name) {
+Result<WatchedFile> WatchedFile::create(const char* name) {
   Fd file = VB_TRY(take_fd(::memfd_create(name, MFD_CLOEXEC), "cannot make a memfd"));
   Fd events =
       VB_TRY(take_fd(::inotify_init1(IN_CLOEXEC | IN_NONBLOCK), "cannot watch files (inotify)"));
@@ -19,10 +19,10 @@ Result<HeldFile> HeldFile::create(const char* name) {
   if (::inotify_add_watch(events.get(), path.c_str(), IN_OPEN | IN_CLOSE) < 0) {
     return system_error(errno, "cannot watch a file in memory (inotify)");
   }
-  return HeldFile(std::move(file), std::move(events));
+  return WatchedFile(std::move(file), std::move(events));
 }
 
-std::vector<bool> HeldFile::next_events() {
+std::vector<bool> WatchedFile::next_events() {
   std::vector<bool> opened;
   alignas(inotify_event) std::array<std::byte, 4096> buffer;
   const auto bytes = read_some(events_.get(), buffer);
