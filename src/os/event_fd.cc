@@ -80,7 +80,9 @@ Result<std::pair<WakeSocket, WakeSocket>> WakeSocket::create_pair() {
   if (::socketpair(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends.data()) != 0) {
     return system_error(errno, "cannot make a socket pair");
   }
-  return std::pair(WakeSocket(Fd(ends[0])), WakeSocket(Fd(ends[1])));
+  auto first = take_fd(ends[0], "cannot make a socket pair");
+  auto second = take_fd(ends[1], "cannot make a socket pair");
+  return std::pair(WakeSocket(VB_TRY(std::move(first))), WakeSocket(VB_TRY(std::move(second))));
 }
 
 Result<WakeSocket> WakeSocket::adopt(Fd fd) {
