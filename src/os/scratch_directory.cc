@@ -24,7 +24,7 @@ namespace {
   // Closes the keeper's copies of other descriptors, which would keep sockets and socket names of
   // the process in use.
   if (read_end != 0) ::dup3(read_end, 0, 0);
-  ::close_range(1, ~0U, 0);
+  ::closefrom(1);
   std::array<std::byte, 1> buffer{};
   while (true) {
     const ssize_t bytes = ::read(0, buffer.data(), buffer.size());
