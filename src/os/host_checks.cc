@@ -10,6 +10,7 @@
 #include <spawn.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -248,14 +249,18 @@ std::optional<Output> run_program(const std::vector<std::string>& command,
   Output output;
   bool is_in_time = true;
   std::array<char, 4096> text{};
-  while (output.text.size() < kTextBytesMax) {
-    const auto ready = wait_for(read_end.get(), POLLIN, deadline);
-    is_in_time = ready && *ready != 0;
-    if (!is_in_time) break;
+  const auto wait_in_time = [&](int fd) {
+    const auto ready = wait_for(fd, POLLIN, deadline);
+    return is_in_time = ready && *ready != 0;
+  };
+  while (wait_in_time(read_end.get())) {
     const auto bytes = read_some(read_end.get(), std::as_writable_bytes(std::span(text)));
     if (!bytes || *bytes == 0) break;
-    output.text.append(text.data(), *bytes);
+    output.text.append(text.data(), std::min(*bytes, kTextBytesMax - output.text.size()));
   }
+  // The program may go on after it has closed its output.
+  const Fd process(static_cast<int>(::syscall(SYS_pidfd_open, child, 0)));
+  if (is_in_time && process) wait_in_time(process.get());
   if (!is_in_time) ::kill(child, SIGKILL);
   while (::waitpid(child, &output.status, 0) < 0 && errno == EINTR) {
   }

@@ -66,6 +66,19 @@ TEST(HostChecks, RunProgramKillsAProgramThatHangs) {
                            now() + std::chrono::milliseconds(50)));
 }
 
+TEST(HostChecks, RunProgramKillsAProgramThatHangsAfterItsOutput) {
+  EXPECT_FALSE(run_program({"/bin/sh", "-c", "exec sleep 1000 >&- 2>&-"}, {"PATH=/bin:/usr/bin"},
+                           now() + std::chrono::milliseconds(50)));
+}
+
+TEST(HostChecks, RunProgramReturnsTheFirst64KibOfALongOutput) {
+  const auto output = run_program({"/bin/sh", "-c", "head -c 300000 /dev/zero; exit 4"},
+                                  {"PATH=/bin:/usr/bin"}, now() + kTimeout);
+  ASSERT_TRUE(output.has_value());
+  EXPECT_EQ(output->text.size(), 65536u);
+  EXPECT_EQ(WEXITSTATUS(output->status), 4);
+}
+
 TEST(HostChecks, UserWithoutANameIsShownByNumber) {
   EXPECT_EQ(user_name(3'999'999'999), "user id 3999999999");
   EXPECT_FALSE(user_name(0).empty());
