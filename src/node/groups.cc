@@ -66,9 +66,9 @@ Result<bool> Node::on(ClientId client, std::uint64_t request, const ipc::JoinGro
     return fail(Errc::kNoResources,
                 "the limit of multicast groups (groups_per_client_max) is reached");
   }
-  groups_[group_of_range].set(m.interface, true);
+  const bool is_new = groups_[group_of_range].set(m.interface, true);
   const std::uint64_t token = next_token_++;
-  join_requests_[token] = {client, request, group_of_range, m.interface};
+  join_requests_[token] = {client, request, group_of_range, m.interface, is_new};
   output_membership(group_of_range, token);
   return true;
 }
@@ -160,7 +160,7 @@ void Node::on_membership(std::uint64_t token, const Result<void>& result) {
   const JoinRequest& join = pending.mapped();
   if (!result) {
     if (result.error().code == Errc::kNoResources) ++joins_over_host_limit_;
-    drop_membership(join.group_of_range, join.interface);
+    if (join.is_new) drop_membership(join.group_of_range, join.interface);
   }
   send_to(join.client,
           ipc::encode(join.request, result ? ipc::Done{} : ipc::refusal(result.error())));

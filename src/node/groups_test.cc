@@ -107,6 +107,14 @@ TEST_F(Groups, JoinThatTheHostRefusesIsReportedAndUndone) {
   EXPECT_THAT(outputs(), IsEmpty());
 }
 
+TEST_F(Groups, RefusedRepeatOfAJoinKeepsTheMembership) {
+  EXPECT_THAT(ask(0, ipc::JoinGroup{1, kGroup, 5}), ElementsAre("1: 5", "done"));
+  const Result<void> refusal = fail(Errc::kNoResources, "the host's limit");
+  EXPECT_THAT(ask(0, ipc::JoinGroup{1, kGroup, 5}, refusal),
+              ElementsAre("1: 5", "the host's limit"));
+  EXPECT_THAT(ask(0, ipc::LeaveGroup{1, kGroup, 5}), ElementsAre("1:", "done"));
+}
+
 TEST_F(Groups, JoinNeedsAGroupAddressAndAnOwnRange) {
   EXPECT_THAT(ask(0, ipc::JoinGroup{2, kGroup, 0}), ElementsAre("not a range of this program"));
   EXPECT_THAT(ask(0, ipc::LeaveGroup{2, kGroup, 0}), ElementsAre("not a range of this program"));

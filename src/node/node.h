@@ -242,6 +242,7 @@ class Node {
     std::uint64_t request = 0;
     GroupOfRange group_of_range{};
     std::uint32_t interface = 0;
+    bool is_new = true;  // false: an earlier join of the range has made it a member already
   };
 
   void deliver(const link::Arrival& arrival, std::span<const std::byte> mad, Time now);
