@@ -494,11 +494,14 @@ int vb_cm_join(vb_handle id, const struct sockaddr* group, int send_only, uint64
 
 int vb_cm_leave(vb_handle id, uint64_t cookie) {
   return on_command(&Adapter::ids, id, [&](Adapter& adapter, Id& object) {
-    const auto join = object.joins.extract(cookie);
-    if (!join) return c_api::failed({Errc::kInvalidArgument, 0, "no such join"});
-    sockaddr_storage group = join.mapped();
+    const auto join = object.joins.find(cookie);
+    if (join == object.joins.end()) {
+      return c_api::failed({Errc::kInvalidArgument, 0, "no such join"});
+    }
+    sockaddr_storage group = join->second;
     const int result =
         adapter.system.leave_multicast(object.raw, reinterpret_cast<sockaddr*>(&group));
+    if (result == 0) object.joins.erase(join);
     return result == 0 ? 0 : fail_with_errno("leave the group", errno);
   });
 }
