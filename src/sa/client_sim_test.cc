@@ -97,12 +97,12 @@ class ClientSim {
   }
   void cancel_any() {
     if (pending_.empty()) return;
-    const auto query = pending_.begin();
-    const auto [host, ticket] = query->second;
+    const auto cookie = pending_.begin()->first;
+    const auto [host, ticket] = pending_.begin()->second;
     check_events();
-    if (!pending_.contains(query->first)) return;
+    if (!pending_.contains(cookie)) return;
     EXPECT_TRUE(net_.client(host).paths().cancel(ticket, net_.world.now()));
-    pending_.erase(query);
+    pending_.erase(cookie);
     net_.pump();
   }
 
