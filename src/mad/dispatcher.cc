@@ -12,10 +12,16 @@ using wire::MgmtClass;
 
 namespace {
 
-// Holds the ClassPortInfo of the CM class.  It reports no capabilities (vol1 16.7.3.1), and that
-// the CM answers within half a second.
+// Capabilities of a CM (vol1 16.7.3.1).
+constexpr std::uint16_t kConnectsRc = 1 << 9;
+constexpr std::uint16_t kConnectsUc = 1 << 12;
+constexpr std::uint16_t kResolvesServiceIds = 1 << 13;  // SIDR
+
+// Holds the ClassPortInfo of the CM class.  It also reports that the CM answers within half a
+// second.
 constexpr wire::ClassPortInfo kCmClassPortInfo{
     .class_version = wire::class_version(MgmtClass::kCommunication),
+    .capability_mask = kConnectsRc | kConnectsUc | kResolvesServiceIds,
     .resp_time_value = 17,
 };
 
