@@ -61,7 +61,7 @@ class Fabric {
     std::array<char, 64> text{};
     const auto end =
         std::to_chars(text.data(), text.data() + text.size(), percent, std::chars_format::fixed);
-    if (end.ec != std::errc()) return failure(EINVAL, "this is no percentage of packets");
+    if (end.ec != std::errc()) return failure(EINVAL, "this is not a percentage of packets");
     return link_fault(link, {"lossy", std::string(text.data(), end.ptr)}, seed);
   }
   // Delays each packet by this time; 0 ends the delay.  Packets keep their order.

@@ -39,7 +39,7 @@ inline vb_recv_wr receive(std::uint64_t id, const Segments& segments,
   return wr;
 }
 inline Outcome<void> too_many_segments() {
-  return failure(EINVAL, "a request of more than 32 segments");
+  return failure(EINVAL, "a request has more than 32 segments");
 }
 inline Outcome<void> outcome_of_post(int error) {
   if (error != 0) return failure(error, vb_last_error());

@@ -105,7 +105,7 @@ OrProblem<Adapter*> open_adapter() {
                             matches ? " " + port.error() : "");
   }
   return std::unexpected(fmt::format(
-      "no RDMA adapter{} here: {}", choice->name.empty() ? "" : " '" + choice->name + "'",
+      "no usable RDMA adapter{}: {}", choice->name.empty() ? "" : " '" + choice->name + "'",
       problems.empty() ? "this host has none, or this user may not open it" : problems));
 }
 
@@ -130,7 +130,7 @@ Adapter* Adapter::get_if_open() { return the_adapter.load(std::memory_order_acqu
 Adapter* Adapter::get(int& error) {
   if (Adapter* adapter = get_if_open()) return adapter;
   if (in_forked_child)
-    return fail_without_adapter("an adapter is not shared with forked children of its user", error);
+    return fail_without_adapter("a forked child cannot use the adapter of its parent", error);
   const c_api::NoCancellation no_cancellation;
   const std::lock_guard lock(open_mutex);
   if (Adapter* adapter = get_if_open()) return adapter;

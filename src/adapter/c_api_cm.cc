@@ -79,7 +79,8 @@ int fail_wrong_device(Adapter& adapter, const rdma_cm_id& id) {
     return context == nullptr ? "none" : adapter.system.get_device_name(context->device);
   };
   c_api::set_last_error(
-      fmt::format("the id is on {}, its queue pair on {}", name(id.verbs), name(adapter.context)));
+      fmt::format("the device of the id is {}, and the device of its queue pair is {}",
+                  name(id.verbs), name(adapter.context)));
   return EINVAL;
 }
 
@@ -163,9 +164,9 @@ extern "C" {
 int vb_cm_channel_create(vb_handle* channel, int* fd) {
   return on_adapter([&](Adapter& adapter) {
     rdma_event_channel* const raw = adapter.system.create_event_channel();
-    if (raw == nullptr) return fail_with_errno("make an event channel", errno);
+    if (raw == nullptr) return fail_with_errno("create an event channel", errno);
     // NOLINTNEXTLINE(clang-analyzer-cplusplus.NewDeleteLeaks): the table owns it
-    const int error = add(adapter, &Adapter::channels, "make an event channel", new Channel{raw},
+    const int error = add(adapter, &Adapter::channels, "create an event channel", new Channel{raw},
                           channel, [&](Channel* object) {
                             adapter.system.destroy_event_channel(object->raw);
                             delete object;
@@ -195,7 +196,7 @@ int vb_fabric_fault(const char*, const char* const*, size_t, const uint64_t*, ch
 }
 
 int vb_cm_channel_destroy(vb_handle channel) {
-  return remove(&Adapter::channels, "end the event channel", channel,
+  return remove(&Adapter::channels, "destroy the event channel", channel,
                 [](Adapter& adapter, Channel& object) {
                   {
                     // Another thread may add an id, for a connection request.
@@ -248,11 +249,12 @@ int vb_cm_id_create(vb_handle channel, uint32_t ps, uint32_t qp_type, uint64_t c
     rdma_cm_id* raw_id = nullptr;
     const auto space = static_cast<rdma_port_space>(ps);
     if (adapter.system.create_id(object.raw, &raw_id, nullptr, space) != 0) {
-      return fail_with_errno("make an id", errno);
+      return fail_with_errno("create an id", errno);
     }
     if (static_cast<std::uint32_t>(raw_id->qp_type) != qp_type) {
       adapter.system.destroy_id(raw_id);
-      return c_api::failed({Errc::kNotSupported, 0, "no such queue pairs in this port space"});
+      return c_api::failed(
+          {Errc::kNotSupported, 0, "the port space does not support this QP type"});
     }
     const int error = add_id(adapter, raw_id, &object, cookie, id);
     if (error != 0) adapter.system.destroy_id(raw_id);
@@ -273,7 +275,7 @@ int vb_cm_id_destroy(vb_handle id) {
     const int result =
         adapter.system.destroy_id(object.raw);  // waits until its events are acknowledged
     // After an error, `object` is not freed, because librdmacm may still use it.
-    if (result != 0) return fail_with_errno("end the id", errno);
+    if (result != 0) return fail_with_errno("destroy the id", errno);
     const std::lock_guard lock(adapter.mutex);
     --object.channel->ids;
     delete &object;
@@ -384,7 +386,7 @@ int vb_cm_id_set_qp(vb_handle id, vb_handle qp) {
     int mask = 0;
     attr.qp_state = IBV_QPS_INIT;
     if (adapter.system.init_qp_attr(object.raw, &attr, &mask) != 0) {
-      return fail_with_errno("find the queue pair's attributes", errno);
+      return fail_with_errno("get the attributes of the queue pair", errno);
     }
     int error = adapter.system.modify_qp(pair, &attr, mask);
     if (error == 0 && pair->qp_type == IBV_QPT_UD) error = start_datagrams(adapter, *pair);
@@ -402,7 +404,7 @@ int vb_cm_init_qp_attr(vb_handle id, struct vb_qp_attr* attr, uint32_t* mask) {
     ibv_qp_attr attributes = c_api::from_c_api(*attr);
     int bits = 0;
     if (adapter.system.init_qp_attr(object.raw, &attributes, &bits) != 0) {
-      return fail_with_errno("find the queue pair's attributes", errno);
+      return fail_with_errno("get the attributes of the queue pair", errno);
     }
     *attr = c_api::to_c_api(attributes, bits);
     *mask = static_cast<std::uint32_t>(bits);

@@ -221,7 +221,7 @@ int vb_async_next(vb_handle context, struct vb_async_event* event) {
 
 int vb_pd_create(vb_handle* pd) {
   return on_adapter([&](Adapter& adapter) {
-    return add(adapter, &Adapter::pds, "make a protection domain",
+    return add(adapter, &Adapter::pds, "create a protection domain",
                adapter.system.alloc_pd(adapter.context), pd,
                [&](ibv_pd* object) { adapter.system.dealloc_pd(object); });
   });
@@ -229,7 +229,7 @@ int vb_pd_create(vb_handle* pd) {
 
 int vb_pd_destroy(vb_handle pd) {
   return remove(
-      &Adapter::pds, "end the protection domain", pd,
+      &Adapter::pds, "destroy the protection domain", pd,
       [](Adapter& adapter, ibv_pd& domain) { return adapter.system.dealloc_pd(&domain); });
 }
 
@@ -264,7 +264,7 @@ int vb_mr_reregister(vb_handle mr, uint32_t /*what*/, vb_handle /*pd*/, void* /*
 }
 
 int vb_mr_deregister(vb_handle mr) {
-  return remove(&Adapter::mrs, "end the region", mr, [](Adapter& adapter, ibv_mr& object) {
+  return remove(&Adapter::mrs, "deregister the region", mr, [](Adapter& adapter, ibv_mr& object) {
     const std::uint32_t key = object.lkey;
     if (const int error = adapter.system.dereg_mr(&object)) return error;
     const std::lock_guard lock(adapter.mutex);
@@ -292,7 +292,8 @@ int vb_mw_create(vb_handle pd, uint32_t type, vb_handle* mw, uint32_t* rkey) {
           {Errc::kNotSupported, 0, "an adapter supports only memory windows of type 2"});
     }
     ibv_mw* const raw = ibv_alloc_mw(&domain, IBV_MW_TYPE_2);
-    const int error = add(adapter, &Adapter::mws, "make a memory window", raw, mw, ibv_dealloc_mw);
+    const int error =
+        add(adapter, &Adapter::mws, "create a memory window", raw, mw, ibv_dealloc_mw);
     if (error != 0) return error;
     *rkey = raw->rkey;
     const std::lock_guard lock(adapter.mutex);
@@ -302,13 +303,14 @@ int vb_mw_create(vb_handle pd, uint32_t type, vb_handle* mw, uint32_t* rkey) {
 }
 
 int vb_mw_destroy(vb_handle mw) {
-  return remove(&Adapter::mws, "end the memory window", mw, [](Adapter& adapter, ibv_mw& object) {
-    const std::uint32_t index = window_index_of(object.rkey);
-    if (const int error = ibv_dealloc_mw(&object)) return error;
-    const std::lock_guard lock(adapter.mutex);
-    adapter.windows.erase(index);
-    return 0;
-  });
+  return remove(&Adapter::mws, "destroy the memory window", mw,
+                [](Adapter& adapter, ibv_mw& object) {
+                  const std::uint32_t index = window_index_of(object.rkey);
+                  if (const int error = ibv_dealloc_mw(&object)) return error;
+                  const std::lock_guard lock(adapter.mutex);
+                  adapter.windows.erase(index);
+                  return 0;
+                });
 }
 
 }  // extern "C"

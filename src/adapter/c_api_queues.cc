@@ -178,7 +178,7 @@ int vb_channel_create(vb_handle* channel, int* fd) {
   return on_adapter([&](Adapter& adapter) {
     ibv_comp_channel* const raw = adapter.system.create_comp_channel(adapter.context);
     const int error =
-        add(adapter, &Adapter::comp_channels, "make a completion channel", raw, channel,
+        add(adapter, &Adapter::comp_channels, "create a completion channel", raw, channel,
             [&](ibv_comp_channel* object) { adapter.system.destroy_comp_channel(object); });
     if (error == 0) *fd = raw->fd;
     return error;
@@ -186,7 +186,7 @@ int vb_channel_create(vb_handle* channel, int* fd) {
 }
 
 int vb_channel_destroy(vb_handle channel) {
-  return remove(&Adapter::comp_channels, "end the completion channel", channel,
+  return remove(&Adapter::comp_channels, "destroy the completion channel", channel,
                 [](Adapter& adapter, ibv_comp_channel& object) {
                   return adapter.system.destroy_comp_channel(&object);
                 });
@@ -214,7 +214,7 @@ int vb_cq_create(vb_handle /*context*/, uint32_t* entries, vb_handle channel, ui
     if (events == nullptr && channel != 0) return fail_without_object();
     ibv_cq* const raw = adapter.system.create_cq(adapter.context, static_cast<int>(*entries),
                                                  cookie_pointer(cookie), events, 0);
-    const int error = add(adapter, &Adapter::cqs, "make a completion queue", raw, cq,
+    const int error = add(adapter, &Adapter::cqs, "create a completion queue", raw, cq,
                           [&](ibv_cq* object) { adapter.system.destroy_cq(object); });
     if (error == 0) *entries = static_cast<std::uint32_t>(raw->cqe);
     return error;
@@ -233,7 +233,7 @@ int vb_cq_resize(vb_handle cq, uint32_t* entries) {
 
 int vb_cq_destroy(vb_handle cq) {
   return remove(
-      &Adapter::cqs, "end the completion queue", cq,
+      &Adapter::cqs, "destroy the completion queue", cq,
       [](Adapter& adapter, ibv_cq& object) { return adapter.system.destroy_cq(&object); });
 }
 
@@ -268,16 +268,16 @@ int vb_ah_create(uint32_t /*device*/, vb_handle pd, const struct vb_ah_attr* att
   return on_command(&Adapter::pds, pd, [&](Adapter& adapter, ibv_pd& domain) {
     ibv_ah_attr attributes = c_api::from_c_api(*attr);
     attributes.port_num = adapter.port;
-    return add(adapter, &Adapter::ahs, "make an address handle",
+    return add(adapter, &Adapter::ahs, "create an address handle",
                adapter.system.create_ah(&domain, &attributes), ah,
                [&](ibv_ah* object) { adapter.system.destroy_ah(object); });
   });
 }
 
 int vb_ah_destroy(vb_handle ah) {
-  return remove(&Adapter::ahs, "end the address handle", ah, [](Adapter& adapter, ibv_ah& object) {
-    return adapter.system.destroy_ah(&object);
-  });
+  return remove(
+      &Adapter::ahs, "destroy the address handle", ah,
+      [](Adapter& adapter, ibv_ah& object) { return adapter.system.destroy_ah(&object); });
 }
 
 int vb_srq_create(vb_handle /*context*/, vb_handle pd, struct vb_srq_attr* attr, uint64_t cookie,
@@ -286,7 +286,7 @@ int vb_srq_create(vb_handle /*context*/, vb_handle pd, struct vb_srq_attr* attr,
     ibv_srq_init_attr init{};
     init.srq_context = cookie_pointer(cookie);
     init.attr = {.max_wr = attr->max_wr, .max_sge = attr->max_sge, .srq_limit = 0};
-    const int error = add(adapter, &Adapter::srqs, "make a shared receive queue",
+    const int error = add(adapter, &Adapter::srqs, "create a shared receive queue",
                           adapter.system.create_srq(&domain, &init), srq,
                           [&](ibv_srq* object) { adapter.system.destroy_srq(object); });
     if (error == 0) *attr = {init.attr.max_wr, init.attr.max_sge, 0};
@@ -315,7 +315,7 @@ int vb_srq_query(vb_handle srq, struct vb_srq_attr* attr) {
 
 int vb_srq_destroy(vb_handle srq) {
   return remove(
-      &Adapter::srqs, "end the shared receive queue", srq,
+      &Adapter::srqs, "destroy the shared receive queue", srq,
       [](Adapter& adapter, ibv_srq& object) { return adapter.system.destroy_srq(&object); });
 }
 
@@ -339,7 +339,7 @@ int vb_qp_create(struct vb_qp_init* init, vb_handle* qp, uint32_t* qp_num) {
                            (init_attr.srq != nullptr || init->srq == 0);
     if (!all_exist) return fail_without_object();
     ibv_qp* const raw = adapter.system.create_qp(&domain, &init_attr);
-    const int error = add(adapter, &Adapter::qps, "make a queue pair", raw, qp,
+    const int error = add(adapter, &Adapter::qps, "create a queue pair", raw, qp,
                           [&](ibv_qp* object) { adapter.system.destroy_qp(object); });
     if (error != 0) return error;
     init->cap = c_api::to_c_api(init_attr.cap);
@@ -385,7 +385,7 @@ int vb_qp_query(vb_handle qp, struct vb_qp_attr* attr, struct vb_qp_init* init) 
 }
 
 int vb_qp_destroy(vb_handle qp) {
-  return remove(&Adapter::qps, "end the queue pair", qp, [](Adapter& adapter, ibv_qp& object) {
+  return remove(&Adapter::qps, "destroy the queue pair", qp, [](Adapter& adapter, ibv_qp& object) {
     if (adapter.memberships.contains(&object)) return EBUSY;
     if (const int error = adapter.system.destroy_qp(&object)) return error;
     if (const auto user = adapter.ids_of_qps.extract(&object)) user.mapped()->qp = nullptr;
@@ -433,7 +433,7 @@ int vb_qp_detach(vb_handle qp, const uint8_t group[16]) {
 // This call is not supported, because an adapter only reports that a queue is full.
 int vb_qp_send_room(vb_handle, uint32_t*) {
   return c_api::failed(
-      {Errc::kNotSupported, 0, "an adapter does not report how much room is left"});
+      {Errc::kNotSupported, 0, "an adapter does not report the number of free entries"});
 }
 
 int vb_post_send(vb_handle qp, const struct vb_send_wr* wr, int /*more*/) {

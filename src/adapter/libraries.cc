@@ -14,11 +14,10 @@ class Library {
       : name_(name), handle_(::dlopen(name, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE)) {
     if (handle_ == nullptr) {
       const char* error = ::dlerror();
-      problem_ = fmt::format("there is no {}: {}", name, error == nullptr ? "unknown" : error);
+      problem_ = fmt::format("cannot load {}: {}", name, error == nullptr ? "unknown" : error);
     } else if (::dlsym(handle_, "vb_build_id") != nullptr) {
       problem_ = fmt::format(
-          "the {} that is found here is Verbena's own; take its directory out of LD_LIBRARY_PATH",
-          name);
+          "the loader finds Verbena's own {}: remove its directory from LD_LIBRARY_PATH", name);
     }
   }
 

@@ -71,7 +71,7 @@ Agent::Agent(asio::io_context& loop, os::UnixListener listener, std::unique_ptr<
   }
   network_->open(*this);
   listener_watch_ = Watch(loop_, listener_->fd(), [this] { on_listener(); });
-  log_.line(fmt::format("build {} serves; {}", options_.build, network_->state()));
+  log_.line(fmt::format("the agent of build {} started; {}", options_.build, network_->state()));
 }
 
 Agent::~Agent() = default;
@@ -309,7 +309,7 @@ void Agent::on_idle_timer() {
   on_listener();  // accept connections that have just arrived
   const Time now = os::now();
   if (is_needed() || may_end_at(now) > now) return update_idle();
-  stop("nobody needs it");
+  stop("no program needs the agent");
 }
 
 void Agent::send_all() {

@@ -136,7 +136,7 @@ TEST_F(AgentTest, OnlyToolsMayAskForTheStateOfTheSaClient) {
       return is_flush ? refusal_of(channel, ipc::FlushSa{}) : refusal_of(channel, ipc::ShowSa{});
     };
     EXPECT_EQ(ask(program), "the agent does not accept this request here");
-    EXPECT_EQ(ask(tool), "this host has no InfiniBand port: it asks no subnet administration");
+    EXPECT_EQ(ask(tool), "this host has no InfiniBand port, so it uses no subnet administration");
   }
 }
 

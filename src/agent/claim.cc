@@ -28,7 +28,8 @@ std::expected<std::optional<os::UnixListener>, std::string> claim_name(const std
           fmt::format("the name '{}' is held by {}", name, os::describe_name_owner(*other)));
     }
     if (os::now() >= deadline) {
-      return std::unexpected(fmt::format("the name '{}' is taken, but nobody serves it", name));
+      return std::unexpected(
+          fmt::format("another process has the name '{}', but does not listen on it", name));
     }
     // The agent that has the name either has not called listen() yet, or has just ended.  There is
     // no event to wait for.

@@ -95,7 +95,7 @@ void Connection::on_send_error(const Error& error) {
 void Connection::enqueue(ipc::Bytes datagram, std::size_t messages, std::span<const int> fds) {
   if (queued_ + messages > kQueueMax || queued_bytes_ + datagram.size() > kQueueBytesMax) {
     ++limit_counters_.queue;
-    return end(fmt::format("it has left {} messages of {} bytes unread", queued_, queued_bytes_));
+    return end(fmt::format("it has not read {} messages of {} bytes", queued_, queued_bytes_));
   }
   queued_ += messages;
   queued_bytes_ += datagram.size();

@@ -19,7 +19,7 @@ namespace {
 // A host may have no addresses.  But if the kernel does not answer, the host is broken.
 std::vector<os::Interface> interfaces_at_start() {
   auto interfaces = os::interfaces();
-  if (!interfaces) throw std::runtime_error("the kernel does not tell the host's addresses");
+  if (!interfaces) throw std::runtime_error("cannot read the host's addresses from the kernel");
   return std::move(*interfaces);
 }
 
@@ -130,7 +130,7 @@ void KernelNetwork::open_alternative_port(bool should_wait_for_own_programs) {
         try_port(static_cast<std::uint16_t>(kFirstPort + random.below(kPortCount)), problem);
     if (!port) continue;
     why_host_alone_ = why_no_port_;
-    user_->log("only programs of this host are reached: " + why_host_alone_);
+    user_->log("only programs of this host can be reached: " + why_host_alone_);
     return use_port(std::move(*port));
   }
 }
@@ -193,7 +193,7 @@ Network::Answer KernelNetwork::route(const node::Node::RouteRequest& request) {
   if (!answer || wire::is_multicast(request.destination)) return answer;
   answer = check_reachable(std::move(*answer));
   if (!*answer && !why_host_alone_.empty()) {
-    user_->remark(request.client, "only programs of this host are reached: " + why_host_alone_);
+    user_->remark(request.client, "only programs of this host can be reached: " + why_host_alone_);
   }
   return answer;
 }

@@ -93,8 +93,7 @@ int run(const Arguments& arguments) {
     options.idle.reset();
     // The agent writes the counter files of a program's port with the rights of the user
     // (PortFiles), so it must not keep the rights of root's groups.
-    if (::setgroups(0, nullptr) != 0)
-      return report_failure(arguments, "cannot leave root's groups");
+    if (::setgroups(0, nullptr) != 0) return report_failure(arguments, "cannot drop root's groups");
   }
   if (!arguments.bind.empty()) {
     bind = parse_bind_address(arguments.bind);

@@ -104,7 +104,7 @@ void Agent::on_hello_timer() {
     }
     session->hello_deadline = kNever;
     ++clients_refused_;
-    log_.line("somebody connected and did not say Hello");
+    log_.line("a client connected, but sent no Hello");
     session->connection.finish();
   }
   hello_timer_.at(next);
@@ -114,8 +114,8 @@ void Agent::ended(Connection& connection, const std::string& why) {
   const auto found = sessions_.find(connection.id());
   Session& session = *found->second;
   if (session.role == Role::kProgram) {
-    log_.line(
-        fmt::format("{} (pid {}) is gone: {}", printable_name(session.name), session.pid, why));
+    log_.line(fmt::format("{} (pid {}) disconnected: {}", printable_name(session.name), session.pid,
+                          why));
   }
   captures_.leave(connection.id(), os::now());
   add_counters(session, ended_program_counters_);
@@ -243,7 +243,7 @@ void Agent::welcome(Session& session, std::uint64_t request, const ipc::Hello& h
       os::now(), {.pid = session.pid, .user = session.user.uid, .lanes = hello.lanes});
   if (!port_files_.empty()) refresh_port_files();
   session_of_client_.emplace(*session.client, session.connection.id());
-  log_.line(fmt::format("{} (pid {}) is here", printable_name(session.name), session.pid));
+  log_.line(fmt::format("{} (pid {}) connected", printable_name(session.name), session.pid));
 }
 
 void Agent::refuse(Session& session, std::uint64_t request, std::string text) {
@@ -256,7 +256,7 @@ void Agent::refuse(Session& session, std::uint64_t request, std::string text) {
   reply.should_retry = !listener_;  // this agent ends, and the next one will serve the program
   session.connection.reply(request, reply);
   session.connection.finish();
-  if (!listener_) stop("another build is wanted");
+  if (!listener_) stop("a program of another build needs its own agent");
 }
 
 void Agent::serve(Session& session, const ipc::Envelope& envelope, std::vector<os::Fd> fds) {
@@ -356,7 +356,7 @@ void Agent::flush_sa(Session& session, const ipc::Envelope& envelope) {
   if (!flushed) {
     return session.connection.reply_result(envelope.request, std::unexpected(flushed.error()));
   }
-  log_.line(fmt::format("{} paths and {} addresses are forgotten, as 'verbena sa flush' asks",
+  log_.line(fmt::format("'verbena sa flush' removed {} paths and {} addresses from the cache",
                         flushed->paths, flushed->addresses));
   session.connection.reply(envelope.request, *flushed);
 }

@@ -10,7 +10,7 @@ const char* to_string(Errc code) {
   switch (code) {
     case Errc::kInvalidArgument: return "invalid argument";
     case Errc::kBadHandle: return "no such object";
-    case Errc::kBadState: return "not in this state";
+    case Errc::kBadState: return "not allowed in this state";
     case Errc::kBusy: return "busy";
     case Errc::kNoResources: return "limit reached";
     case Errc::kNotSupported: return "not supported";
@@ -22,7 +22,7 @@ const char* to_string(Errc code) {
     case Errc::kMalformed: return "malformed";
     case Errc::kFault: return "bad memory address";
     case Errc::kCancelled: return "cancelled";
-    case Errc::kDeviceFatal: return "device gone";
+    case Errc::kDeviceFatal: return "device removed";
     case Errc::kPermission: return "not permitted";
     case Errc::kSystem: return "system error";
   }

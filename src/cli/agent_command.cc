@@ -21,10 +21,9 @@ std::string as_text(const ipc::StatusReply& status) {
     // A host has one port, unless it belongs to a fabric.
     const std::string name =
         status.ports.size() == 1 ? "port" : fmt::format("port {}/{}", port.device, port.number);
-    const std::string host_alone =
-        port.why_only_this_host.empty()
-            ? ""
-            : ", for programs of this host alone: " + port.why_only_this_host;
+    const std::string host_alone = port.why_only_this_host.empty()
+                                       ? ""
+                                       : ", but only within this host: " + port.why_only_this_host;
     rows.push_back({name, port.active ? "active" + host_alone : "DOWN: " + port.down_reason});
   }
   rows.push_back({"programs", std::to_string(status.programs)});

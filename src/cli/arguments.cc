@@ -31,7 +31,7 @@ struct Grammar {
   CLI::App* groups = sa->add_subcommand("groups", "List the multicast groups of its ports");
   CLI::App* addresses = sa->add_subcommand("addresses", "List the IP addresses of its neighbours");
   CLI::App* sa_stats = sa->add_subcommand("stats", "Print the counters of these requests");
-  CLI::App* flush = sa->add_subcommand("flush", "Forget the paths and addresses");
+  CLI::App* flush = sa->add_subcommand("flush", "Remove all paths and addresses from the cache");
   CLI::App* services = sa->add_subcommand("services", "Ask which services are registered");
   CLI::App* register_service =
       sa->add_subcommand("register", "Register a service, as long as this command runs");
@@ -196,7 +196,7 @@ struct Grammar {
         ->required();
     register_service
         ->add_option("--lease", options.lease_seconds,
-                     "Seconds after which the SA forgets the service if nobody renews it")
+                     "Seconds after which the SA removes the service if no program renews it")
         ->check(CLI::Range(1u, 0xffffffffu))
         ->capture_default_str();
     sa->footer(
@@ -268,13 +268,13 @@ struct Grammar {
         "  verbena fabric fault link Hca1 Switch1 down          pulls a cable of a subnet\n"
         "  verbena fabric fault link Hca1:2 Switch1:7 up        plugs it again\n"
         "  verbena fabric fault link a red down                 takes host a off network red\n"
-        "  verbena fabric fault link a red flapping 50ms 2s     does that again and again\n"
+        "  verbena fabric fault link a red flapping 50ms 2s     repeats that\n"
         "  verbena fabric fault link a red lossy 2 --seed 7     loses 2 % of its packets\n"
         "  verbena fabric fault link a red slow 5ms             delays them; 0 ends it\n"
         "  verbena fabric fault link a red mtu 1500             default ends it\n"
         "  verbena fabric fault node Switch1 off                switches a node off\n"
-        "  verbena fabric fault node a paused                   lets a host hang; on ends it\n"
-        "  verbena fabric fault node a pkey 0x8001 removed      takes a partition away\n"
+        "  verbena fabric fault node a paused                   pauses a host; 'on' resumes it\n"
+        "  verbena fabric fault node a pkey 0x8001 removed      removes a partition\n"
         "'verbena fabric show' lists what is broken.");
     for (CLI::App* subcommand : {fault_link, fault_node}) {
       subcommand->add_option("--name", options.fabric,
@@ -478,7 +478,7 @@ std::expected<Command, Message> parse(const Words& command_line) {
                          "--adapter excludes other options, which are for Verbena's own device");
     }
     if (!run.socket_rules.empty() && (run.sockets.empty() || run.sockets == "off")) {
-      return usage_error("run", "--socket-rules goes with --sockets");
+      return usage_error("run", "--socket-rules requires --sockets");
     }
     return g.command;
   }

@@ -74,7 +74,7 @@ TEST(Arguments, SocketsOptionOfRunHasADefaultMode) {
 TEST(Arguments, SocketRulesNeedSockets) {
   EXPECT_EQ(parse({"run", "--sockets", "--socket-rules", "f", "a"})->run.socket_rules, "f");
   EXPECT_EQ(message_of({"run", "--socket-rules", "f", "a"}),
-            "125 verbena run: --socket-rules goes with --sockets; see 'verbena run --help'");
+            "125 verbena run: --socket-rules requires --sockets; see 'verbena run --help'");
 }
 
 TEST(Arguments, SocketsAreListedOrCounted) {
@@ -161,7 +161,7 @@ TEST(Arguments, MistakesInFaultsAreReported) {
             "2 verbena fabric fault: lossy needs the percentage of packets that are lost; see "
             "'verbena fabric fault --help'");
   EXPECT_EQ(message_of({"fabric", "fault", "link", "a", "b", "down", "--seed", "5"}),
-            "2 verbena fabric fault: a seed goes with lossy and flapping; see 'verbena fabric "
+            "2 verbena fabric fault: only lossy and flapping accept a seed; see 'verbena fabric "
             "fault --help'");
   EXPECT_FALSE(parse({"fabric", "fault", "link", "a", "b", "down", "5"}));
   EXPECT_FALSE(parse({"fabric", "fault", "link", "a", "b", "lossy", "101"}));

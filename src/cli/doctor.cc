@@ -100,9 +100,9 @@ void add_files(Report& report, const HostFacts& facts) {
 }
 
 void add_agent(Report& report, const HostFacts& facts) {
-  if (!facts.describe_name_owner.empty()) {
+  if (!facts.name_owner.empty()) {
     return report.problem(
-        "agent", fmt::format("{} has the name of this user's agent", facts.describe_name_owner),
+        "agent", fmt::format("{} has the name of this user's agent", facts.name_owner),
         "end that process (root may), or use a network namespace of your own, which has its own "
         "names: unshare --user --map-root-user --net");
   }
@@ -163,7 +163,7 @@ std::string port_fix(const HostFacts& facts) {
       "other, or start each user's first program with VERBENA_BIND=ADDRESS, with another address "
       "of "
       "this host for each";
-  if (facts.holder.is_of_this_user) return "end it; the next program tries again";
+  if (facts.holder.is_of_this_user) return "end the process; the next program retries";
   if (facts.holder.program == "verbenad") {
     return fmt::format(
         "wait until the programs of {0} end, run 'verbena agent stop' as {0}, or {1}",
@@ -372,7 +372,7 @@ void add_rights(Report& report, const HostFacts& facts) {
                "does not work: UCX, ibstatus and others that look for devices in /sys find none",
                "allow user namespaces or CAP_SYS_ADMIN, and mount, to the container (docker run "
                "--privileged); sysctl -w kernel.apparmor_restrict_unprivileged_userns=0, if the "
-               "host has that");
+               "host has this setting");
   report.check("user namespaces", facts.user_namespace,
                "allowed; Verbena's tests use them, and run --sysfs without root", Level::kNote,
                "refused; Verbena's tests use them, and run --sysfs without root",

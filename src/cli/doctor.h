@@ -31,7 +31,7 @@ struct HostFacts {
 
   // ---- the agent
   std::string agent_problem{};              // the reason why the agent does not serve this tool
-  std::string describe_name_owner{};        // a process of another user that has the agent's name
+  std::string name_owner{};                 // a process of another user that has the agent's name
   std::optional<ipc::StatusReply> agent{};  // the agent's status, if one runs
   std::vector<ipc::GidEntry> gids{};        // the agent's GID table
 

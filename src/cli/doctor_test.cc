@@ -120,7 +120,7 @@ TEST(Doctor, AdvisesHowSeveralUsersShareAHost) {
 TEST(Doctor, NamesTheHolderOfTheAgentsName) {
   HostFacts facts = healthy_host();
   facts.agent_problem = "cannot be reached";
-  facts.describe_name_owner = "pid 12 (nc) of another user (uid 7)";
+  facts.name_owner = "pid 12 (nc) of another user (uid 7)";
   EXPECT_EQ(finding_about(facts, "agent").level, Level::kProblem);
   EXPECT_EQ(finding_about(facts, "agent").fact,
             "pid 12 (nc) of another user (uid 7) has the name of this user's agent");

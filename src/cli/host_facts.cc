@@ -99,7 +99,7 @@ void collect_agent(HostFacts& facts) {
     facts.agent_problem = agent.error();
     const auto channel = os::UnixChannel::connect(os::agent_socket_name(), os::now());
     if (channel && !channel->check_peer_uid(::geteuid()))
-      facts.describe_name_owner = os::describe_name_owner(*channel);
+      facts.name_owner = os::describe_name_owner(*channel);
     return;
   }
   if (!*agent) return;

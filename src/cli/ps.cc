@@ -140,7 +140,7 @@ std::string as_text(const Listing& listing) {
                     qpn_text(id.remote_qpn.value), "-", "-", "-", "-", "-",
                     std::to_string(id.tries)});
   }
-  return table_text(rows) + fmt::format("agent: pid {}, {} data packets handled by it\n",
+  return table_text(rows) + fmt::format("agent: pid {}; it handled {} data packets\n",
                                         listing.agent.pid, data_packets(listing.agent));
 }
 

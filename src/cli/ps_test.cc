@@ -59,7 +59,7 @@ TEST(Ps, PrintsATableWithTheAgentBelow) {
             "43   idle     -\n"
             "42   rping    -           id    LISTEN  *:7174    -         -         -         -     "
             "     -         -    -   0\n"
-            "agent: pid 9, 0 data packets handled by it\n");
+            "agent: pid 9; it handled 0 data packets\n");
 }
 
 TEST(Ps, QpsOnInfinibandShowLids) {

@@ -118,8 +118,8 @@ int run_captured(StartedCapture capture, const RunOptions& options, const std::s
   }
   const auto flushed = capture.agent.ask<ipc::Done>(ipc::FlushCapture{});
   if (!flushed) {
-    report_failure(kExitOwnFailure, fmt::format("'{}' does not hold all packets: {}", options.pcap,
-                                                flushed.error()));
+    report_failure(kExitOwnFailure, fmt::format("'{}' does not contain all packets: {}",
+                                                options.pcap, flushed.error()));
     if (status == 0) return kExitOwnFailure;
   }
   end_as(status);

@@ -280,7 +280,7 @@ std::string as_json(const SaListing& listing) {
 }
 
 std::string as_text(const ipc::SaFlushed& flushed) {
-  return fmt::format("forgot {} path{} and {} address{}\n", flushed.paths,
+  return fmt::format("removed {} path{} and {} address{} from the cache\n", flushed.paths,
                      flushed.paths == 1 ? "" : "s", flushed.addresses,
                      flushed.addresses == 1 ? "" : "es");
 }

@@ -42,7 +42,7 @@ SaListing sa_listing(ipc::SaTopic topic) {
                          .source = subnet_gid(1),
                          .pkey = {0xffff},
                          .age = 3s,
-                         .error = "the subnet manager knows no such record"}};
+                         .error = "the subnet manager has no such record"}};
   listing.rows.groups = {{.mgid = subnet_gid(0xff),
                           .join_state = 1,
                           .wanted = 9,
@@ -81,7 +81,7 @@ TEST(Sa, PathsAreATable) {
       "verbena1/2  asked   fe80::3      -     -     -       -   -     -     -        -       "
       "    2\n"
       "verbena0/1  absent  fe80::4      -     -     0xffff  -   -     -     -        3 s     "
-      "    0        the subnet manager knows no such record\n");
+      "    0        the subnet manager has no such record\n");
 }
 
 TEST(Sa, JsonOfPathsHasTheSameValues) {
@@ -105,7 +105,7 @@ TEST(Sa, JsonOfPathsHasTheSameValues) {
   EXPECT_EQ(asked["waiters"], 2);
   EXPECT_TRUE(asked["age_seconds"].is_null());
   EXPECT_TRUE(asked["packet_life_time_ns"].is_null());
-  EXPECT_EQ(json["paths"][2]["error"], "the subnet manager knows no such record");
+  EXPECT_EQ(json["paths"][2]["error"], "the subnet manager has no such record");
   EXPECT_EQ(json["paths"][2]["age_seconds"], 3);
 }
 
@@ -157,8 +157,10 @@ TEST(Sa, TableOfCountersLeavesOutZeros) {
 }
 
 TEST(Sa, FlushSaysHowManyWereForgotten) {
-  EXPECT_EQ(as_text(ipc::SaFlushed{.paths = 1, .addresses = 2}), "forgot 1 path and 2 addresses\n");
-  EXPECT_EQ(as_text(ipc::SaFlushed{.paths = 0, .addresses = 1}), "forgot 0 paths and 1 address\n");
+  EXPECT_EQ(as_text(ipc::SaFlushed{.paths = 1, .addresses = 2}),
+            "removed 1 path and 2 addresses from the cache\n");
+  EXPECT_EQ(as_text(ipc::SaFlushed{.paths = 0, .addresses = 1}),
+            "removed 0 paths and 1 address from the cache\n");
   const auto json = nlohmann::json::parse(as_json(9, ipc::SaFlushed{.paths = 1, .addresses = 2}));
   EXPECT_EQ(json["agent"]["pid"], 9);
   EXPECT_EQ(json["flushed"]["paths"], 1);

@@ -164,13 +164,13 @@ std::string socket_totals_as_text(const SocketListing& listing) {
   add("bytes by TCP", t.total.by_tcp);
   add("wakes", t.total.wakes);
   add("times that a ring was full", t.total.overflows);
-  add("times back on TCP", t.total.returns_to_tcp);
-  add("ends reported", t.reports);
+  add("returns to TCP", t.total.returns_to_tcp);
+  add("connection ends reported", t.reports);
   add("claims refused", t.claims_refused);
-  add("limits met", t.limit_refusals);
+  add("limits reached", t.limit_refusals);
   add("bytes of memory", t.resident_bytes);
   add("bytes of memory at most", t.memory_bytes);
-  add("bytes of idle rings given back", t.released_bytes);
+  add("bytes of idle rings released", t.released_bytes);
   return table_text(rows) + fmt::format("socket service: pid {}\n", t.pid);
 }
 

@@ -96,7 +96,7 @@ std::string sentence_of(const Event& event) {
     case EventKind::kPeerNotReported:
       return "waits for its peer, which may run without 'verbena run --sockets' or on another host";
     case EventKind::kRefused: return "is refused: no socket of this host fits the report";
-    case EventKind::kLimit: return "stays on TCP: a limit of the socket service is met";
+    case EventKind::kLimit: return "stays on TCP: a limit of the socket service is reached";
     case EventKind::kPaired:
       return event.peer_pid == 0 ? "is introduced to its peer"
                                  : fmt::format("is introduced to {} (pid {})",
@@ -113,7 +113,7 @@ std::string sentence_of(const Event& event) {
     case EventKind::kWithdrawn: return fmt::format("stays on TCP: {}", reason_text(event.reason));
     case EventKind::kClosed: return "is closed; " + totals_text(event);
     case EventKind::kProgramEnded:
-      return "has lost its program, by its end or exec; " + totals_text(event);
+      return "was closed because its program ended or called exec; " + totals_text(event);
   }
   return "?";
 }

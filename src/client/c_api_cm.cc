@@ -308,7 +308,7 @@ int vb_cm_establish(vb_handle id) { return cm_command(nullptr, VB_CM_ESTABLISH, 
 int vb_cm_notify(vb_handle id, uint32_t ibv_event_type) {
   constexpr std::uint32_t kCommEst = 4;  // IBV_EVENT_COMM_EST
   if (ibv_event_type != kCommEst) {
-    return failed({Errc::kNotSupported, 0, "only IBV_EVENT_COMM_EST can be notified"});
+    return failed({Errc::kNotSupported, 0, "rdma_notify() accepts only IBV_EVENT_COMM_EST"});
   }
   return on_object([&](Client& client) {
     return result_of(client.command(

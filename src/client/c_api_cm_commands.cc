@@ -42,7 +42,8 @@ Result<rdmacm::ConnParam> param_of(const vb_conn_param* param, std::size_t priva
     return verbena::fail(Errc::kInvalidArgument, "a vendor id has 24 bits");
   }
   if (param->private_data_len > private_bytes_max) {
-    return verbena::fail(Errc::kInvalidArgument, "more private data than the message holds");
+    return verbena::fail(Errc::kInvalidArgument,
+                         "the private data is longer than the message allows");
   }
   if (param->private_data_len > 0 && param->private_data == nullptr) {
     return verbena::fail(Errc::kInvalidArgument, "private data without an address");

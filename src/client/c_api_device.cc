@@ -120,7 +120,7 @@ using verbena::process::Process;
 
 namespace {
 
-constexpr verbena::Error kAgentLost{verbena::Errc::kDeviceFatal, 0, "the agent is gone"};
+constexpr verbena::Error kAgentLost{verbena::Errc::kDeviceFatal, 0, "the agent has ended"};
 
 // Sets the attributes of the port's link.  On InfiniBand they come from the subnet.  On Ethernet
 // they are nominal values, because nothing measures the link.

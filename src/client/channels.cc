@@ -155,7 +155,7 @@ Result<void> Channels::write_event(process::CmNotice&& notice) {
   if (channel == nullptr) return fail(Errc::kBadHandle, "no such id");
   if (notice.event.kind == rdmacm::EventKind::kUser && channel->size() >= kUnreadEventsMax) {
     ++limits_met_;
-    return fail(Errc::kNoResources, "too many events that nobody reads (kUnreadEventsMax)");
+    return fail(Errc::kNoResources, "too many unread user events (kUnreadEventsMax)");
   }
   channel->push(std::move(notice));
   return {};

@@ -41,7 +41,7 @@ Result<hca::Personality> personality_from_environment(std::string& problem) {
   const std::string name = text == nullptr ? "" : text;
   if (name.empty() || name == "connectx") return hca::kConnectX;
   if (name == "rxe") return hca::kRxe;
-  problem = "VERBENA_PERSONALITY is '" + name + "'; there are: connectx rxe";
+  problem = "VERBENA_PERSONALITY is '" + name + "'; the valid values are connectx and rxe";
   return fail(Errc::kInvalidArgument, "no such personality");
 }
 
@@ -51,7 +51,7 @@ Result<bool> lanes_from_environment(std::string& problem) {
   const std::string name = text == nullptr ? "" : text;
   if (name.empty() || name == "lane") return true;
   if (name == "udp") return false;
-  problem = "VERBENA_LINK is '" + name + "'; there are: lane udp";
+  problem = "VERBENA_LINK is '" + name + "'; the valid values are lane and udp";
   return fail(Errc::kInvalidArgument, "no such link");
 }
 
@@ -210,7 +210,7 @@ Result<void> Client::check_welcome(const std::optional<Result<ipc::Welcome>>& we
   }
   // An agent may also die after its Welcome.
   if (!*welcome || !process_.connected()) {
-    problem = "the agent went away during the first exchange";
+    problem = "the agent ended during the first exchange";
     should_retry = true;
     return fail(Errc::kUnreachable, "no agent");
   }
@@ -334,7 +334,7 @@ void Client::deliver_notices(Time now) {
 void Client::describe(process::Notice& notice, Time now) {
   if (const auto* async = std::get_if<process::AsyncNotice>(&notice)) {
     if (async->type == kDeviceFatal)
-      diagnostics_.write("the agent has died: no connection is left", now);
+      diagnostics_.write("the agent has died: all connections are lost", now);
     return;
   }
   auto* const cm = std::get_if<process::CmNotice>(&notice);

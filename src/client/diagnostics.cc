@@ -112,8 +112,8 @@ std::optional<std::string> text_of(const rdmacm::Event& event, Step step, Durati
       if (event.tries == 0)
         return failed + "too many other connections are pending, and the peer is silent or slow";
       return fmt::format(
-          "{}unreachable, {} messages without an answer; is the peer there, and does "
-          "UDP port 4791 reach it?",
+          "{}unreachable, {} messages without an answer; is the peer running, and "
+          "can UDP packets to port 4791 reach it?",
           failed, event.tries);
     case EventKind::kAddrError:
     case EventKind::kRouteError:
@@ -125,9 +125,9 @@ std::optional<std::string> text_of(const rdmacm::Event& event, Step step, Durati
       return fmt::format("offering an alternate path to {} failed: {} messages without an answer",
                          peer, event.tries);
     case EventKind::kDisconnected:
-      return fmt::format(
-          "connection with {} ended: {}", peer,
-          event.status == -ETIMEDOUT ? "the peer does not answer" : "the peer has no record of it");
+      return fmt::format("connection with {} ended: {}", peer,
+                         event.status == -ETIMEDOUT ? "the peer does not answer"
+                                                    : "the peer has no record of the connection");
     default: return std::nullopt;
   }
 }
@@ -193,9 +193,9 @@ std::optional<std::string> RepeatFilter::take(const std::string& text, Time now)
       entry != kinds_.end() ? *entry : *std::ranges::min_element(kinds_, {}, &Kind::written);
   const std::uint64_t repeats = entry != kinds_.end() ? slot.repeats : 0;
   slot = {.text = std::move(kind), .first = text, .written = now};
-  return repeats == 0
-             ? text
-             : fmt::format("{} (and {} times since the last line about it)", text, repeats);
+  return repeats == 0 ? text
+                      : fmt::format("{} (and {} similar line{} since the last one)", text, repeats,
+                                    repeats == 1 ? "" : "s");
 }
 
 std::string RepeatFilter::omitted_note() {

@@ -27,19 +27,20 @@ std::string failure_text(EventKind kind, std::int32_t status, Connection::Step s
 
 TEST(Diagnostics, FailuresNamePeerStepAndTime) {
   EXPECT_EQ(failure_text(EventKind::kRejected, 8, Connection::Step::kConnect, milliseconds(12)),
-            "connect to 10.0.0.2:7174 failed after 12 ms: rejected, invalid service id: nobody "
-            "listens there (REJ reason 8)");
+            "connect to 10.0.0.2:7174 failed after 12 ms: rejected, invalid service id: no program "
+            "listens on it (REJ reason 8)");
   EXPECT_EQ(failure_text(EventKind::kUnreachable, -ETIMEDOUT, Connection::Step::kConnect,
                          milliseconds(30'050)),
             "connect to 10.0.0.2:7174 failed after 30.0 s: unreachable, 9 messages without an "
-            "answer; is the peer there, and does UDP port 4791 reach it?");
+            "answer; is the peer running, and can UDP packets to port 4791 reach "
+            "it?");
   rdmacm::Event without_messages = event(EventKind::kUnreachable, -ETIMEDOUT);
   without_messages.tries = 0;
   EXPECT_EQ(text_of(without_messages, Connection::Step::kConnect, milliseconds(2000)),
             "connect to 10.0.0.2:7174 failed after 2.0 s: too many other connections are pending, "
             "and the peer is silent or slow");
   EXPECT_EQ(failure_text(EventKind::kUnreachable, 1, Connection::Step::kConnect, milliseconds(3)),
-            "connect to 10.0.0.2:7174 failed after 3 ms: refused, nobody listens on the port "
+            "connect to 10.0.0.2:7174 failed after 3 ms: refused, no program listens on the port "
             "(SIDR status 1)");
   EXPECT_EQ(
       failure_text(EventKind::kMulticastError, -ENOMEM, Connection::Step::kNone, milliseconds(0)),
@@ -61,7 +62,7 @@ TEST(Diagnostics, FailuresNamePeerStepAndTime) {
   by_service.destination.service = {0x1000000000000042};
   EXPECT_EQ(text_of(by_service, Connection::Step::kConnect, milliseconds(12)),
             "connect to 10.0.0.2 service 0x1000000000000042 failed after 12 ms: rejected, invalid "
-            "service id: nobody listens there (REJ reason 8)");
+            "service id: no program listens on it (REJ reason 8)");
 }
 
 TEST(Diagnostics, SuccessfulEventsHaveNoText) {
@@ -162,7 +163,7 @@ TEST(RepeatFilter, LinesThatDifferOnlyInNumbersAreSuppressed) {
   EXPECT_EQ(repeats.omitted_note(), "");
   EXPECT_FALSE(repeats.take(probe(1), now));
   now += RepeatFilter::kWindow;
-  EXPECT_EQ(repeats.take(probe(2), now), probe(2) + " (and 1 times since the last line about it)");
+  EXPECT_EQ(repeats.take(probe(2), now), probe(2) + " (and 1 similar line since the last one)");
 }
 
 TEST(RepeatFilter, ANewKindReplacesTheOldestOne) {

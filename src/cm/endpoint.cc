@@ -32,7 +32,7 @@ Result<void> Endpoint::reject(const RejectParameters& parameters, Time now) {
     case State::kTimewait:
     case State::kClosed: break;
   }
-  return fail(Errc::kBadState, "nothing to reject");
+  return fail(Errc::kBadState, "no request or response to reject");
 }
 
 void Endpoint::abandon(Time now) {

@@ -46,10 +46,10 @@ Result<void> Listeners::add(const Service& service, std::uint64_t cookie) {
     return fail(Errc::kInvalidArgument,
                 "private data and its mask must have the same length, at most 92");
   }
-  if (is_taken(service)) return fail(Errc::kAddressInUse, "service id");
+  if (is_taken(service)) return fail(Errc::kAddressInUse, "the service id is in use");
   const std::uint64_t id = service.id.value & service.mask.value;
   if (groups_.size() >= kMasksMax && !groups_.contains(service.mask.value)) {
-    return fail(Errc::kNoResources, "the host's masks of service ids are all in use (kMasksMax)");
+    return fail(Errc::kNoResources, "too many different masks of service ids (kMasksMax)");
   }
   if (const auto group = groups_.find(service.mask.value);
       group != groups_.end() && group->second.count(id) >= kOfServiceMax) {

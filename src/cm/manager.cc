@@ -234,9 +234,11 @@ Result<void> Manager::inherit(const InheritedConnection& inherited, Time now) {
   if (tables_->by_local_id(inherited.local_id) != nullptr) {
     return fail_inherit(Errc::kBusy, "the communication id is in use");
   }
-  if (inherited_ >= config_.inherited_max) return fail_inherit(Errc::kNoResources, "inherited_max");
+  if (inherited_ >= config_.inherited_max)
+    return fail_inherit(Errc::kNoResources,
+                        "too many inherited connections are ending (inherited_max)");
   if (slots_.size() + orphans_.size() >= config_.endpoints_max) {
-    return fail_inherit(Errc::kNoResources, "endpoints_max");
+    return fail_inherit(Errc::kNoResources, "the host has too many connections (endpoints_max)");
   }
   ++counters_.inherited;
   auto owned = std::make_unique<Endpoint>(services_, inherited, transaction_ids_.next());

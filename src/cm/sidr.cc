@@ -209,7 +209,7 @@ Result<Resolution*> Sidr::find(ResolutionHandle handle) const {
 
 Result<Resolution*> Sidr::find_passive(ResolutionHandle handle) const {
   Resolution* resolution = VB_TRY(find(handle));
-  if (resolution->active) return fail(Errc::kBadState, "the active side has no answer to give");
+  if (resolution->active) return fail(Errc::kBadState, "only the passive side may answer");
   return resolution;
 }
 

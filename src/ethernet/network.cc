@@ -180,7 +180,7 @@ std::string Network::reason(Drop drop, HostIndex host, const Gid& source, const 
   if (drop == Drop::kLost) {
     const bool is_own = faults_.loss(*from) != Loss{};
     return rail_text(is_own ? *from : peer->second) +
-           " is lossy, because 'verbena fabric fault' has made it so";
+           " loses packets because of 'verbena fabric fault'";
   }
   return "packets of " + std::to_string(ip_bytes) + " bytes are too long for the route from " +
          rail_text(*from) + " to " + rail_text(peer->second);
@@ -251,9 +251,9 @@ const std::vector<Pkey>& Network::pkeys(RailId id) const {
 
 std::optional<std::string> Network::down_reason(RailId rail) const {
   if (faults_.is_off(rail.host)) {
-    return "host " + fabric_.hosts[rail.host].name + " is cut off by 'verbena fabric fault'";
+    return "host " + fabric_.hosts[rail.host].name + " is off because of 'verbena fabric fault'";
   }
-  if (faults_.link_is_pulled(rail)) return "'verbena fabric fault' has taken its link down";
+  if (faults_.link_is_pulled(rail)) return "its link is down because of 'verbena fabric fault'";
   return std::nullopt;
 }
 

@@ -175,13 +175,13 @@ TEST(Network, ReasonsNameTheRailWhoseLinkIsDown) {
   Network n = network();
   n.faults().set_link(kBRed, false);
   const std::string why =
-      "rail verbena0 of host b (network red, MTU 9000) is down: 'verbena fabric fault' has taken "
-      "its link down";
+      "rail verbena0 of host b (network red, MTU 9000) is down: its link is down because of "
+      "'verbena fabric fault'";
   EXPECT_EQ(n.reason(Drop::kLinkDown, kA, ip("10.0.0.1"), ip("10.0.0.2"), 100), why);
   EXPECT_NE(n.route(kA, ip("10.0.0.2"), {}).error().find(why), std::string::npos);
   n.faults().set_host(kA, false);
   EXPECT_EQ(n.reason(Drop::kLinkDown, kA, ip("10.0.0.1"), ip("10.0.0.2"), 100),
-            "rail verbena0 of host a (network red, MTU 9000) is down: host a is cut off by "
+            "rail verbena0 of host a (network red, MTU 9000) is down: host a is off because of "
             "'verbena fabric fault'");
 }
 

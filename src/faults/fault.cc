@@ -48,7 +48,7 @@ std::optional<double> parse_decimal(std::string_view word) {
 std::optional<std::string> set_loss(Fault& fault, const std::string& word) {
   const auto percent = parse_decimal(word);
   if (!percent || *percent < 0 || *percent > 100)
-    return "a link loses 0 to 100 percent of its packets";
+    return "the percentage of lost packets must be 0 to 100";
   fault.lost_per_million = static_cast<std::uint32_t>(std::lround(*percent * 10'000));
   return std::nullopt;
 }
@@ -56,7 +56,7 @@ std::optional<std::string> set_loss(Fault& fault, const std::string& word) {
 std::optional<std::string> set_delay(Fault& fault, const std::string& word) {
   const auto delay = parse_duration(word);
   if (!delay || *delay > kDelayMax) {
-    return in_quotes(word) + " is no delay: a delay is 0 to " + duration_text(kDelayMax) +
+    return in_quotes(word) + " is not a delay: use 0 to " + duration_text(kDelayMax) +
            ", such as 250us, 5ms or 0.1s";
   }
   fault.delay = *delay;
@@ -66,8 +66,8 @@ std::optional<std::string> set_delay(Fault& fault, const std::string& word) {
 std::optional<std::string> set_period(Duration& out, const std::string& word) {
   const auto period = parse_duration(word);
   if (!period || *period < Flaps::kPeriodMin || *period > Flaps::kPeriodMax) {
-    return in_quotes(word) + " is no period: a period is " + duration_text(Flaps::kPeriodMin) +
-           " to " + duration_text(Flaps::kPeriodMax) + ", such as 50ms or 2s";
+    return in_quotes(word) + " is not a period: use " + duration_text(Flaps::kPeriodMin) + " to " +
+           duration_text(Flaps::kPeriodMax) + ", such as 50ms or 2s";
   }
   out = *period;
   return std::nullopt;
@@ -77,7 +77,7 @@ std::optional<std::string> set_mtu(Fault& fault, const std::string& word) {
   if (word == "default") return std::nullopt;
   const auto bytes = parse_number<std::uint32_t>(word, 10);
   if (!bytes || *bytes == 0)
-    return in_quotes(word) + " is no MTU: an MTU is a number of bytes, or default";
+    return in_quotes(word) + " is not an MTU: use a number of bytes, or default";
   fault.mtu_bytes = *bytes;
   return std::nullopt;
 }
@@ -88,7 +88,7 @@ std::optional<std::string> set_pkey(Fault& fault, std::string_view word) {
   const auto value = parse_number<std::uint16_t>(word.substr(is_hex ? 2 : 0), is_hex ? 16 : 10);
   if (!value || (*value & kPartition) == 0) {
     return in_quotes(word) +
-           " is no P_Key: a P_Key is 0x1 to 0xffff, and its lower 15 bits are not 0";
+           " is not a P_Key: a P_Key is 0x1 to 0xffff, and its lower 15 bits are not 0";
   }
   fault.pkey = Pkey{*value};
   return std::nullopt;
@@ -168,8 +168,8 @@ ParseResult parse_state(Fault fault, std::span<const State> states, std::string_
                         Words words, std::optional<std::uint64_t> seed) {
   const auto state = std::ranges::find(states, words[0], &State::word);
   if (state == states.end()) {
-    return parse_error(in_quotes(words[0]) + " is no state of a " + std::string(subject) +
-                       ": it is " + list_text(states));
+    return parse_error(in_quotes(words[0]) + " is not a state of a " + std::string(subject) +
+                       ": use " + list_text(states));
   }
   const Words values = words.subspan(1);
   if (values.size() < state->value_count) {
@@ -180,7 +180,7 @@ ParseResult parse_state(Fault fault, std::span<const State> states, std::string_
   }
   fault.kind = state->kind;
   const bool takes_seed = fault.kind == Kind::kLinkLossy || fault.kind == Kind::kLinkFlapping;
-  if (seed && !takes_seed) return parse_error("a seed goes with lossy and flapping");
+  if (seed && !takes_seed) return parse_error("only lossy and flapping accept a seed");
   fault.has_seed = seed.has_value();
   fault.seed = seed.value_or(takes_seed ? 1 : 0);
   if (const auto error = set_values(fault, values)) return parse_error(*error);

@@ -49,7 +49,7 @@ TEST(Fault, OnlyRandomFaultsTakeASeed) {
   EXPECT_EQ(fault("link a red lossy 2", 7).seed, 7u);
   EXPECT_EQ(fault("link a red lossy 2").seed, 1u);
   EXPECT_TRUE(fault("link a red flapping 1s 1s", 7).has_seed);
-  EXPECT_EQ(error_text("link a red down", 7), "a seed goes with lossy and flapping");
+  EXPECT_EQ(error_text("link a red down", 7), "only lossy and flapping accept a seed");
 }
 
 TEST(Fault, QuotedNamesMayContainSpaces) {
@@ -75,26 +75,25 @@ TEST(Fault, InvalidWordsGiveAnError) {
       {"switch a off", "a fault begins with link or node"},
       {"link a down", "a fault of a link is: link A B down, up, lossy, slow, flapping or mtu"},
       {"link a b broken",
-       "'broken' is no state of a link: it is down, up, lossy, slow, flapping or mtu"},
-      {"node a down", "'down' is no state of a node: it is off, on, paused or pkey"},
+       "'broken' is not a state of a link: use down, up, lossy, slow, flapping or mtu"},
+      {"node a down", "'down' is not a state of a node: use off, on, paused or pkey"},
       {"node a", "a fault of a node is: node NODE off, on, paused or pkey"},
       {"link a b down now", "too many words: 'now'"},
       {"link a b flapping 1s 1s 1s", "too many words: '1s'"},
       {"link a b lossy", "lossy needs the percentage of packets that are lost"},
-      {"link a b lossy 101", "a link loses 0 to 100 percent of its packets"},
-      {"link a b lossy -1", "a link loses 0 to 100 percent of its packets"},
-      {"link a b lossy nan", "a link loses 0 to 100 percent of its packets"},
-      {"link a b lossy 2x", "a link loses 0 to 100 percent of its packets"},
-      {"link a b slow 5", "'5' is no delay: a delay is 0 to 10s, such as 250us, 5ms or 0.1s"},
-      {"link a b slow 11s", "'11s' is no delay: a delay is 0 to 10s, such as 250us, 5ms or 0.1s"},
-      {"link a b flapping 0 1s", "'0' is no period: a period is 1ms to 3600s, such as 50ms or 2s"},
-      {"link a b flapping 1s 2h",
-       "'2h' is no period: a period is 1ms to 3600s, such as 50ms or 2s"},
-      {"link a b mtu 0", "'0' is no MTU: an MTU is a number of bytes, or default"},
+      {"link a b lossy 101", "the percentage of lost packets must be 0 to 100"},
+      {"link a b lossy -1", "the percentage of lost packets must be 0 to 100"},
+      {"link a b lossy nan", "the percentage of lost packets must be 0 to 100"},
+      {"link a b lossy 2x", "the percentage of lost packets must be 0 to 100"},
+      {"link a b slow 5", "'5' is not a delay: use 0 to 10s, such as 250us, 5ms or 0.1s"},
+      {"link a b slow 11s", "'11s' is not a delay: use 0 to 10s, such as 250us, 5ms or 0.1s"},
+      {"link a b flapping 0 1s", "'0' is not a period: use 1ms to 3600s, such as 50ms or 2s"},
+      {"link a b flapping 1s 2h", "'2h' is not a period: use 1ms to 3600s, such as 50ms or 2s"},
+      {"link a b mtu 0", "'0' is not an MTU: use a number of bytes, or default"},
       {"node a pkey 0x8000 removed",
-       "'0x8000' is no P_Key: a P_Key is 0x1 to 0xffff, and its lower 15 bits are not 0"},
+       "'0x8000' is not a P_Key: a P_Key is 0x1 to 0xffff, and its lower 15 bits are not 0"},
       {"node a pkey 0x18001 added",
-       "'0x18001' is no P_Key: a P_Key is 0x1 to 0xffff, and its lower 15 bits are not 0"},
+       "'0x18001' is not a P_Key: a P_Key is 0x1 to 0xffff, and its lower 15 bits are not 0"},
       {"node a pkey 0x8001 gone", "a P_Key is removed or added, not 'gone'"},
       {"node a pkey 0x8001", "pkey needs a P_Key, and removed or added"},
   };

@@ -24,13 +24,13 @@ Result<Handle<T>> insert(Slots<T>& slots, std::unique_ptr<T> object, Shared& sha
 
 Result<void> check_caps(const QpCaps& caps, const Limits& limits) {
   if (caps.max_send_wr > limits.max_wr || caps.max_recv_wr > limits.max_wr) {
-    return fail(Errc::kInvalidArgument, "more work requests than max_wr");
+    return fail(Errc::kInvalidArgument, "max_send_wr or max_recv_wr exceeds the limit");
   }
   if (caps.max_send_sge > limits.max_sge || caps.max_recv_sge > limits.max_sge) {
-    return fail(Errc::kInvalidArgument, "more elements than max_sge");
+    return fail(Errc::kInvalidArgument, "max_send_sge or max_recv_sge exceeds the limit");
   }
   if (caps.max_inline_bytes > limits.max_inline_bytes) {
-    return fail(Errc::kInvalidArgument, "more than max_inline_bytes");
+    return fail(Errc::kInvalidArgument, "max_inline_data exceeds the limit");
   }
   return {};
 }
@@ -94,7 +94,7 @@ Result<void> Engine::reregister_mr(MrHandle handle, const MrChange& change) {
   MemoryRegion& region = *VB_TRY(find(state_->regions, handle, kNoMr));
   if (region.windows > 0) return fail(Errc::kBusy, "memory windows are bound to the memory region");
   if (change.what == 0 || (change.what & ~kAll) != 0) {
-    return fail(Errc::kInvalidArgument, "the change of a memory region is empty or unknown");
+    return fail(Errc::kInvalidArgument, "the flags of the reregistration are 0 or unknown");
   }
   const auto changes = [&](std::uint32_t bit) { return (change.what & bit) != 0; };
   Pd& pd = changes(MrChange::kPd) ? *VB_TRY(find(state_->pds, change.pd, kNoPd)) : region.pd;

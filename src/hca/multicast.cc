@@ -9,7 +9,8 @@ namespace verbena::hca {
 
 Result<void> MulticastGroups::attach(const Gid& group, Qp& qp) {
   if (qp.core().init.type != QpType::kUd) {
-    return fail(Errc::kInvalidArgument, "only UD queue pairs are in multicast groups");
+    return fail(Errc::kInvalidArgument,
+                "only a UD queue pair can be attached to a multicast group");
   }
   if (!wire::is_multicast(group)) {
     return fail(Errc::kInvalidArgument, "not the GID of a multicast group");

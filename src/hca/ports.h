@@ -17,7 +17,7 @@ class Ports {
   // limit of port_id.h, or PkeyTable rejects the table.
   Result<void> set(PortId port, std::span<const Pkey> pkeys) {
     if (!is_within_limits(port))
-      return fail(Errc::kInvalidArgument, "a host does not have so many devices or ports");
+      return fail(Errc::kInvalidArgument, "the device number or port number exceeds the limit");
     Port& entry = at(port);
     VB_TRY_VOID(entry.pkeys.set(pkeys));
     entry.exists = true;

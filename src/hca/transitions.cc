@@ -82,19 +82,21 @@ const char* find_port_error(const QpAttributes& current, const QpAttributes& a, 
 // Returns a message about the first attribute of the mask with an invalid value, or null.
 const char* find_value_error(const QpAttributes& a, std::uint32_t mask, const Limits& limits) {
   const auto has = [mask](std::uint32_t bit) { return (mask & bit) != 0; };
-  if (has(kPathMtu) && (a.path_mtu < Mtu::k256 || a.path_mtu > Mtu::k4096)) return "path_mtu";
+  if (has(kPathMtu) && (a.path_mtu < Mtu::k256 || a.path_mtu > Mtu::k4096))
+    return "path_mtu is not a valid MTU";
   if (has(kRqPsn) && a.rq_psn.value > kPsnMax.value) return "rq_psn has more than 24 bits";
   if (has(kSqPsn) && a.sq_psn.value > kPsnMax.value) return "sq_psn has more than 24 bits";
   if (has(kDestinationQpn) && (a.destination_qpn.value == 0 || a.destination_qpn > kQpnLast)) {
-    return "destination_qpn";
+    return "destination_qpn is 0 or above 0xfffffe";
   }
   if (has(kMinRnrTimer) && a.min_rnr_timer > kFiveBits) return "min_rnr_timer is above 31";
   if (has(kTimeout) && a.timeout > kFiveBits) return "timeout is above 31";
   if (has(kRetryCount) && a.retry_count > kThreeBits) return "retry_count is above 7";
   if (has(kRnrRetry) && a.rnr_retry > kThreeBits) return "rnr_retry is above 7";
-  if (has(kMaxRdAtomic) && a.max_rd_atomic > limits.max_rd_atomic) return "max_rd_atomic";
+  if (has(kMaxRdAtomic) && a.max_rd_atomic > limits.max_rd_atomic)
+    return "max_rd_atomic exceeds the limit";
   if (has(kMaxDestRdAtomic) && a.max_dest_rd_atomic > limits.max_rd_atomic) {
-    return "max_dest_rd_atomic";
+    return "max_dest_rd_atomic exceeds the limit";
   }
   if (has(kAlternatePath)) {
     if (a.alternate_timeout > kFiveBits) return "the alternate timeout is above 31";
@@ -130,12 +132,14 @@ Result<void> check_transition(QpType type, const QpAttributes& current, const Qp
   const std::uint32_t attributes = mask & ~(kState | kCurrentState);
   const bool is_allowed_from_any_state = to == kError || to == kReset;
   if (is_allowed_from_any_state && (mask & kState) != 0) {
-    if (attributes != 0) return fail(Errc::kInvalidArgument, "RESET and ERROR take no attributes");
+    if (attributes != 0)
+      return fail(Errc::kInvalidArgument, "the transitions to RESET and ERROR have no attributes");
     return {};
   }
   const auto row = std::ranges::find_if(
       kRows, [&](const Row& r) { return r.type == type && r.from == current.state && r.to == to; });
-  if (row == kRows.end()) return fail(Errc::kInvalidArgument, "no such transition of a QP");
+  if (row == kRows.end())
+    return fail(Errc::kInvalidArgument, "the specification does not allow this transition of a QP");
   if ((row->required & ~attributes) != 0) {
     return fail(Errc::kInvalidArgument, "a required attribute of this transition is missing");
   }
@@ -143,7 +147,7 @@ Result<void> check_transition(QpType type, const QpAttributes& current, const Qp
     return fail(Errc::kInvalidArgument, "an attribute does not belong to this transition");
   }
   if ((mask & kCurrentState) != 0 && (row->optional & kCurrentState) == 0) {
-    return fail(Errc::kInvalidArgument, "the current state does not belong to this transition");
+    return fail(Errc::kInvalidArgument, "current_state is not an attribute of this transition");
   }
   if (const char* error = find_port_error(current, target, mask, ports, device)) {
     return fail(Errc::kInvalidArgument, error);

@@ -49,7 +49,7 @@ std::string BreakableSubnet::node_name(Node node) const { return topology().node
 std::string BreakableSubnet::up_text(Link link) const {
   return nodes_.subnet().link_is_up(link)
              ? "is up"
-             : "is plugged, but does not train: a node is off, or a port is disabled";
+             : "has a cable, but is not up: a node is off, or a port is disabled";
 }
 
 void BreakableSubnet::set_mtu(Link link, std::uint32_t bytes) {
@@ -104,7 +104,7 @@ void BreakableHosts::set_link(Link link, bool up) {
 }
 
 std::string BreakableHosts::up_text(Link link) const {
-  return network_.faults().is_up(rail_of(link)) ? "is up" : "is plugged, but its host is off";
+  return network_.faults().is_up(rail_of(link)) ? "is up" : "has a cable, but its host is off";
 }
 
 void BreakableHosts::set_loss(Link link, const faults::Loss& loss) {

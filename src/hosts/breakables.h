@@ -62,7 +62,7 @@ class BreakableHosts final : public Breakable {
   void set_delay(Link link, Duration delay) override;
   void set_mtu(Link link, std::uint32_t mtu_bytes) override;
   void set_power(Node node, bool on) override;
-  std::string off_text() const override { return "is off: cut off from its networks"; }
+  std::string off_text() const override { return "is off, and disconnected from its networks"; }
   void set_paused(Node node, bool paused) override;
   Answer<void> set_pkey(Node node, Pkey pkey, bool present) override;
   bool has_pkey(Node node, Pkey pkey) const override;

@@ -25,7 +25,7 @@ void FaultSchedule::on_timer() {
   for (; next_ < scheduled_.size() && began_ + scheduled_[next_].after <= now; ++next_) {
     const auto state = faults_.set(scheduled_[next_].fault);
     log_.line(state ? *state
-                    : fmt::format("the fault '{}' of the file does not happen: {}",
+                    : fmt::format("the fault '{}' of the file is refused: {}",
                                   faults::text_of(scheduled_[next_].fault), state.error()));
   }
   timer_.at(next_ < scheduled_.size() ? began_ + scheduled_[next_].after : kNever);

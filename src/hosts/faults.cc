@@ -30,7 +30,7 @@ std::string flaps_text(const faults::Periods& periods) {
 }
 
 std::string mtu_text(std::uint32_t bytes) {
-  return bytes == 0 ? "has its own MTU" : fmt::format("has an MTU of {} bytes", bytes);
+  return bytes == 0 ? "has its default MTU" : fmt::format("has an MTU of {} bytes", bytes);
 }
 
 std::string pkey_text(Pkey pkey, bool present) {

@@ -92,7 +92,7 @@ TEST_F(FaultsTest, FaultsAreListedUntilTheyAreRepaired) {
   EXPECT_EQ(set_fault("link a b up"), "link a - b is up");
   EXPECT_EQ(set_fault("link a b lossy 0"), "link a - b loses nothing");
   EXPECT_EQ(set_fault("link a b slow 0"), "link a - b is not slow");
-  EXPECT_EQ(set_fault("link a b mtu default"), "link a - b has its own MTU");
+  EXPECT_EQ(set_fault("link a b mtu default"), "link a - b has its default MTU");
   EXPECT_EQ(calls(), (Texts{"link 7 1", "loss 7 0", "delay 7 0", "mtu 7 0"}));
   EXPECT_EQ(status(), Texts{});
 }
@@ -162,7 +162,7 @@ TEST_F(FaultsTest, FaultsOfAFileHappenAtTheirTimes) {
   std::string lines;
   for (const std::string& line : log.stored_lines(0, 10).lines) lines += line + "\n";
   EXPECT_NE(lines.find("link a - b is down\n"), std::string::npos) << lines;
-  EXPECT_NE(lines.find("the fault 'node m off' of the file does not happen: there is no m\n"),
+  EXPECT_NE(lines.find("the fault 'node m off' of the file is refused: there is no m\n"),
             std::string::npos)
       << lines;
 }

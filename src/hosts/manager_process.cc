@@ -93,7 +93,7 @@ std::expected<std::unique_ptr<ManagerProcess>, std::string> ManagerProcess::star
   };
   const os::Fd output(::open((start_options.directory + "/" + kOutputName).c_str(),
                              O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
-  if (!output) return failed("cannot make a file for its output", errno);
+  if (!output) return failed("cannot create a file for its output", errno);
   auto argument_texts = arguments(start_options);
   auto environment_texts = environment(start_options);
   const auto argv = pointers(argument_texts);
@@ -104,7 +104,7 @@ std::expected<std::unique_ptr<ManagerProcess>, std::string> ManagerProcess::star
     execute_opensm(start_options.program.c_str(), argv.data(), envp.data(), parent, output.get(),
                    start_options.held_fd);
   }
-  if (manager->pid_ < 0) return failed("cannot make a process", errno);
+  if (manager->pid_ < 0) return failed("cannot create a process", errno);
   auto pidfd = os::open_pidfd(manager->pid_);
   if (!pidfd) return failed("cannot watch its process", pidfd.error().detail);
   manager->pidfd_ = std::move(*pidfd);

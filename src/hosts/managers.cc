@@ -46,7 +46,7 @@ std::expected<std::unique_ptr<Managers>, std::string> Managers::create(asio::io_
   }
   auto directory = os::ScratchDirectory::create(options.scratch, "verbena-fabric-");
   if (!directory) {
-    return std::unexpected(fmt::format("a directory for OpenSM's files in {}: {}: {}",
+    return std::unexpected(fmt::format("cannot create a directory for OpenSM's files in {}: {}: {}",
                                        options.scratch, directory.error().context,
                                        std::strerror(directory.error().detail)));
   }
@@ -76,7 +76,7 @@ std::string Managers::start(asio::io_context& loop) {
     const std::string node_directory = directory_.path() + "/" + node;
     std::error_code error;
     if (!std::filesystem::create_directory(node_directory, error)) {
-      return fmt::format("cannot make {}: {}", node_directory, error.message());
+      return fmt::format("cannot create {}: {}", node_directory, error.message());
     }
     const subnet::PortRef port = ports_[i];
     auto process = ManagerProcess::start(
@@ -141,7 +141,7 @@ void Managers::on_timer() {
     (waiter.deadline > now ? waiters_ : expired).push_back(std::move(waiter));
   }
   timer_.at(next);
-  for (Waiter& waiter : expired) waiter.done(why_not_up("it takes too long"));
+  for (Waiter& waiter : expired) waiter.done(why_not_up("the subnet did not come up in time"));
 }
 
 void Managers::answer_all(const std::string& problem) {

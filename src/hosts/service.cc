@@ -130,7 +130,7 @@ void Service::received(agent::Connection& from, const ipc::Envelope& envelope,
       return stop("stopped by 'verbena fabric down'");
     default:
       return from.reply_result(envelope.request,
-                               fail(Errc::kNotSupported, "a fabric does not know this request"));
+                               fail(Errc::kNotSupported, "a fabric does not support this request"));
   }
 }
 
@@ -141,7 +141,7 @@ void Service::handle_hello(Tool& tool, const ipc::Envelope& envelope) {
   ipc::Welcome reply{.agent_pid = static_cast<std::uint32_t>(::getpid()), .build = options_.build};
   tool.handshake_done = envelope.type == ipc::Type::kHello && build == options_.build;
   if (!tool.handshake_done)
-    reply.refusal = "the fabric is of another build; see 'verbena fabric down'";
+    reply.refusal = "the fabric runs another build; stop it with 'verbena fabric down'";
   tool.connection.reply(envelope.request, reply);
   if (!tool.handshake_done) tool.connection.finish();
 }

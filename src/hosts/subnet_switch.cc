@@ -155,7 +155,7 @@ std::string SubnetSwitch::reason(Drop why, HostIndex hca, const link::Arrival& p
     case Drop::kInactive:
       return fmt::format("port {} of {} is not active: see ibstat, and run a subnet manager", port,
                          name);
-    default: return "they are malformed, or are for QP0";
+    default: return "they are malformed or addressed to QP0";
   }
 }
 

@@ -212,7 +212,7 @@ inline constexpr std::size_t kSendPrefixBytes = sizeof(Type) + 1;
 inline Result<ReceivedSend> decode_send(std::span<const std::byte> message) {
   if (message.size() < kSendPrefixBytes + kUserMadBytes ||
       VB_TRY(type_of(message)) != Type::kSend) {
-    return fail(Errc::kMalformed, "umad: no MAD to send");
+    return fail(Errc::kMalformed, "umad: not a valid Send message");
   }
   ReceivedSend send{.in_memory = message[sizeof(Type)] != std::byte{0}};
   std::memcpy(&send.header, message.data() + kSendPrefixBytes, kUserMadBytes);

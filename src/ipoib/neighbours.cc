@@ -24,7 +24,7 @@ Neighbours::Neighbours(Interface interface, const Config& config)
 
 Result<std::optional<LinkAddress>> Neighbours::resolve(const Gid& ip, std::uint64_t cookie,
                                                        Time now) {
-  if (!is_host_address(ip)) return fail(Errc::kInvalidArgument, "not the address of one host");
+  if (!is_host_address(ip)) return fail(Errc::kInvalidArgument, "no host can have this address");
   if (interface_.owns(ip)) {
     ++counters_.hits;
     return interface_.link_address;
@@ -196,7 +196,7 @@ void Neighbours::fail_expired(Entry& entry, Time now) {
   }
   counters_.failed_without_group += expired;
   finish(entry, expired,
-         fail(Errc::kTimedOut, "the port is not in the broadcast group of its partition"));
+         fail(Errc::kTimedOut, "the port has not joined the broadcast group of its partition"));
 }
 
 void Neighbours::on_timer(Time now) {

@@ -331,7 +331,7 @@ TEST_F(NeighboursTest, CallsOutsideTheBroadcastGroupTimeOut) {
   ASSERT_TRUE(other.has_ended(1));
   EXPECT_EQ(other.result(1).error().code, Errc::kTimedOut);
   EXPECT_STREQ(other.result(1).error().context,
-               "the port is not in the broadcast group of its partition");
+               "the port has not joined the broadcast group of its partition");
   EXPECT_EQ(other.neighbours.counters().failed_without_group, 1u);
   EXPECT_EQ(other.neighbours.size(), 0u);
 }

@@ -88,7 +88,7 @@ Result<std::optional<CaptureRecord>> CaptureRing::read() {
   const std::uint64_t used = control_->tail.load(std::memory_order_acquire) - head;
   if (used == 0) return std::optional<CaptureRecord>{};
   if (used < sizeof(RecordHeader) || used > data_.size()) {
-    return fail(Errc::kMalformed, "capture ring: impossible positions");
+    return fail(Errc::kMalformed, "capture ring: invalid positions");
   }
   RecordHeader header{};
   copy_out(head, std::as_writable_bytes(std::span(&header, 1)));
@@ -96,7 +96,7 @@ Result<std::optional<CaptureRecord>> CaptureRing::read() {
   if (header.frame_bytes > kFrameBytesMax || record_size > used ||
       (header.direction != 1 && header.direction != 2) ||
       header.link_layer > static_cast<std::uint16_t>(LinkLayer::kInfiniband)) {
-    return fail(Errc::kMalformed, "capture ring: an impossible record");
+    return fail(Errc::kMalformed, "capture ring: an invalid record");
   }
   CaptureRecord record{Time(Duration(header.time_ns)), static_cast<Direction>(header.direction),
                        std::vector<std::byte>(header.frame_bytes),

@@ -28,9 +28,10 @@ const char* problem(const Registration& registration) {
   if (registration.oui > kOuiMax) return "the OUI has more than 24 bits";
   if (is_vendor_class_with_oui(mgmt_class) && registration.oui == 0)
     return "the vendor class needs an OUI";
-  if (registration.rmpp_version != 0 && !wire::has_rmpp(mgmt_class)) return "the class has no RMPP";
+  if (registration.rmpp_version != 0 && !wire::has_rmpp(mgmt_class))
+    return "the class does not support RMPP";
   if (is_subnet_management(mgmt_class) != (registration.qpn == wire::kSmiQpn)) {
-    return "the class belongs to the other QP";
+    return "the class belongs to another QP";
   }
   return nullptr;
 }
@@ -48,7 +49,7 @@ std::uint32_t AgentTable::oui_of(const Registration& registration) {
 
 Result<AgentNumber> AgentTable::add(const Registration& registration) {
   if (const char* text = problem(registration)) return fail(Errc::kInvalidArgument, text);
-  if (agents_.size() >= kAgentsMax) return fail(Errc::kNoResources, "agents of a port");
+  if (agents_.size() >= kAgentsMax) return fail(Errc::kNoResources, "too many agents of a port");
   const std::uint32_t oui = oui_of(registration);
   const auto key_of = [&](unsigned method) {
     return key(registration.mgmt_class, registration.class_version, method, oui);

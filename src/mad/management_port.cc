@@ -143,7 +143,7 @@ Result<void> ManagementPort::send(AgentNumber agent, Request request, Time now) 
     return {};
   }
   if (transactions_.size() >= kTransactionsMax) {
-    return fail(Errc::kNoResources, "requests under way at a port");
+    return fail(Errc::kNoResources, "too many pending requests of a port");
   }
   Transaction& transaction =
       transactions_.emplace(key, Transaction{.request = std::move(request)}).first->second;

@@ -187,8 +187,8 @@ void InfinibandPort::expire_joins(Time now) {
   while (!waiting_joins_.empty() && waiting_joins_.begin()->second.until <= now) {
     fail_join(waiting_joins_.begin()->first,
               {Errc::kTimedOut, 0,
-               "the port is not in the broadcast group of its partition, whose parameters other "
-               "groups need"});
+               "the port has not joined the broadcast group of its partition, which other groups "
+               "need"});
     waiting_joins_.erase(waiting_joins_.begin());
   }
 }

@@ -313,10 +313,11 @@ void Node::find_route(const rdmacm::RouteQuery& query, Time now) {
                             .source = source},
                            now);
   }
-  rdmacm_.on_route(query.token,
-                   fail(Errc::kUnreachable,
-                        "no InfiniBand port of this node has the address's link", ENETUNREACH),
-                   now);
+  rdmacm_.on_route(
+      query.token,
+      fail(Errc::kUnreachable, "no InfiniBand port of this node is on the subnet of this address",
+           ENETUNREACH),
+      now);
 }
 
 void Node::carry_out(rdmacm::Event event) {

@@ -11,7 +11,7 @@ namespace verbena::node {
 namespace {
 
 constexpr const char* kNoPort =
-    "this host has no InfiniBand port: it asks no subnet administration";
+    "this host has no InfiniBand port, so it uses no subnet administration";
 
 // Collects the rows of one reply.  Skips the rows of earlier replies, and sets `more` if rows
 // remain.

@@ -51,7 +51,7 @@ TEST_F(ShowSaTest, PathsHaveTheAnswersOfTheManager) {
                                       .source = gid(1),
                                       .pkey = {0xffff},
                                       .age = 2s,
-                                      .error = "the subnet manager knows no such record"}));
+                                      .error = "the subnet manager has no such record"}));
   EXPECT_FALSE(page(ipc::SaTopic::kPaths).more);
 }
 
@@ -125,7 +125,7 @@ TEST(ShowSa, HostWithoutInfinibandPortsGetsAnError) {
   ASSERT_FALSE(reply);
   EXPECT_EQ(reply.error().code, Errc::kNotSupported);
   EXPECT_STREQ(reply.error().context,
-               "this host has no InfiniBand port: it asks no subnet administration");
+               "this host has no InfiniBand port, so it uses no subnet administration");
   EXPECT_EQ(node.flush_sa(Time{}).error().code, Errc::kNotSupported);
 }
 

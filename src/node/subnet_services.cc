@@ -155,7 +155,7 @@ std::optional<SubnetServices::Reply> SubnetServices::on(const sa::ServiceEvent& 
   entries_.erase(found);
   if (request != 0) return Reply{client, ipc::encode(request, ipc::refusal(*event.error))};
   if (!record) return std::nullopt;
-  std::string text = fmt::format("the registration of service {:#x} is over: {}",
+  std::string text = fmt::format("the registration of service {:#x} has ended: {}",
                                  record->service_id.value, event.error->context);
   return Reply{client, ipc::encode(0, ipc::UserNotice{std::move(text)})};
 }

@@ -155,7 +155,8 @@ void reset_scheduling() {
   set_daemon_limits();  // before drop_real_ids() drops the right to raise limits
   drop_real_ids();
   system_call(SYS_umask, 022);
-  if (system_call(SYS_chdir, "/") != 0) child_fail(kReadyFd, "cannot go to /: errno ", errno);
+  if (system_call(SYS_chdir, "/") != 0)
+    child_fail(kReadyFd, "cannot change to directory /: errno ", errno);
   // The name is set before the clone, so that the reaper has it when the daemon reports that it is
   // ready.  The daemon inherits the name, but exec replaces it.
   if (plan.needs_reaper) system_call(SYS_prctl, PR_SET_NAME, "verbena-reaper", 0, 0, 0);
@@ -165,7 +166,7 @@ void reset_scheduling() {
   if (pid > 0) child_exit(0);
   set_signal_mask(0);
   system_call(SYS_execve, plan.path, plan.argv, plan.environment);
-  child_fail(kReadyFd, "cannot execute it: errno ", errno);
+  child_fail(kReadyFd, "cannot execute the program: errno ", errno);
 }
 
 // ---- in the program -----------------------------------------------------------------------------

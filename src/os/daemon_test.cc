@@ -169,7 +169,7 @@ TEST(Daemon, ReportsWhyItDidNotStart) {
   std::string problem;
   EXPECT_EQ(start_daemon({.path = "/nowhere/verbenad", .args = {"verbenad"}}, problem).error().code,
             Errc::kUnreachable);
-  EXPECT_EQ(problem, "cannot execute it: errno 2");
+  EXPECT_EQ(problem, "cannot execute the program: errno 2");
   program.expect_no_signal_and_no_child();
 }
 

@@ -99,7 +99,7 @@ Result<RouteAnswer> query_route(Netlink& netlink, const Gid& destination, std::o
                 answer.error().detail);
   }
   if (answer->empty() || answer->front().type() != RTM_NEWROUTE) {
-    return system_error(EPROTO, "netlink");
+    return system_error(EPROTO, "cannot use a netlink socket");
   }
   const NetlinkMessage& route = answer->front();
   const auto info = route.fixed<rtmsg>();

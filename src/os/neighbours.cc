@@ -34,7 +34,7 @@ Result<NeighbourState> neighbour_state(const Neighbour& neighbour) {
     return std::unexpected(answer.error());
   }
   if (answer->empty() || answer->front().type() != RTM_NEWNEIGH) {
-    return system_error(EPROTO, "netlink");
+    return system_error(EPROTO, "cannot use a netlink socket");
   }
   const auto state = answer->front().fixed<ndmsg>().ndm_state;
   if ((state & NUD_INCOMPLETE) != 0) return NeighbourState::kResolving;

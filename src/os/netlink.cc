@@ -52,7 +52,7 @@ Result<std::vector<NetlinkMessage>> Netlink::call(nlmsghdr& request) {
     request.nlmsg_seq = ++sequence_;
     const long n =
         repeat_call(SYS_sendto, fd_.get(), &request, std::size_t{request.nlmsg_len}, 0, nullptr, 0);
-    if (n < 0) return system_error(errno, "netlink");
+    if (n < 0) return system_error(errno, "cannot use a netlink socket");
     if (!VB_TRY(receive_answer(sequence_, dump))) continue;
     std::vector<NetlinkMessage> messages;
     messages.reserve(messages_.size());
@@ -72,12 +72,12 @@ Result<bool> Netlink::receive_answer(std::uint32_t sequence, bool dump) {
     const std::size_t start = bytes_.size();
     bytes_.resize(start + kReceiveBytes);
     if (VB_TRY(wait_for(fd_.get(), POLLIN, now() + kAnswerTimeout)) == 0) {
-      return system_error(ETIMEDOUT, "netlink");
+      return system_error(ETIMEDOUT, "cannot use a netlink socket");
     }
     const long n = repeat_call(SYS_recvfrom, fd_.get(), bytes_.data() + start, kReceiveBytes, 0,
                                nullptr, nullptr);
     if (n < 0 && errno == EAGAIN) continue;
-    if (n < 0) return system_error(errno, "netlink");
+    if (n < 0) return system_error(errno, "cannot use a netlink socket");
     const std::size_t end = start + static_cast<std::size_t>(n);
     bytes_.resize(end);
     for (std::size_t at = start; end - at >= sizeof(nlmsghdr);) {

@@ -93,7 +93,7 @@ PortHolder udp_port_holder(std::uint16_t port) {
   // Uses thread-self, because this thread's network namespace may differ from the main thread's.
   auto socket = find_socket("/proc/thread-self/net/udp", port);
   if (!socket) socket = find_socket("/proc/thread-self/net/udp6", port);
-  if (!socket) return {.text = "nobody"};
+  if (!socket) return {.text = "no process"};
 
   PortHolder holder{.is_bound = true,
                     .is_of_this_user = socket->uid == ::geteuid(),
@@ -121,8 +121,8 @@ PortHolder udp_port_holder(std::uint16_t port) {
   if (socket->uid != 0) {
     holder.text = "a process of uid " + std::to_string(socket->uid);
   } else {
-    holder.text = has_searched_all ? "the kernel (rdma_rxe?)"
-                                   : "a process of uid 0, or the kernel (rdma_rxe?)";
+    holder.text = has_searched_all ? "the kernel (maybe rdma_rxe)"
+                                   : "a process of uid 0, or the kernel (maybe rdma_rxe)";
   }
   return holder;
 }

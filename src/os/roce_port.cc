@@ -49,7 +49,7 @@ Result<Fd> open_bound_socket(const RocePort::Options& options, bool ipv6, bool i
   }
   const SocketAddress address = local_address(options, ipv6);
   if (::bind(fd.get(), &address.any, size_of(address)) != 0) {
-    if (errno == EADDRINUSE) return fail(Errc::kAddressInUse, "the UDP port is taken", EADDRINUSE);
+    if (errno == EADDRINUSE) return fail(Errc::kAddressInUse, "the UDP port is in use", EADDRINUSE);
     if (errno == EADDRNOTAVAIL) {
       return fail(Errc::kAddressNotFound, "no such address on this host", EADDRNOTAVAIL);
     }
@@ -105,7 +105,8 @@ Result<void> RocePort::open_agent_sockets(std::string& problem) {
         fd.error().code == Errc::kNotSupported || fd.error().code == Errc::kAddressNotFound;
     if (!lacks_family || options_.address) return std::unexpected(fd.error());
   }
-  if (!slot.ipv4 && !slot.ipv6) return fail(Errc::kNotSupported, "the host has no IP");
+  if (!slot.ipv4 && !slot.ipv6)
+    return fail(Errc::kNotSupported, "the host has neither IPv4 nor IPv6");
   slots_.push_back(std::move(slot));
   return {};
 }
@@ -114,7 +115,8 @@ Result<void> RocePort::open_agent_sockets(std::string& problem) {
 
 Result<RocePort::Lease> RocePort::lease(Random& random, std::span<const std::uint16_t> avoid) {
   VB_CHECK(avoid.size() <= kAvoidMax);
-  if (lease_count_ == kLeasesMax) return fail(Errc::kNoResources, "512 QPN ranges are leased");
+  if (lease_count_ == kLeasesMax)
+    return fail(Errc::kNoResources, "too many QPN ranges are leased (kLeasesMax)");
   const std::uint16_t index = VB_TRY(provide_free_slot());
   Slot& slot = slots_[index];
 
@@ -192,7 +194,7 @@ Result<void> RocePort::set_members(std::uint16_t range, const Gid& group,
   if (slot == nullptr) return fail(Errc::kBadHandle, "this QPN range is not leased");
   // The destination of multicast packets is the group's address, but these sockets receive only
   // packets to the one address that they are bound to.
-  if (options_.address) return fail(Errc::kNotSupported, "the port is open for one address alone");
+  if (options_.address) return fail(Errc::kNotSupported, "the port is open for only one address");
   const Fd& fd = wire::is_ipv4(group) ? slot->ipv4 : slot->ipv6;
   if (!fd) return fail(Errc::kNotSupported, "the host lacks this IP version");
 

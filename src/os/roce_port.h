@@ -147,7 +147,7 @@ struct PortHolder {
   unsigned uid = 0;
   std::string program{};  // the name of that process
   // Describes the holder: "pid 17 (ibv_rc_pingpong)", "pid 17 (rping), which is stopped", "a
-  // process of uid 1000", "the kernel (rdma_rxe?)"; "nobody" if the port is free.
+  // process of uid 1000", "the kernel (maybe rdma_rxe)"; "no process" if the port is free.
   std::string text{};
 };
 PortHolder udp_port_holder(std::uint16_t port);

@@ -183,7 +183,7 @@ TEST(RocePort, FailedLeaseDoesNotMixUpTheSockets) {
 TEST(RocePort, NamesTheProcessThatHoldsThePort) {
   in_network_namespace([] {
     const std::string me = "pid " + std::to_string(::getpid()) + " (os_test)";
-    EXPECT_EQ(udp_port_holder(wire::kRoceUdpPort).text, "nobody");
+    EXPECT_EQ(udp_port_holder(wire::kRoceUdpPort).text, "no process");
     auto [none, port] = open_port();
     std::string problem;
     EXPECT_EQ(RocePort::open({}, problem).error().code, Errc::kAddressInUse);

@@ -33,7 +33,7 @@ Result<SharedMemory> create(const char* name, std::size_t bytes, std::size_t map
   }
   Fd fd = VB_TRY(create_memfd(name));
   if (::ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) {
-    return system_error(errno, "cannot size a memfd");
+    return system_error(errno, "cannot set the size of a memfd");
   }
   if (::fcntl(fd.get(), F_ADD_SEALS, kSizeSeals) != 0) {
     return system_error(errno, "cannot seal a memfd");
@@ -73,7 +73,7 @@ std::size_t resident_bytes(const Fd& memory) {
 Result<void> release_pages(const Fd& memory, std::size_t offset, std::size_t bytes) {
   if (::fallocate(memory.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
                   static_cast<off_t>(offset), static_cast<off_t>(bytes)) != 0) {
-    return system_error(errno, "cannot give pages of a memfd back");
+    return system_error(errno, "cannot release pages of a memfd");
   }
   return {};
 }
@@ -99,7 +99,7 @@ Result<Mapping> map_shared(int fd, std::size_t bytes_min, std::size_t bytes_max,
   if (::fstat(fd, &status) != 0) return system_error(errno, "fstat of shared memory");
   const auto bytes = static_cast<std::size_t>(status.st_size);
   if (bytes == 0 || bytes < bytes_min || bytes > bytes_max) {
-    return fail(Errc::kMalformed, "shared memory of a wrong size");
+    return fail(Errc::kMalformed, "shared memory has a wrong size");
   }
   return map_part(fd, bytes, writable);
 }

@@ -33,7 +33,7 @@ Result<void> enable_ancillary_data(int fd) {
     ok = set_option(fd, IPPROTO_IP, IP_PKTINFO, 1) && set_option(fd, IPPROTO_IP, IP_RECVTTL, 1) &&
          set_option(fd, IPPROTO_IP, IP_RECVTOS, 1);
   }
-  if (!ok) return system_error(errno, "cannot ask a UDP socket for addresses");
+  if (!ok) return system_error(errno, "cannot enable the ancillary data of a UDP socket");
   return {};
 }
 

@@ -112,8 +112,9 @@ Result<UnixChannel> UnixChannel::connect(std::string_view name, Time deadline) {
     ::setsockopt(fd.get(), SOL_SOCKET, SO_SNDTIMEO, &time_limit, sizeof(time_limit));
     if (system_call(SYS_connect, fd.get(), &address.un, address.bytes) == 0) break;
     if (errno == EINTR) continue;
-    if (errno == EAGAIN) return fail(Errc::kTimedOut, "the listener accepts nobody");
-    if (errno == ECONNREFUSED) return fail(Errc::kUnreachable, "nobody listens", ECONNREFUSED);
+    if (errno == EAGAIN) return fail(Errc::kTimedOut, "the listener does not accept connections");
+    if (errno == ECONNREFUSED)
+      return fail(Errc::kUnreachable, "no process listens on this name", ECONNREFUSED);
     return system_error(errno, "cannot connect to a local socket");
   }
   return UnixChannel(std::move(fd), boot_clock_ns());
@@ -137,7 +138,7 @@ Result<UnixListener> UnixListener::listen(std::string_view name) {
   const Address address = VB_TRY(abstract_address(name));
   Fd fd = VB_TRY(open_socket());
   if (::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address.un), address.bytes) != 0) {
-    if (errno == EADDRINUSE) return fail(Errc::kAddressInUse, "the socket's name is taken");
+    if (errno == EADDRINUSE) return fail(Errc::kAddressInUse, "the socket's name is in use");
     return system_error(errno, "cannot bind a local socket");
   }
   if (::listen(fd.get(), SOMAXCONN) != 0) return system_error(errno, "listen");
@@ -184,7 +185,8 @@ Result<void> UnixChannel::send(std::span<const std::byte> message, std::span<con
   for (;;) {
     const long n = repeat_call(SYS_sendmsg, fd_.get(), &header, MSG_DONTWAIT | MSG_NOSIGNAL);
     if (n >= 0) return {};
-    if (is_disconnect_error(errno)) return fail(Errc::kDeviceFatal, "the other end is gone");
+    if (is_disconnect_error(errno))
+      return fail(Errc::kDeviceFatal, "the other end has closed the connection");
     if (errno != EAGAIN) return system_error(errno, "sendmsg");
     VB_TRY_VOID(wait_after_eagain(fd_.get(), POLLOUT, deadline));
   }
@@ -211,7 +213,8 @@ Result<std::size_t> UnixChannel::receive(std::span<std::byte> out, std::vector<F
       const bool is_whole = (header.msg_flags & MSG_TRUNC) == 0;
       if (is_whole && (all_fds || fds_lost != nullptr)) return static_cast<std::size_t>(n);
       fds.clear();
-      return fail(Errc::kMalformed, "the message is too long, or its descriptors cannot be kept");
+      return fail(Errc::kMalformed,
+                  "the message is too long, or its descriptors cannot be received");
     }
     // The kernel reports ECONNRESET once if the peer has closed without reading everything.  After
     // this error, the messages that the peer has sent can still be received.
@@ -243,7 +246,7 @@ Result<void> UnixChannel::check_peer_uid(uid_t uid) const {
 std::string describe_name_owner(const UnixChannel& channel) {
   const auto peer_process = channel.peer();
   if (!peer_process) return "another process";
-  std::string text = "a process that cannot be seen from here";
+  std::string text = "a process that is not visible here";
   if (peer_process->pid != 0) {
     text = "pid " + std::to_string(peer_process->pid) + " (" +
            printable_name(process_name(peer_process->pid)) + ")";

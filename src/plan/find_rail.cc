@@ -61,7 +61,7 @@ std::optional<std::string> problem_with(const Fabric& fabric, const faults::Faul
   if (!link) return link.error();
   const std::uint32_t mtu = fault.mtu_bytes;
   if (mtu == 0 || (mtu >= kMtuMin && mtu <= kMtuMax)) return std::nullopt;
-  return "the MTU of a rail is " + std::to_string(kMtuMin) + " to " + std::to_string(kMtuMax);
+  return "the MTU of a rail must be " + std::to_string(kMtuMin) + " to " + std::to_string(kMtuMax);
 }
 
 }  // namespace verbena::plan

@@ -43,8 +43,8 @@ TEST(FindRail, FaultsOfThingsThatDoNotExistAreRefused) {
     return problem_with(fabric, {.kind = Kind::kLinkMtu, .a = "a", .b = "red", .mtu_bytes = bytes});
   };
   EXPECT_EQ(mtu(kMtuMin), std::nullopt);
-  EXPECT_EQ(mtu(kMtuMin - 1), "the MTU of a rail is 576 to 65535");
-  EXPECT_EQ(mtu(kMtuMax + 1), "the MTU of a rail is 576 to 65535");
+  EXPECT_EQ(mtu(kMtuMin - 1), "the MTU of a rail must be 576 to 65535");
+  EXPECT_EQ(mtu(kMtuMax + 1), "the MTU of a rail must be 576 to 65535");
 }
 
 }  // namespace

@@ -38,7 +38,8 @@ std::expected<std::string, Problem> to_ascii(std::string_view text) {
     } else if (static_cast<unsigned char>(c) >= 0x80) {
       if (!in_comment) {
         return std::unexpected(
-            Problem{line, column, "a character that is not ASCII; comments may have some"});
+            Problem{line, column,
+                    "a character is not ASCII; such characters are allowed only in comments"});
       }
       c = '?';
     }
@@ -116,7 +117,7 @@ std::string Parser::read_name(const toml::node& node, std::string_view what) {
   const auto text = node.value_exact<std::string>();
   if (!text || !is_name(*text)) {
     report(node.source(),
-           std::string(what) + " is a text of 1 to 32 letters, digits, '_' or '-', in quotes");
+           std::string(what) + " must be a text of 1 to 32 letters, digits, '_' or '-', in quotes");
     return {};
   }
   return *text;
@@ -136,7 +137,7 @@ std::int64_t Parser::read_number(const toml::table& table, std::string_view key,
   if (node == nullptr) return default_value;
   const auto value = node->value_exact<std::int64_t>();
   if (value && *value >= min && *value <= max) return *value;
-  report(node->source(), in_quotes(key) + " is a number from " + std::to_string(min) + " to " +
+  report(node->source(), in_quotes(key) + " must be a number from " + std::to_string(min) + " to " +
                              std::to_string(max));
   return default_value;
 }
@@ -151,7 +152,7 @@ void Parser::for_each(const toml::table& table, std::string_view key, std::size_
   const toml::array* const list = node->as_array();
   if (list == nullptr || list->empty() || list->size() > max) {
     return report(node->source(),
-                  in_quotes(key) + " is a list of 1 to " + std::to_string(max) + " elements");
+                  in_quotes(key) + " must be a list of 1 to " + std::to_string(max) + " elements");
   }
   for (const toml::node& element : *list) read(element);
 }
@@ -160,7 +161,7 @@ void Parser::for_each_table(const toml::table& table, std::string_view key, std:
                             bool required, auto read) {
   for_each(table, key, max, required, [&](const toml::node& node) {
     if (const toml::table* const element = node.as_table()) return read(*element);
-    report(node.source(), in_quotes(key) + " is a list of tables");
+    report(node.source(), in_quotes(key) + " must be a list of tables");
   });
 }
 
@@ -169,7 +170,7 @@ void Parser::read_address(const toml::node& node, Rail& rail) {
   const auto gid = text ? wire::parse_address(*text) : std::nullopt;
   if (!gid) {
     return report(node.source(),
-                  "an address is an IPv4 or IPv6 address in quotes, without a prefix length");
+                  "an address must be an IPv4 or IPv6 address in quotes, without a prefix length");
   }
   const bool is_loopback = wire::is_loopback_ipv4(*gid) || *gid == wire::kLoopbackIpv6;
   if (wire::is_multicast(*gid) || wire::is_link_local(*gid) || is_loopback || *gid == Gid{} ||
@@ -205,8 +206,9 @@ Rail Parser::read_rail(const toml::table& table, const Host& host) {
   for_each(table, "pkeys", kPkeysMax, false, [&](const toml::node& node) {
     const auto value = node.value_exact<std::int64_t>();
     if (!value || (*value & 0x7fff) == 0 || *value < 0 || *value > 0xffff) {
-      return report(node.source(),
-                    "a P_Key is a number from 1 to 0xffff with a partition in its lower 15 bits");
+      return report(
+          node.source(),
+          "a P_Key must be a number from 1 to 0xffff with a partition in its lower 15 bits");
     }
     rail.pkeys.push_back({static_cast<std::uint16_t>(*value)});
   });
@@ -246,7 +248,7 @@ Duration Parser::read_after(const toml::table& table) {
   if (node->is_number() && seconds >= 0 && seconds <= max) {
     return std::chrono::round<Duration>(std::chrono::duration<double>(seconds));
   }
-  report(node->source(), "'after' is a number of seconds, from 0 to a week");
+  report(node->source(), "'after' must be a number of seconds, from 0 to a week");
   return {};
 }
 
@@ -257,11 +259,12 @@ std::vector<std::string> Parser::read_words(const toml::node& node) {
   if (const toml::array* const list = node.as_array()) {
     for (const toml::node& element : *list) {
       words.push_back(element.value_exact<std::string>().value_or(""));
-      if (words.back().empty()) report(element.source(), "a word of a fault is a text");
+      if (words.back().empty()) report(element.source(), "a word of a fault must be a text");
     }
     return words;
   }
-  report(node.source(), "'fault' is a text such as \"link a red down\", or a list of its words");
+  report(node.source(),
+         "'fault' must be a text such as \"link a red down\", or a list of its words");
   return words;
 }
 

@@ -76,29 +76,29 @@ TEST(Plan, ReportsThePlaceAndReasonOfAnError) {
   };
   const std::vector<std::pair<std::string, std::string>> cases{
       {"", "1:1: 'hosts' is missing"},
-      {"hosts = []", "1:9: 'hosts' is a list of 1 to 256 elements"},
-      {"hosts = [1]", "1:10: 'hosts' is a list of tables"},
+      {"hosts = []", "1:9: 'hosts' must be a list of 1 to 256 elements"},
+      {"hosts = [1]", "1:10: 'hosts' must be a list of tables"},
       {"[[host]]\nname = \"a\"\n",
        "1:3: a fabric has no 'host'; it has name, hosts, routers, faults"},
       {"name = \"a/b\"\n",
-       "1:8: the name is a text of 1 to 32 letters, digits, '_' or '-', in quotes"},
+       "1:8: the name must be a text of 1 to 32 letters, digits, '_' or '-', in quotes"},
       {"[[hosts]]\nname = \"a\"\n", "1:1: 'rails' is missing"},
       {"[[hosts]]\nrails = []\n", "1:1: a host has no 'name'"},
       {with_rail("addresses = [\"10.0.0.1\"]"), "4:3: a rail has no 'network'"},
       {with_rail("network = \"n\""), "4:3: 'addresses' is missing"},
       {with_rail("network = \"n\", addresses = [\"10.0.0.1/24\"]"),
-       "4:33: an address is an IPv4 or IPv6 address in quotes, without a prefix length"},
+       "4:33: an address must be an IPv4 or IPv6 address in quotes, without a prefix length"},
       {with_rail("network = \"n\", addresses = [\"127.0.0.1\"]"),
        "4:33: '127.0.0.1' is not an address for a rail: it is unspecified, loopback, link-local or "
        "multicast"},
       {with_rail("network = \"n\", addresses = [\"10.0.0.1\", \"10.0.0.1\"]"),
        "4:45: the address '10.0.0.1' is given twice"},
       {with_rail("network = \"n\", addresses = [\"10.0.0.1\"], mtu = 100"),
-       "4:52: 'mtu' is a number from 576 to 65535"},
+       "4:52: 'mtu' must be a number from 576 to 65535"},
       {with_rail("network = \"n\", addresses = [\"10.0.0.1\"], vlan = 4095"),
-       "4:53: 'vlan' is a number from 0 to 4094"},
+       "4:53: 'vlan' must be a number from 0 to 4094"},
       {with_rail("network = \"n\", addresses = [\"10.0.0.1\"], pkeys = [0x8000]"),
-       "4:55: a P_Key is a number from 1 to 0xffff with a partition in its lower 15 bits"},
+       "4:55: a P_Key must be a number from 1 to 0xffff with a partition in its lower 15 bits"},
       {with_rail("network = \"n\", addresses = [\"10.0.0.1\"], mut = 1500"),
        "4:46: a rail has no 'mut'; it has device, network, addresses, mtu, vlan, pkeys"},
       {with_rail(
@@ -147,24 +147,25 @@ TEST(Plan, ReportsThePlaceAndReasonOfAWrongFault) {
   };
   const std::vector<std::pair<std::string, std::string>> cases{
       {"after = 5", "16:1: a fault has no 'fault'"},
-      {"fault = 5", "17:9: 'fault' is a text such as \"link a red down\", or a list of its words"},
-      {"fault = [\"node\", 5]", "17:18: a word of a fault is a text"},
+      {"fault = 5",
+       "17:9: 'fault' must be a text such as \"link a red down\", or a list of its words"},
+      {"fault = [\"node\", 5]", "17:18: a word of a fault must be a text"},
       {"fault = \"link a red gone\"",
-       "17:9: 'gone' is no state of a link: it is down, up, lossy, slow, flapping or mtu"},
+       "17:9: 'gone' is not a state of a link: use down, up, lossy, slow, flapping or mtu"},
       {"fault = \"link a green down\"",
        "17:9: there is no link between 'a' and the network 'green'; there are: a:verbena0 - red, "
        "a:slow0 - blue"},
       {"fault = \"node x off\"", "17:9: there is no host 'x'"},
-      {"fault = \"link a red mtu 100\"", "17:9: the MTU of a rail is 576 to 65535"},
+      {"fault = \"link a red mtu 100\"", "17:9: the MTU of a rail must be 576 to 65535"},
       {"after = -1\nfault = \"node a off\"",
-       "17:9: 'after' is a number of seconds, from 0 to a week"},
+       "17:9: 'after' must be a number of seconds, from 0 to a week"},
       {"after = 604801\nfault = \"node a off\"",
-       "17:9: 'after' is a number of seconds, from 0 to a week"},
+       "17:9: 'after' must be a number of seconds, from 0 to a week"},
       {"after = nan\nfault = \"node a off\"",
-       "17:9: 'after' is a number of seconds, from 0 to a week"},
+       "17:9: 'after' must be a number of seconds, from 0 to a week"},
       {"after = true\nfault = \"node a off\"",
-       "17:9: 'after' is a number of seconds, from 0 to a week"},
-      {"fault = \"node a off\"\nseed = 1", "17:9: a seed goes with lossy and flapping"},
+       "17:9: 'after' must be a number of seconds, from 0 to a week"},
+      {"fault = \"node a off\"\nseed = 1", "17:9: only lossy and flapping accept a seed"},
       {"fault = \"node a off\"\nat = 1", "18:1: a fault has no 'at'; it has after, fault, seed"},
   };
   for (const auto& [lines, problem] : cases) EXPECT_EQ(problem_of(with_fault(lines)), problem);
@@ -180,7 +181,7 @@ TEST(Plan, AFileOfFaultsMayContainOnlyFaults) {
   EXPECT_EQ(problem(kTwoHosts), "a file of faults has no 'hosts'; it has faults");
   std::string many;
   for (std::size_t i = 0; i <= kFaultsMax; ++i) many += "[[faults]]\nfault = \"node x off\"\n";
-  EXPECT_EQ(problem(many), "'faults' is a list of 1 to 1024 elements");
+  EXPECT_EQ(problem(many), "'faults' must be a list of 1 to 1024 elements");
 }
 
 TEST(Plan, ReportsThePlaceWhereTextIsNotToml) {
@@ -195,7 +196,8 @@ TEST(Plan, CharactersOutsideAsciiAreAllowedOnlyInComments) {
   const auto result = parse("# a\n  \xef\xbc\x80 = 1");
   ASSERT_FALSE(result);
   EXPECT_EQ(std::pair(result.error().line, result.error().column), std::pair(2u, 3u));
-  EXPECT_EQ(result.error().text, "a character that is not ASCII; comments may have some");
+  EXPECT_EQ(result.error().text,
+            "a character is not ASCII; such characters are allowed only in comments");
 }
 
 // An assertion of toml++ would end the process at this text.

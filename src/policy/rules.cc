@@ -87,12 +87,12 @@ std::expected<Rules::Rule, std::string> Rules::parse_rule(const std::vector<std:
   } else if (words[1] == "tcp") {
     rule.choice = Choice::kTcp;
   } else if (words[1] != "both") {
-    return std::unexpected(fmt::format("'{}' is none of sdp, tcp and both", words[1]));
+    return std::unexpected(fmt::format("'{}' is not one of sdp, tcp and both", words[1]));
   }
   if (words[2] == "server" || words[2] == "listen") {
     rule.role = Role::kServer;
   } else if (words[2] != "client" && words[2] != "connect") {
-    return std::unexpected(fmt::format("'{}' is none of server and client", words[2]));
+    return std::unexpected(fmt::format("'{}' is not one of server and client", words[2]));
   }
   rule.program = words[3];
   const std::string& name = words[4];

@@ -71,8 +71,8 @@ TEST(Rules, ErrorsReportTheLineAndTheReason) {
             "2: 'match' is not a directive; the directives are use and log");
   EXPECT_EQ(problem_with("use tcp client *"),
             "1: a rule is: use sdp|tcp|both server|client PROGRAM ADDRESS:PORT, with * for any");
-  EXPECT_EQ(problem_with("use udp client * *:1"), "1: 'udp' is none of sdp, tcp and both");
-  EXPECT_EQ(problem_with("use tcp peer * *:1"), "1: 'peer' is none of server and client");
+  EXPECT_EQ(problem_with("use udp client * *:1"), "1: 'udp' is not one of sdp, tcp and both");
+  EXPECT_EQ(problem_with("use tcp peer * *:1"), "1: 'peer' is not one of server and client");
   EXPECT_EQ(problem_with("use tcp client * 10.1.1.1"),
             "1: '10.1.1.1' has no port; write 10.1.1.1:*");
   for (const char* address : {"10.1.1", "10.0.0.0/33", "[::1/64", "::1", "", "[::1]/129", "host"}) {

@@ -58,15 +58,16 @@ bool is_own_address(const broker::SocketName& name) {
 
 const char* text_of(stream::Reason reason) {
   switch (reason) {
-    case stream::Reason::kExec: return "a program that does not know the ring inherits it";
+    case stream::Reason::kExec: return "a program that cannot use the ring inherits it";
     case stream::Reason::kPassed: return "its descriptor goes to another process";
     case stream::Reason::kKernelCall: return "a call bypasses the ring";
     case stream::Reason::kUrgent: return "urgent data goes only by TCP";
-    case stream::Reason::kNone: return "its peer takes no part (verbena run --sockets=only)";
+    case stream::Reason::kNone:
+      return "its peer does not use Verbena's sockets (verbena run --sockets)";
     case stream::Reason::kEnd:
     case stream::Reason::kOther: break;
   }
-  return "something that does not know the ring uses its descriptor";
+  return "something that cannot use the ring uses its descriptor";
 }
 
 void report_reset(const char* why, int fd) {
@@ -76,7 +77,7 @@ void report_reset(const char* why, int fd) {
   const auto peer = name_of(fd, SYS_getpeername);
   const int length = ::snprintf(
       line.data(), line.size(),
-      "verbena: %s (pid %d): the connection from port %u to port %u is reset, since it must not "
+      "verbena: %s (pid %d): the connection from port %u to port %u is reset, because it must not "
       "use TCP: %s\n",
       program_invocation_short_name, ::getpid(), local ? local->port : 0U, peer ? peer->port : 0U,
       why);

@@ -17,7 +17,7 @@
 
 namespace verbena::process {
 
-inline constexpr const char* kNoAgentText = "the agent is gone";
+inline constexpr const char* kNoAgentText = "the agent has ended";
 
 // Holds the messages for the agent until the owner sends them, and the requests that wait for the
 // agent's reply.  Each request gets exactly one reply, or kDeviceFatal if the agent dies.

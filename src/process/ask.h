@@ -11,7 +11,7 @@
 // Process include this header.
 namespace verbena::process {
 
-inline constexpr const char* kAgentOfIdDiedText = "the agent of this id is gone: create a new id";
+inline constexpr const char* kAgentOfIdDiedText = "the agent of this id has ended: create a new id";
 
 using Urgency = AgentRequests::Urgency;
 

@@ -89,7 +89,7 @@ Started<ipc::Done> Process::accept(ConnectionHandle id, const rdmacm::ConnParam&
         set_stage_on_success(id, Stage::kConnected, mark_answered(id, std::move(done))));
   }
   if (connection.stage != Stage::kRequested || connection.qp_transition.valid == 0) {
-    return failed({Errc::kBadState, 0, "nothing to accept"});
+    return failed({Errc::kBadState, 0, "no request to accept"});
   }
   if (const auto fits = check_private_data(param.private_data_bytes, rdmacm::kAcceptPrivateBytes);
       !fits) {
@@ -154,7 +154,7 @@ Started<ipc::Done> Process::reject(ConnectionHandle id, const rdmacm::Refusal& r
     return failed(valid.error());
   }
   if (connection.stage != Stage::kRequested && connection.stage != Stage::kResponded) {
-    return failed({Errc::kBadState, 0, "nothing to reject"});
+    return failed({Errc::kBadState, 0, "no request or response to reject"});
   }
   ipc::Reject message{
       {}, refusal.reason, bytes(refusal.additional_info), bytes(refusal.private_data)};
@@ -187,7 +187,7 @@ Started<ipc::Done> Process::establish(ConnectionHandle id, std::span<const std::
   if (!found) return failed(found.error());
   Connection& connection = **found;
   if (connection.stage != Stage::kResponded) {
-    return failed({Errc::kBadState, 0, "no response to establish"});
+    return failed({Errc::kBadState, 0, "no REP waits for an RTU"});
   }
   if (const auto fits = check_private_data(private_data.size(), rdmacm::kEstablishPrivateBytes);
       !fits) {

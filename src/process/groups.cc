@@ -52,7 +52,8 @@ bool Process::is_on_subnet(const Connection& connection) const {
 Result<void> Process::join_multicast(ConnectionHandle id, const rdmacm::SocketAddress& group,
                                      bool receives, std::uint64_t cookie) {
   Connection& connection = *VB_TRY(find(id));
-  if (!connection.agent_id) return fail(Errc::kDeviceFatal, "the agent of this id is gone");
+  if (!connection.agent_id)
+    return fail(Errc::kDeviceFatal, "the agent of this id has ended: create a new id");
   if (!connection.is_datagram())
     return fail(Errc::kInvalidArgument, "only datagram ids can join groups");
   if (!connection.bound) return fail(Errc::kBadState, "the id is bound to no device");
@@ -125,7 +126,7 @@ Result<void> Process::on_joined(ConnectionHandle id, std::uint64_t cookie,
 // already.
 Result<void> Process::apply_qkey(Connection& connection, Qkey qkey) {
   if (qkey.value == 0 || (connection.qkey.value != 0 && connection.qkey != qkey)) {
-    return fail(Errc::kInvalidArgument, "the group has another Q_Key than the id");
+    return fail(Errc::kInvalidArgument, "the group and the id have different Q_Keys");
   }
   if (connection.qkey == qkey) return {};
   connection.qkey = qkey;

@@ -224,7 +224,7 @@ Result<void> Process::set_qp(ConnectionHandle id, hca::QpHandle qp, Time now) {
   VB_TRY_VOID(check_alive(qp));
   const auto info = VB_TRY(engine_.query_qp(qp));
   if (connection.bound && info.init.device != connection.path.address.port.device) {
-    return fail(Errc::kInvalidArgument, "the QP is of another device than the id");
+    return fail(Errc::kInvalidArgument, "the QP and the id belong to different devices");
   }
   const QpState state = info.attributes.state;
   if (state == QpState::kReset || state == QpState::kInit) VB_TRY_VOID(prepare_qp(id, info, now));
@@ -250,7 +250,8 @@ Result<hca::Path> Process::path_of(const rdmacm::PathInfo& from) const {
   link::Address to = from.address;
   if (to.is_infiniband()) {
     const ipc::Port* const port = find_port(to.port);
-    if (port == nullptr) return fail(Errc::kInvalidArgument, "the path begins at no port");
+    if (port == nullptr)
+      return fail(Errc::kInvalidArgument, "no port has the source address of the path");
     to.source_lid.value = static_cast<std::uint16_t>(to.source_lid.value - port->lid.value);
   } else {
     to.has_grh = true;

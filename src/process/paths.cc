@@ -34,7 +34,8 @@ Result<Process::AlternatePath> Process::alternate_path(const Connection& connect
     path.address.port = {device, number};
   }
   if (entry == nullptr) {
-    return fail(Errc::kAddressNotFound, "the alternate path begins at no address of the device");
+    return fail(Errc::kAddressNotFound,
+                "the device does not have the source address of the alternate path");
   }
   path.address.interface = entry->interface;
   path.sgid_index = entry->index;

@@ -248,7 +248,7 @@ void Process::move_all_to_error(Time now) {
 Result<void> Process::check_alive(hca::QpHandle qp) const {
   const auto info = VB_TRY(engine_.query_qp(qp));
   if (leases_.numbers().has_leased(info.qpn)) return {};
-  return fail(Errc::kDeviceFatal, "the agent of this QP is gone: create a new QP");
+  return fail(Errc::kDeviceFatal, "the agent of this QP has ended: create a new QP");
 }
 
 Result<void> Process::modify_qp(hca::QpHandle qp, const hca::QpAttributes& attributes,
@@ -319,13 +319,14 @@ Result<hca::Path> ethernet_path(const ipc::GidEntry& entry, link::Address to) {
 Result<link::Address> infiniband_address(const ipc::Port& port, link::Address to) {
   constexpr std::uint8_t kServiceLevelMax = 15;
   if (to.source_lid.value >= 1u << port.lmc) {
-    return fail(Errc::kInvalidArgument, "src_path_bits is past the port's LMC (see ibv_devinfo)");
+    return fail(Errc::kInvalidArgument,
+                "src_path_bits is too large for the port's LMC (see ibv_devinfo)");
   }
   if (to.destination_lid.value == 0) {
     return fail(Errc::kInvalidArgument, "an InfiniBand port needs the peer's LID (dlid)");
   }
   if (to.service_level > kServiceLevelMax) {
-    return fail(Errc::kInvalidArgument, "the service level (sl) is past 15");
+    return fail(Errc::kInvalidArgument, "the service level (sl) is above 15");
   }
   to.source_lid.value = static_cast<std::uint16_t>(port.lid.value + to.source_lid.value);
   return to;

@@ -85,7 +85,7 @@ ipc::FindServices Process::message_of(PortId port, const ServiceFilter& wanted) 
 void Process::on_services(ConnectionHandle id, Result<ipc::ServicesFound> reply) {
   Connection& connection = *connections_.find(id);
   if (reply && reply->services.empty()) {
-    reply = fail(Errc::kAddressNotFound, "the subnet administration knows no such service");
+    reply = fail(Errc::kAddressNotFound, "the subnet administration has no such service");
   }
   CmNotice notice{.id = id, .cookie = connection.cookie};
   notice.event = {.id = connection.agent_id, .kind = EventKind::kAddrInfoResolved};

@@ -18,7 +18,7 @@ constexpr std::uint32_t kBacklogMax = 1024;
 // Normalizes an address: IPv4-mapped IPv6 becomes IPv4, and only link-local addresses keep a scope.
 Result<SocketAddress> normalize(SocketAddress address) {
   if (address.family != 4 && address.family != 6) {
-    return fail(Errc::kInvalidArgument, "address family");
+    return fail(Errc::kInvalidArgument, "unknown address family");
   }
   if (wire::is_ipv4(address.ip)) {
     address.family = 4;
@@ -142,7 +142,7 @@ Result<void> Manager::resolve_addr(Owner owner, IdHandle handle, const SocketAdd
   }
   SocketAddress to = VB_TRY(normalize(destination));
   if (is_wildcard(to)) to.ip = loopback(to.family);
-  if (timeout < Duration(0)) return fail(Errc::kInvalidArgument, "timeout");
+  if (timeout < Duration(0)) return fail(Errc::kInvalidArgument, "the timeout is negative");
   if (id.state == IdState::kIdle) {
     SocketAddress from = wildcard(to.family, to.by_gid);
     if (source != nullptr && source->family != 0) {
@@ -235,7 +235,7 @@ Result<void> Manager::set_path(Owner owner, IdHandle handle, const PathInfo& pat
   const link::Address& current = id.path.address;
   const link::Address& wanted = path.address;
   if (!current.is_infiniband()) {
-    return fail(Errc::kNotSupported, "the path of RoCE is that of the host's route");
+    return fail(Errc::kNotSupported, "on RoCE the host's route determines the path");
   }
   if (!wanted.is_infiniband() || wanted.source != current.source || wanted.port != current.port) {
     return fail(Errc::kInvalidArgument, "the path does not begin at the id's port");

@@ -157,7 +157,7 @@ Result<void> Manager::accept(Owner owner, IdHandle handle, const ConnParam& para
 Result<void> Manager::reject(Owner owner, IdHandle handle, const Refusal& refusal, Time now) {
   Id& id = *VB_TRY(find(owner, handle));
   if (id.state != IdState::kRequested && id.state != IdState::kResponded) {
-    return fail(Errc::kBadState, "nothing to reject");
+    return fail(Errc::kBadState, "no request or response to reject");
   }
   VB_TRY_VOID(check_reason(id.port_space, refusal.reason));
   if (id.is_datagram()) return reject_datagrams(id, refusal.private_data, now);
@@ -175,7 +175,7 @@ Result<void> Manager::reject(Owner owner, IdHandle handle, const Refusal& refusa
 Result<void> Manager::establish(Owner owner, IdHandle handle, Time now,
                                 std::span<const std::byte> private_data) {
   Id& id = *VB_TRY(find(owner, handle));
-  if (id.state != IdState::kResponded) return fail(Errc::kBadState, "no response to establish");
+  if (id.state != IdState::kResponded) return fail(Errc::kBadState, "no REP waits for an RTU");
   VB_TRY_VOID(cm_.establish(id.endpoint, private_data, now));
   id.state = IdState::kConnected;
   drain_cm(now);

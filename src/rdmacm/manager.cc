@@ -160,7 +160,8 @@ void Manager::on_timer(Time now) {
   cm_.on_timer(now);
   while (!query_deadlines_.empty() && query_deadlines_.begin()->first <= now) {
     const IdHandle handle = query_deadlines_.begin()->second;
-    finish_resolve(handle, *ids_.find(handle), fail(Errc::kTimedOut, "no route in time"));
+    finish_resolve(handle, *ids_.find(handle),
+                   fail(Errc::kTimedOut, "the route was not resolved in time"));
   }
   drain_cm(now);
 }

@@ -73,7 +73,7 @@ Result<std::uint16_t> Ports::bind_ephemeral(std::uint16_t space, IdHandle id,
     reservations_.emplace(ReservationKey{key, id}, reservation);
     return port;
   }
-  return fail(Errc::kAddressInUse, "all ephemeral ports are taken");
+  return fail(Errc::kAddressInUse, "all ephemeral ports are in use");
 }
 
 Result<bool> Ports::listen(std::uint16_t space, std::uint16_t port, IdHandle id) {

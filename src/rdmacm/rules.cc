@@ -5,7 +5,7 @@ namespace verbena::rdmacm {
 Result<void> check_port_space(std::uint32_t port_space, std::uint32_t qp_type) {
   if (port_space != kPortSpaceTcp && port_space != kPortSpaceUdp && port_space != kPortSpaceIb &&
       port_space != kPortSpaceIpoib && port_space != kPortSpaceNone) {
-    return fail(Errc::kNotSupported, "port space");
+    return fail(Errc::kNotSupported, "unknown port space");
   }
   const bool rc =
       qp_type == kQpTypeRc && port_space != kPortSpaceUdp && port_space != kPortSpaceIpoib;

@@ -40,7 +40,7 @@ constexpr std::size_t connect_private_bytes(std::uint32_t qp_type, const SocketA
 // the size is larger.
 inline Result<void> check_private_data(std::size_t bytes, std::size_t bytes_max) {
   if (bytes <= bytes_max) return {};
-  return fail(Errc::kInvalidArgument, "more private data than the message holds");
+  return fail(Errc::kInvalidArgument, "the private data is longer than the message allows");
 }
 
 // Lowers the resources that the peer has asked for to the number that the program accepts.  0xff

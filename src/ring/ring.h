@@ -114,7 +114,7 @@ class BasicProducer {
   // well.  REQUIRES: bytes <= record_bytes_max().
   Result<std::optional<std::span<std::byte>>> prepare(std::size_t bytes) {
     VB_CHECK(bytes <= record_bytes_max(data_.size()));
-    if (ended_) return fail(Errc::kMalformed, "ring: the consumer's position is impossible");
+    if (ended_) return fail(Errc::kMalformed, "ring: invalid position of the consumer");
     const std::size_t skip = skip_before(bytes);
     if (!has_space(skip + record_stride(bytes))) {
       VB_TRY_VOID(read_head());
@@ -186,7 +186,7 @@ class BasicProducer {
     const std::uint64_t head = Memory::load_acquire(control_->head);
     if (head < head_ || head > tail_) {
       ended_ = true;
-      return fail(Errc::kMalformed, "ring: the consumer's position is impossible");
+      return fail(Errc::kMalformed, "ring: invalid position of the consumer");
     }
     head_ = head;
     return {};
@@ -282,7 +282,7 @@ class BasicConsumer {
 
   std::unexpected<Error> malformed() {
     ended_ = true;
-    return fail(Errc::kMalformed, "ring: an impossible record");
+    return fail(Errc::kMalformed, "ring: an invalid record");
   }
 
   void publish_head() {

@@ -16,7 +16,8 @@ Error timed_out(std::uint32_t tries) {
 }
 
 constexpr Error kNoSendOnlyFullMembers{
-    .code = Errc::kNotSupported, .context = "the subnet manager has no send-only full members"};
+    .code = Errc::kNotSupported,
+    .context = "the subnet manager does not support send-only full members"};
 
 bool is_send_only_full(const JoinRequest& request) {
   return (request.join_state & wire::join_state::kSendOnlyFullMember) != 0;
@@ -39,7 +40,7 @@ Result<MemberId> Memberships::join(const JoinRequest& request, std::uint64_t coo
   }
   if (members_.size() >= kMembersMax) {
     ++counters_.limit_members;
-    return fail(Errc::kNoResources, "members of multicast groups");
+    return fail(Errc::kNoResources, "too many members of multicast groups");
   }
   GroupKey key = 0;
   if (const auto existing = by_mgid_.find(request.mgid); existing != by_mgid_.end())

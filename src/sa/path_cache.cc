@@ -45,14 +45,14 @@ Result<PathCache::Lookup> PathCache::find(const PathQuery& query, std::uint64_t 
   }
   if (waiters_.size() + uncached_.size() >= config_.waiters_max) {
     ++counters_.limit_waiters;
-    return fail(Errc::kNoResources, "queries that wait for paths");
+    return fail(Errc::kNoResources, "too many queries wait for paths");
   }
   const Time until = now + give_up_after;
   if (found == entries_.end()) {
     found = VB_TRY(add(query));
     if (!ask(found, until, now)) {
       erase(found);
-      return fail(Errc::kNoResources, "queries that wait for the subnet manager");
+      return fail(Errc::kNoResources, "too many queries wait for the subnet manager");
     }
     ++counters_.misses;
   } else {
@@ -107,7 +107,7 @@ Result<PathCache::Entries::iterator> PathCache::add(const PathQuery& query) {
   if (entries_.size() >= config_.entries_max) {
     if (by_use_.empty()) {
       ++counters_.limit_entries;
-      return fail(Errc::kNoResources, "paths in the cache");
+      return fail(Errc::kNoResources, "the path cache is full");
     }
     ++counters_.evicted;
     erase(entries_.find(*by_use_.back()));
@@ -258,7 +258,7 @@ Result<std::vector<PathRecord>> PathCache::paths_in(const PathQuery& query,
     return paths;
   }
   if (paths->empty()) {
-    return fail(Errc::kUnreachable, "the subnet manager knows no such record",
+    return fail(Errc::kUnreachable, "the subnet manager has no such record",
                 wire::mad_status_of(wire::SaStatus::kNoRecords));
   }
   std::erase_if(*paths, [&](const PathRecord& path) {

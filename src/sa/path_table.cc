@@ -110,10 +110,10 @@ void PathCache::end_table(Table state, Time now) {
       ++found;
       continue;
     }
-    answer_waiters(
-        entry, {},
-        Error{.code = Errc::kNoResources, .context = "queries that wait for the subnet manager"}, 0,
-        now);
+    answer_waiters(entry, {},
+                   Error{.code = Errc::kNoResources,
+                         .context = "too many queries wait for the subnet manager"},
+                   0, now);
     found = erase(found);
   }
 }

@@ -11,7 +11,7 @@ Result<PathCache::Lookup> PathCache::find_for_connection(const PathQuery& query,
   VB_TRY_VOID(check(query));
   if (waiters_.size() + uncached_.size() >= config_.waiters_max) {
     ++counters_.limit_waiters;
-    return fail(Errc::kNoResources, "queries that wait for paths");
+    return fail(Errc::kNoResources, "too many queries wait for paths");
   }
   Query request = query_of(query);
   request.give_up_after = give_up_after;

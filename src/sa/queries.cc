@@ -46,20 +46,20 @@ Error QueryResult::error() const {
   if (outcome == Outcome::kTimedOut) {
     return {.code = Errc::kTimedOut,
             .detail = static_cast<std::uint16_t>(std::min<std::uint32_t>(tries, 0xffff)),
-            .context = tries == 0 ? "no subnet manager could be asked"
+            .context = tries == 0 ? "no subnet manager was reachable"
                                   : "the subnet manager did not answer"};
   }
   if (is_unserved(mad_status)) {
     return {.code = Errc::kNotSupported,
             .detail = mad_status,
-            .context = "the subnet manager does not know such requests"};
+            .context = "the subnet manager does not support this request"};
   }
   switch (sa_status()) {
     case wire::SaStatus::kNoRecords:
     case wire::SaStatus::kRequestInvalidGid:
       return {.code = Errc::kUnreachable,
               .detail = mad_status,
-              .context = "the subnet manager knows no such record"};
+              .context = "the subnet manager has no such record"};
     default:
       return {.code = Errc::kRejected,
               .detail = mad_status,
@@ -72,7 +72,7 @@ Error QueryResult::error() const {
 Result<QueryId> Queries::ask(const Query& query, QueryOwner owner, std::uint64_t cookie, Time now) {
   if (waiting_.size() >= kWaitingMax) {
     ++counters_.limit_waiting;
-    return fail(Errc::kNoResources, "queries that wait for the subnet manager");
+    return fail(Errc::kNoResources, "too many queries wait for the subnet manager");
   }
   ++counters_.asked;
   const QueryId id{++last_id_};

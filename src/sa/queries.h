@@ -80,7 +80,8 @@ struct QueryResult {
       return all;
     }
     const auto table = VB_TRY(wire::SaTable::of<Record>(data, attribute_offset));
-    if (table.size() > records_max) return fail(Errc::kNoResources, "records in a table of the SA");
+    if (table.size() > records_max)
+      return fail(Errc::kNoResources, "too many records in a table of the SA");
     all.reserve(table.size());
     for (std::size_t i = 0; i < table.size(); ++i) all.push_back(table.template at<Record>(i));
     return all;
@@ -176,7 +177,7 @@ class Queries {
     std::uint64_t cancelled = 0;
     std::uint64_t busy = 0;
     std::uint64_t unserved = 0;     // refusals that a node without an SA would send, too
-    std::uint64_t unsupported = 0;  // queries that ended because the SA does not know such requests
+    std::uint64_t unsupported = 0;  // queries that ended because the SA does not support them
     std::uint64_t redirected = 0;
     std::uint64_t mismatched = 0;           // answers with the wrong attribute or method
     std::uint64_t sent_to_new_manager = 0;  // sent again to another manager

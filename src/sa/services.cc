@@ -20,7 +20,7 @@ Result<ServiceTicket> Services::add(const ServiceRecord& record, std::uint64_t c
   if (record.lease_seconds == 0) return fail(Errc::kInvalidArgument, "the lease of a service is 0");
   if (entries_.size() >= kServicesMax) {
     ++counters_.limit_services;
-    return fail(Errc::kNoResources, "services of the port");
+    return fail(Errc::kNoResources, "too many services of the port");
   }
   const ServiceTicket ticket{++last_ticket_};
   const auto added = entries_.emplace(ticket, Entry{.record = record, .cookie = cookie}).first;
@@ -32,7 +32,7 @@ Result<ServiceTicket> Services::find(const ServiceQuery& query, std::uint64_t co
                                      Duration give_up_after, Time now) {
   if (entries_.size() >= kServicesMax) {
     ++counters_.limit_services;
-    return fail(Errc::kNoResources, "services of the port");
+    return fail(Errc::kNoResources, "too many services of the port");
   }
   ServiceRecord record;
   std::uint64_t mask = 0;

@@ -17,7 +17,7 @@ constexpr std::uint8_t kReportResponseTime = 18;  // timeout code of 1.07 s
 Result<SubscriptionId> Subscriptions::add(TrapNumber trap, Subscriber subscriber, Time now) {
   if (subscribers_.size() >= kSubscribersMax) {
     ++counters_.limit_subscribers;
-    return fail(Errc::kNoResources, "subscriptions to notices");
+    return fail(Errc::kNoResources, "too many subscriptions to notices");
   }
   const SubscriptionId id{++last_id_};
   subscriber.trap = trap;

@@ -74,7 +74,8 @@ int main(int argc, char** argv) {  // NOLINT(bugprone-exception-escape)
   verbena::sockets::Arguments arguments;
   CLI::App app(
       "Verbena's socket service: lets programs under 'verbena run --sockets' use shared memory for "
-      "their TCP connections. The first such program starts the service. It ends by itself.");
+      "their TCP connections. The first such program starts the service. It ends when no program "
+      "needs it.");
   app.set_version_flag("--version", "verbena-sockets " VB_BUILD_ID);
   app.add_option("--ready-fd", arguments.ready_fd,
                  "Descriptor on which the service reports that it listens");
@@ -89,7 +90,7 @@ int main(int argc, char** argv) {  // NOLINT(bugprone-exception-escape)
                      ->capture_default_str(),
                  "VERBENA_IDLE");
   allow_variable(app.add_option("--ring-idle", arguments.ring_idle_seconds,
-                                "Seconds without a byte until the memory of a ring is given back")
+                                "Seconds without traffic until the memory of a ring is released")
                      ->check(CLI::Range(0.001, 1e6))
                      ->capture_default_str(),
                  "VERBENA_SOCKETS_RING_IDLE");

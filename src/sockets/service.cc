@@ -20,7 +20,7 @@ namespace {
 
 os::TcpTable open_table() {
   auto table = os::TcpTable::open();
-  if (!table) throw std::runtime_error("the kernel does not list its sockets (sock_diag)");
+  if (!table) throw std::runtime_error("cannot query the kernel's socket table (sock_diag)");
   return std::move(*table);
 }
 
@@ -62,7 +62,7 @@ Service::Service(asio::io_context& loop, os::UnixListener listener, Options opti
     if (!failed) stop("received a signal");
   });
   listener_watch_ = agent::Watch(loop_, listener_->fd(), [this] { on_listener(); });
-  log_.line(fmt::format("build {} serves", options_.build));
+  log_.line(fmt::format("service of build {} started", options_.build));
   update_idle();
 }
 
@@ -132,7 +132,7 @@ void Service::on_hello(Session& session, std::span<const std::byte> message,
   session.hello_deadline = kNever;
   broker::Welcome welcome{.build = broker::text_field<broker::kBuildBytes>(options_.build)};
   if (broker::text_of(hello->build) != options_.build) {
-    log_.line(fmt::format("{} (pid {}) is of another build",
+    log_.line(fmt::format("{} (pid {}) comes from another build of Verbena",
                           printable_name(std::string(broker::text_of(hello->program))),
                           hello->pid));
     welcome.refused = 1;

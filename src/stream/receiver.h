@@ -104,7 +104,8 @@ class BasicReceiver {
       if (!segment.is_in_ring) {
         if (segment.has_end)
           return begin_tcp_read(std::min<std::uint64_t>(segment.remaining, buffer.size()));
-        if (used != 0) return malformed(Fault::kTable, "stream: bytes in the ring, no segment");
+        if (used != 0)
+          return malformed(Fault::kTable, "stream: the ring has bytes without a segment");
         return ReadStep{.kind = ReadStep::Kind::kRingEmpty, .tail = tail};
       }
       if (segment.has_end && segment.remaining > used) continue;
@@ -282,7 +283,7 @@ class BasicReceiver {
 
   Result<std::size_t> checked_unread(std::uint64_t tail) const {
     const std::uint64_t used = (tail - Memory::load_relaxed(d_->head)) & kOffsetMask;
-    if (used > ring_.size()) return malformed(Fault::kTail, "stream: the tail is impossible");
+    if (used > ring_.size()) return malformed(Fault::kTail, "stream: invalid tail");
     return static_cast<std::size_t>(used);
   }
 

@@ -166,7 +166,7 @@ class BasicSender {
   }
   Result<std::size_t> checked_unread(std::uint64_t tail) const {
     const std::uint64_t used = (tail - Memory::load_acquire(d_->head)) & kOffsetMask;
-    if (used > ring_.size()) return malformed(Fault::kHead, "stream: the head is impossible");
+    if (used > ring_.size()) return malformed(Fault::kHead, "stream: invalid head");
     return static_cast<std::size_t>(used);
   }
 
@@ -174,7 +174,7 @@ class BasicSender {
     const std::uint32_t used =
         Memory::load_relaxed(d_->newest_segment) - Memory::load_acquire(d_->read_segment) + 1;
     if (used == 0 || used > Direction::kSegments) {
-      return malformed(Fault::kTable, "stream: the receiver's segment is impossible");
+      return malformed(Fault::kTable, "stream: invalid segment of the receiver");
     }
     return Direction::kSegments - used;
   }

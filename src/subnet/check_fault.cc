@@ -16,14 +16,14 @@ std::optional<std::string> problem_with(const Topology& topology, const faults::
     const auto link = find_link(topology, fault.a, fault.b);
     if (!link) return link.error();
     if (fault.mtu_bytes == 0 || mtu_of_bytes(fault.mtu_bytes)) return std::nullopt;
-    return "the MTU of a subnet's link is 256, 512, 1024, 2048 or 4096";
+    return "the MTU of a subnet's link must be 256, 512, 1024, 2048 or 4096";
   }
   const auto node = find_node(topology, fault.a);
   if (!node) return node.error();
   const bool changes_pkeys =
       fault.kind == faults::Kind::kPkeyAdded || fault.kind == faults::Kind::kPkeyRemoved;
   if (!changes_pkeys || !topology.nodes[*node].is_switch()) return std::nullopt;
-  return fault.a + " is a switch, and P_Keys are changed at HCAs only";
+  return fault.a + " is a switch, and P_Keys can be changed only at HCAs";
 }
 
 }  // namespace verbena::subnet

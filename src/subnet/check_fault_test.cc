@@ -21,14 +21,14 @@ TEST(CheckFault, FaultsThatTheSubnetCannotHaveAreRefused) {
             "there is no node 'x'");
   EXPECT_EQ(problem_with(hosts, {.kind = faults::Kind::kPkeyAdded, .a = hca}), std::nullopt);
   EXPECT_EQ(problem_with(hosts, {.kind = faults::Kind::kPkeyAdded, .a = sw}),
-            sw + " is a switch, and P_Keys are changed at HCAs only");
+            sw + " is a switch, and P_Keys can be changed only at HCAs");
   const auto mtu = [&](std::uint32_t bytes) {
     return problem_with(hosts,
                         {.kind = faults::Kind::kLinkMtu, .a = sw, .b = hca, .mtu_bytes = bytes});
   };
   EXPECT_EQ(mtu(0), std::nullopt);
   EXPECT_EQ(mtu(1024), std::nullopt);
-  EXPECT_EQ(mtu(1500), "the MTU of a subnet's link is 256, 512, 1024, 2048 or 4096");
+  EXPECT_EQ(mtu(1500), "the MTU of a subnet's link must be 256, 512, 1024, 2048 or 4096");
 }
 
 }  // namespace

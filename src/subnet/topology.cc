@@ -43,13 +43,12 @@ std::optional<std::string> problem_of(const Topology& topology, const Link& link
                                       std::set<PortRef>& linked_ports) {
   for (const PortRef end : {link.a, link.b}) {
     const std::string port = port_text(topology, end);
-    if (end.node >= topology.nodes.size())
-      return "a link leads to " + port + ", which does not exist";
+    if (end.node >= topology.nodes.size()) return "a link uses " + port + ", which does not exist";
     if (end.port == 0 || end.port > topology.nodes[end.node].ports) {
-      return "a link leads to " + port + ", which has ports 1 to " +
+      return "a link uses " + port + ", which has only ports 1 to " +
              std::to_string(topology.nodes[end.node].ports);
     }
-    if (!linked_ports.insert(end).second) return "two links lead to " + port;
+    if (!linked_ports.insert(end).second) return "two links use " + port;
   }
   return std::nullopt;
 }

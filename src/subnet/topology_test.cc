@@ -64,15 +64,15 @@ TEST(Topology, ProblemsNameTheNodeOrThePort) {
   EXPECT_EQ(with([](Topology& t) {
               t.connect({0, 1}, {2, 2});
             }),
-            "two links lead to port 1 of \"Switch1\"");
+            "two links use port 1 of \"Switch1\"");
   EXPECT_EQ(with([](Topology& t) {
               t.connect({0, 9}, {2, 2});
             }),
-            "a link leads to port 9 of \"Switch1\", which has ports 1 to 8");
+            "a link uses port 9 of \"Switch1\", which has only ports 1 to 8");
   EXPECT_EQ(with([](Topology& t) {
               t.connect({0, 3}, {7, 1});
             }),
-            "a link leads to node 7, which does not exist");
+            "a link uses node 7, which does not exist");
 }
 
 TEST(Topology, ThePortsOfAllNodesAreLimited) {

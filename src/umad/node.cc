@@ -95,7 +95,8 @@ bool Node::has_port(const std::string& device, std::uint8_t port) const {
 
 Result<void> Node::open(SessionId session, const std::string& device, std::uint8_t port) {
   if (!has_port(device, port)) return fail(Errc::kInvalidArgument, "no such device or port");
-  if (sessions_.size() >= kSessionsMax) return fail(Errc::kNoResources, "openings of a device");
+  if (sessions_.size() >= kSessionsMax)
+    return fail(Errc::kNoResources, "too many open ports of a device");
   sessions_.emplace(session, Session{.port = port});
   return {};
 }
@@ -118,8 +119,7 @@ Reply Node::add_agent(SessionId session, const ipc::umad::Register& request) {
   if (found == sessions_.end()) return {.error = EINVAL, .text = "the port is not open"};
   auto& agents = found->second.agents;
   const auto slot = std::ranges::find(agents, mad::AgentNumber{});
-  if (slot == agents.end())
-    return {.error = ENOMEM, .text = "an opening of a port has 32 agents at most"};
+  if (slot == agents.end()) return {.error = ENOMEM, .text = "an open port has at most 32 agents"};
   Port& port = this->port(found->second.port);
   const auto new_agent = port.mads.add_agent({.qpn = Qpn{request.qpn},
                                               .mgmt_class = request.mgmt_class,

@@ -16,7 +16,7 @@ constexpr std::array<const char*, 36> kRejReasons = {
     "unsupported request",
     "invalid communication id",
     "invalid communication instance",
-    "invalid service id: nobody listens there",
+    "invalid service id: no program listens on it",
     "invalid transport service type",
     "stale connection",
     "RDC does not exist",
@@ -51,7 +51,7 @@ constexpr std::array<const char*, 36> kRejReasons = {
 const char* to_string(SidrStatus status) {
   switch (status) {
     case SidrStatus::kValid: return "valid";
-    case SidrStatus::kServiceIdNotSupported: return "nobody listens on the port";
+    case SidrStatus::kServiceIdNotSupported: return "no program listens on the port";
     case SidrStatus::kRejected: return "rejected by the consumer";
     case SidrStatus::kNoQp: return "no QP";
     case SidrStatus::kRedirect: return "redirected";

@@ -39,7 +39,7 @@ void test(const Fabric& fabric, const FabricLink& link, const std::string& node)
   expect_state(fabric.flap(link, 50ms, 1s, 3), " flaps: 50ms down, 1s up, at random (seed 3)");
   expect_state(fabric.bring_up(link), " is up");
   expect_state(fabric.set_mtu(link, 1024), " has an MTU of 1024 bytes");
-  expect_state(fabric.set_mtu(link, {}), " has its own MTU");
+  expect_state(fabric.set_mtu(link, {}), " has its default MTU");
   expect_state(fabric.slow_down(link, 1500us), " delays packets by 1500us");
   expect_state(fabric.add_pkey(node, 0x8123), " has got P_Key 0x8123");
   expect_state(fabric.remove_pkey(node, 0x8123), " has lost P_Key 0x8123");
@@ -48,8 +48,8 @@ void test(const Fabric& fabric, const FabricLink& link, const std::string& node)
   expect_state(fabric.pause(node), " is paused");
 
   expect_failure(fabric.take_down({"nobody", link.b}), std::errc::invalid_argument, "there is no");
-  expect_failure(fabric.slow_down(link, 11s), std::errc::invalid_argument, "is no delay");
-  expect_failure(fabric.lose(link, 101), std::errc::invalid_argument, "0 to 100 percent");
+  expect_failure(fabric.slow_down(link, 11s), std::errc::invalid_argument, "is not a delay");
+  expect_failure(fabric.lose(link, 101), std::errc::invalid_argument, "must be 0 to 100");
   expect_failure(fabric.fault({"link", "a"}), std::errc::invalid_argument, "a fault of a link is");
   expect_failure(fabric.remove_pkey(node, 0x8124), std::errc::invalid_argument,
                  "has no P_Key 0x8124");

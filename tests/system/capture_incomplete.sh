@@ -26,7 +26,7 @@ capture_client "$work/small/enough.pcapng" 1 || fail "a small capture: $(cat "$w
 code=0
 capture_client "$work/small/full.pcapng" 30 || code=$?
 [ $code -eq 125 ] || fail "exit code $code: $(cat "$work/client.err")"
-grep -q "full.pcapng' does not hold all packets: the capture is incomplete: No space left on device" \
+grep -q "full.pcapng' does not contain all packets: the capture is incomplete: No space left on device" \
   "$work/client.err" || fail "no line says that the capture is incomplete: $(cat "$work/client.err")"
 [ "$(count_incomplete)" = 1 ] || fail "not counted: $(verbena agent status)"
 
@@ -46,5 +46,5 @@ code=0
   verbena run --pcap "$work/cut.pcapng" -- ibv_devinfo >/dev/null 2>"$work/cut.err"
 ) || code=$?
 [ $code -eq 125 ] || fail "exit code $code under ulimit -f: $(cat "$work/cut.err")"
-grep -q "cut.pcapng' does not hold all packets: the capture is incomplete" "$work/cut.err" ||
+grep -q "cut.pcapng' does not contain all packets: the capture is incomplete" "$work/cut.err" ||
   fail "no line says that the capture is incomplete: $(cat "$work/cut.err")"

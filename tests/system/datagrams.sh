@@ -50,7 +50,7 @@ line both
 start_time=$SECONDS
 ! VERBENA_VERBOSE=1 on a verbena run -- timeout 60 udaddy -s 10.77.0.2 >"$work/client" 2>&1 || fail "udaddy connects without a listener"
 [ $((SECONDS - start_time)) -lt 10 ] || fail "udaddy without a listener took $((SECONDS - start_time)) s"
-grep -q 'connect to 10.77.0.2:7174 failed after .*: refused, nobody listens on the port (SIDR status 1)' "$work/client" ||
+grep -q 'connect to 10.77.0.2:7174 failed after .*: refused, no program listens on the port (SIDR status 1)' "$work/client" ||
   fail "udaddy without a listener: $(cat "$work/client")"
 echo "nobody listens: reported at once"
 

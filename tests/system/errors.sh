@@ -12,7 +12,7 @@ expect_line() { grep -qE "$1" "$2" || fail "no '$1' in: $(cat "$2")"; }
 if verbena run --verbose -- timeout 20 rping -c -a 127.0.0.1 -C 1 >/dev/null 2>"$work/client"; then
   fail "connected without a listener"
 fi
-expect_line '^verbena: rping\[[0-9]+\]: connect to 127\.0\.0\.1:7174 failed after [0-9.]+ m?s: rejected, invalid service id: nobody listens there \(REJ reason 8\)$' "$work/client"
+expect_line '^verbena: rping\[[0-9]+\]: connect to 127\.0\.0\.1:7174 failed after [0-9.]+ m?s: rejected, invalid service id: no program listens on it \(REJ reason 8\)$' "$work/client"
 [ "$(grep -c '^verbena: ' "$work/client")" -eq 1 ] || fail "not one line: $(cat "$work/client")"
 
 # Connects to an address without a route.

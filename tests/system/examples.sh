@@ -130,7 +130,7 @@ examples=$VB_PREFIX/examples
 
 # Tests a port without a listener, and a name that does not exist.
 ! "${run_example[@]}" "$examples/pingpong" 7699 127.0.0.1 >"$work/client" 2>&1 || fail "pingpong connects to a port without a listener"
-grep -qE '^pingpong: connect to 127\.0\.0\.1:7699 failed after [0-9.]+ m?s: rejected, .*nobody listens' "$work/client" || fail "$(cat "$work/client")"
+grep -qE '^pingpong: connect to 127\.0\.0\.1:7699 failed after [0-9.]+ m?s: rejected, .*no program listens' "$work/client" || fail "$(cat "$work/client")"
 ! "${run_example[@]}" "$examples/pingpong" 7699 nobody.invalid >"$work/client" 2>&1 || fail "pingpong resolves nobody.invalid"
 grep -q "^pingpong: 'nobody.invalid':" "$work/client" || fail "$(cat "$work/client")"
 verbena agent stop >/dev/null

@@ -53,7 +53,7 @@ rails = [ { network = "green", addresses = ["10.31.2.3"] } ]
 TOML
 sed 's/mtu = 1500/mtu = 15/' "$work/lab.toml" >"$work/bad.toml"
 if verbena fabric up "$work/bad.toml" 2>"$work/err"; then fail "fabric up accepts a bad file"; fi
-grep -q "bad.toml:11:56: 'mtu' is a number from 576 to 65535" "$work/err" || fail "bad file: $(cat "$work/err")"
+grep -q "bad.toml:11:56: 'mtu' must be a number from 576 to 65535" "$work/err" || fail "bad file: $(cat "$work/err")"
 if verbena fabric up "$work/none.toml" 2>"$work/err"; then fail "fabric up accepts a missing file"; fi
 grep -q 'none.toml: No such file' "$work/err" || fail "missing file: $(cat "$work/err")"
 

@@ -58,7 +58,7 @@ until_true 10 shows "fault: link a:verbena0 - net0 loses 2 % of its packets (see
 until_true 10 shows "fault: link b:verbena0 - net0 is down" || fail "$(cat "$work/show")"
 until_true 10 shows "fault: node b is paused" || fail "$(cat "$work/show")"
 log_has() { verbena fabric log | grep -qF "$1"; }
-until_true 10 log_has "the fault 'node a pkey 33059 removed' of the file does not happen: node a has no P_Key 0x8123" ||
+until_true 10 log_has "the fault 'node a pkey 33059 removed' of the file is refused: node a has no P_Key 0x8123" ||
   fail "the log: $(verbena fabric log)"
 verbena fabric down >/dev/null
 echo "files: ok"
@@ -76,6 +76,6 @@ expect_refusal() {
 printf '[[faults]]\nfault = "node nobody off"\n' >"$work/wrong.toml"
 for command in up check; do expect_refusal $command "2:9: there is no node 'nobody'"; done
 printf '[[faults]]\nfault = "node %s gone"\n' "$hca" >"$work/wrong.toml"
-for command in up check; do expect_refusal $command "2:9: 'gone' is no state of a node: it is off, on, paused or pkey"; done
+for command in up check; do expect_refusal $command "2:9: 'gone' is not a state of a node: use off, on, paused or pkey"; done
 check_nothing_left
 echo "a file of faults for a subnet: ok"

@@ -58,11 +58,11 @@ cause_fault "link a:verbena0 - red is down" link a:verbena0 red down
 port_is verbena0 PORT_DOWN || fail "the port is not down: $(on a ibv_devinfo)"
 port_is verbena1 PORT_ACTIVE || fail "the other port is down, too: $(on a ibv_devinfo)"
 if on a timeout 20 rping -c -a 10.31.0.2 -C 1 >"$work/out" 2>&1; then fail "rping works without a link"; fi
-grep -q "rail verbena0 of host a .* is down: 'verbena fabric fault' has taken its link down" "$work/out" ||
+grep -q "rail verbena0 of host a .* is down: its link is down because of 'verbena fabric fault'" "$work/out" ||
   fail "rping without a link: $(cat "$work/out")"
-cause_fault "node a is off: cut off from its networks" node a off
+cause_fault "node a is off, and disconnected from its networks" node a off
 port_is verbena1 PORT_DOWN || fail "a host that is off has a port: $(on a ibv_devinfo)"
-cause_fault "link a:verbena0 - red is plugged, but its host is off" link a red up
+cause_fault "link a:verbena0 - red has a cable, but its host is off" link a red up
 cause_fault "node a is on" node a on
 port_is verbena0 PORT_ACTIVE && port_is verbena1 PORT_ACTIVE || fail "the ports stay down: $(on a ibv_devinfo)"
 verbena fabric log >"$work/log"
@@ -103,7 +103,7 @@ state_is Hca1 Down || fail "Hca1 without its cable: $(verbena run --node Hca1 --
 cause_fault "node Switch1 is off" node Switch1 off
 state_is Hca2 Down || fail "Hca2 without its switch: $(verbena run --node Hca2 -- ibstat)"
 shows "fault: node Switch1 is off" && shows "fault: link Switch1:1 - Hca1:1 is down" || fail "$(verbena fabric show)"
-cause_fault "link Switch1:1 - Hca1:1 is plugged, but does not train: a node is off, or a port is disabled" link Hca1 Switch1 up
+cause_fault "link Switch1:1 - Hca1:1 has a cable, but is not up: a node is off, or a port is disabled" link Hca1 Switch1 up
 cause_fault "node Switch1 is on" node Switch1 on
 state_is Hca1 Initializing && state_is Hca2 Initializing || fail "the ports stay down"
 expect_refusal "several links join 'Switch1' and 'Switch2', so name a port (NAME:PORT)" link Switch1 Switch2 down

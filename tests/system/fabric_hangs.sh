@@ -105,8 +105,8 @@ if on b timeout 60 ibv_rc_pingpong -g 0 -m 4096 -p 7303 127.0.0.1 >"$work/client
 grep -q 'packets are dropped: packets of .* bytes are too long' "$work/client" || fail "too long: $(cat "$work/client")"
 [ "$(counter dropped_too_long)" -gt 0 ] || fail "nothing was too long: $(verbena fabric show)"
 end_program $server
-expect_refusal "the MTU of a rail is 576 to 65535" link a red mtu 100
-cause_fault "link a:verbena0 - red has its own MTU" link a red mtu default
+expect_refusal "the MTU of a rail must be 576 to 65535" link a red mtu 100
+cause_fault "link a:verbena0 - red has its default MTU" link a red mtu default
 [ "$(mtu)" = 4096 ] || fail "the MTU: $(on a ibv_devinfo)"
 echo "MTU: ok"
 
@@ -133,9 +133,9 @@ end_program $watch
 echo "P_Key: ok"
 
 # ---- impossible faults are refused
-cause_fault "node a is off: cut off from its networks" node a off
+cause_fault "node a is off, and disconnected from its networks" node a off
 expect_refusal "node a is off, so it cannot be paused" node a paused
-expect_refusal "'5' is no delay" link a red slow 5
+expect_refusal "'5' is not a delay" link a red slow 5
 verbena fabric down >/dev/null
 check_nothing_left
 echo "impossible faults: ok"

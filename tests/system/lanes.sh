@@ -72,7 +72,7 @@ for pair in "udp lane" "lane udp"; do
   wait $client $server 2>/dev/null || true
 done
 ! VERBENA_LINK=tcp verbena run -- ibv_rc_pingpong >"$work/output" 2>&1 || fail "run accepts --link tcp"
-grep -q "VERBENA_LINK is 'tcp'; there are: lane udp" "$work/output" || fail "an unknown link: $(cat "$work/output")"
+grep -q "VERBENA_LINK is 'tcp'; the valid values are lane and udp" "$work/output" || fail "an unknown link: $(cat "$work/output")"
 
 # ---- in a receiver's capture, packets must have a correct ICRC, also packets of a lane, which are sent without an ICRC
 for link in lane udp; do

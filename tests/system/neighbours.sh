@@ -29,7 +29,7 @@ wait_listening 7174
 as_second_user run -- ibv_devinfo >"$work/out" 2>"$work/err" || fail "ibv_devinfo: $(cat "$work/err")"
 grep -q 'state:.*PORT_ACTIVE' "$work/out" || fail "the second user's port is down: $(cat "$work/out")"
 names_holder ibv_devinfo "$work/err"
-as_second_user agent status | grep -q "^port *active, for programs of this host alone: $holder" || fail "agent status: $(as_second_user agent status)"
+as_second_user agent status | grep -q "^port *active, but only within this host: $holder" || fail "agent status: $(as_second_user agent status)"
 ! as_second_user run -- timeout 30 rping -c -a 127.0.0.1 -C 1 >"$work/err" 2>&1 || fail "rping connects to the first user's server"
 names_holder "rping -c" "$work/err"
 as_second_user run -- timeout 100 rping -s -C 5 -p 7200 >"$work/listener" 2>&1 &

@@ -23,7 +23,7 @@ ip addr add 10.9.0.1/32 dev lo && ip link set lo multicast on && ip route add 23
 
 verbena run -- ibv_devinfo >"$work/info" 2>&1 || fail "ibv_devinfo: $(cat "$work/info")"
 grep -q PORT_ACTIVE "$work/info" || fail "the port is not active: $(cat "$work/info")"
-why="for programs of this host alone: UDP port 4791 is held by pid $holder (python3)"
+why="but only within this host: UDP port 4791 is held by pid $holder (python3)"
 verbena agent status | grep -qF "active, $why" || fail "agent status does not name the holder: $(verbena agent status)"
 verbena doctor >"$work/output" || true
 grep -q "programs reach only this host: UDP port 4791 is held by pid $holder" "$work/output" || fail "doctor: $(cat "$work/output")"
@@ -43,7 +43,7 @@ done
 
 # ---- a connection to another host fails at once, with the reason
 if verbena run --verbose -- timeout 60 rping -c -a 10.9.1.2 -C 1 >"$work/output" 2>&1; then fail "rping reaches another host"; fi
-grep -q "only programs of this host are reached: UDP port 4791 is held by" "$work/output" ||
+grep -q "only programs of this host can be reached: UDP port 4791 is held by" "$work/output" ||
   fail "a program that connects to another host gets the message: $(cat "$work/output")"
 
 # ---- the port becomes free, and the agent takes it when no program has a socket of the other port
@@ -54,7 +54,7 @@ until_true 20 listens_tcp || fail "ib_send_bw: $(cat "$work/server")"
 kill $holder
 wait $holder 2>/dev/null || true
 [ "$(grep -c got "$work/holder")" -eq 0 ] || fail "packets came to the holder: $(cat "$work/holder")"
-verbena agent status | grep -q "this host alone" || fail "the agent changed its port while a program had a socket of this port: $(verbena agent status)"
+verbena agent status | grep -q "only within this host" || fail "the agent changed its port while a program had a socket of this port: $(verbena agent status)"
 kill $server
 wait $server 2>/dev/null || true
 reaches_other_hosts() { verbena agent status | grep -qE '^ *port +active$'; }

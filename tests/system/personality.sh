@@ -33,5 +33,5 @@ done
 ! verbena run --personality siw -- true 2>"$work/output" || fail "run accepts the personality siw"
 grep -q 'connectx' "$work/output" || fail "an unknown personality: $(cat "$work/output")"
 ! VERBENA_PERSONALITY=siw verbena run -- ibv_rc_pingpong >"$work/output" 2>&1 || fail "run accepts the personality siw"
-grep -q "VERBENA_PERSONALITY is 'siw'; there are: connectx rxe" "$work/output" ||
+grep -q "VERBENA_PERSONALITY is 'siw'; the valid values are connectx and rxe" "$work/output" ||
   fail "an unknown personality in the environment: $(cat "$work/output")"

@@ -45,7 +45,7 @@ print(service["total"].get(sys.argv[1], service.get(sys.argv[1], 0)))' "$1"; }
 # ---- if rules are wrong or cannot be read, an error names the file, line and reason, and the program does not run
 printf 'use tcp client * *:1\nuse udp client * *:1\n' >"$work/wrong"
 verbena run --sockets --socket-rules "$work/wrong" -- true 2>"$work/output" && fail "wrong rules are no error"
-grep -qF "verbena run: $work/wrong:2: 'udp' is none of sdp, tcp and both" "$work/output" || fail "run says: $(cat "$work/output")"
+grep -qF "verbena run: $work/wrong:2: 'udp' is not one of sdp, tcp and both" "$work/output" || fail "run says: $(cat "$work/output")"
 LIBSDP_CONFIG_FILE=$work/none verbena run --sockets -- true 2>"$work/output" && fail "a missing file is no error"
 grep -qF "cannot read '$work/none': No such file" "$work/output" || fail "run says: $(cat "$work/output")"
 VERBENA_SOCKET_RULES='use both client' verbena run --sockets -- true 2>"$work/output" && fail "a wrong variable is no error"
@@ -66,7 +66,7 @@ with open(sys.argv[1], "wb", buffering=0) as pipe:
         pass  # the check below fails if nobody reads the second line
 PY
 verbena run --sockets --socket-rules "$work/pipe" -- true 2>"$work/output" && fail "the second piece is not read"
-grep -qF "verbena run: $work/pipe:2: 'udp' is none of" "$work/output" || fail "run says: $(cat "$work/output")"
+grep -qF "verbena run: $work/pipe:2: 'udp' is not one of" "$work/output" || fail "run says: $(cat "$work/output")"
 wait $!
 
 # ---- rule tcp: the client does not report its connection to the service
@@ -235,7 +235,7 @@ wait $server || fail "only: the peer ends after its first bytes, the server: $(c
 # ---- only: a connection with a peer without Verbena is reset at both ends
 timeout 30 python3 "$work/call.py" 20022 1 >"$work/client" 2>&1 && fail "a client without Verbena has got an answer"
 grep -q 'Connection reset by peer' "$work/client" || fail "a client without Verbena says: $(cat "$work/client")"
-grep -q "^verbena: python3.* (pid .*): the connection from port 20022 to port .* is reset, .*its peer takes no part" \
+grep -q "^verbena: python3.* (pid .*): the connection from port 20022 to port .* is reset, .*its peer does not use Verbena's sockets" \
   "$work/server.20022" || fail "the server says: $(cat "$work/server.20022")"
 grep -q '^Connection reset by peer$' "$work/server.20022" || fail "the server says: $(cat "$work/server.20022")"
 
@@ -258,5 +258,5 @@ except OSError as error:
     sys.exit(error.strerror)
 PY
 verbena run --sockets=only -- timeout 20 python3 "$work/stdio.py" 20022 >"$work/client" 2>&1 && fail "only: a connection works as standard input"
-grep -q 'does not know the ring' "$work/client" || fail "only: a standard descriptor: $(cat "$work/client")"
+grep -q 'cannot use the ring' "$work/client" || fail "only: a standard descriptor: $(cat "$work/client")"
 grep -q '^Connection reset by peer$' "$work/client" || fail "only: a standard descriptor: $(cat "$work/client")"

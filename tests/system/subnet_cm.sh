@@ -115,7 +115,7 @@ before=$(counter host2 sa_queries)
 run_pair "rping with a known path" host1 7174 "rping -s -C 2 -V" host2 "rping -c -a 10.0.0.1 -C 2 -V"
 [ "$(counter host2 sa_queries)" = "$before" ] || fail "a known path was queried again"
 VERBENA_FABRIC=cm VERBENA_NODE=host2 verbena sa flush >"$work/flush"
-grep -q '^forgot [1-9][0-9]* paths* and [1-9][0-9]* address' "$work/flush" || fail "flush: $(cat "$work/flush")"
+grep -q '^removed [1-9][0-9]* paths* and [1-9][0-9]* address' "$work/flush" || fail "flush: $(cat "$work/flush")"
 [ "$(sa_json host2 paths 'len(all["paths"])')" = 0 ] || fail "paths are left: $(sa host2 paths)"
 [ "$(sa_json host2 groups 'all["groups"][0]["joined"]')" = full ] || fail "flush has left the group: $(sa host2 groups)"
 run_pair "rping after the flush" host1 7174 "rping -s -C 2 -V" host2 "rping -c -a 10.0.0.1 -C 2 -V"
@@ -126,7 +126,7 @@ start run -- rping -s >"$work/server" 2>&1 &
 server=$!
 wait_listening 7174
 if verbena sa paths >"$work/out" 2>&1; then fail "verbena sa works without InfiniBand"; fi
-grep -qx 'verbena sa: this host has no InfiniBand port: it asks no subnet administration' "$work/out" ||
+grep -qx 'verbena sa: this host has no InfiniBand port, so it uses no subnet administration' "$work/out" ||
   fail "a host without InfiniBand says: $(cat "$work/out")"
 kill $server
 wait $server 2>/dev/null || true
@@ -142,7 +142,7 @@ fails_with() {
 }
 fails_with "an address that nobody has" 'resolving 10.0.0.99.* failed' host2 timeout 20 rping -c -a 10.0.0.99 -C 1
 fails_with "an address without a route" 'No route to host' host2 timeout 20 rping -c -a 192.168.7.7 -C 1
-fails_with "a port where nobody listens" 'nobody listens there' host2 timeout 20 rping -c -a 10.0.0.1 -p 9 -C 1
+fails_with "a port where nobody listens" 'no program listens on it' host2 timeout 20 rping -c -a 10.0.0.1 -p 9 -C 1
 
 # ---- if a host is unplugged, other hosts remove only its paths, and find the host again when it is plugged in
 has_path_to() { verbena sa paths --node host2 | grep -q "known.*$1 "; }

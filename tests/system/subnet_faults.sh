@@ -134,8 +134,8 @@ end_pair
 start_pair -n 100 -s 4096 -m 1024
 wait $client || fail "packets that fit: $(cat "$work/client")"
 wait $server || fail "packets that fit: $(cat "$work/server")"
-expect_refusal "the MTU of a subnet's link is 256, 512, 1024, 2048 or 4096" link Hca2 Right mtu 1500
-cause_fault "link Right:1 - Hca2:1 has its own MTU" link Hca2 Right mtu default
+expect_refusal "the MTU of a subnet's link must be 256, 512, 1024, 2048 or 4096" link Hca2 Right mtu 1500
+cause_fault "link Right:1 - Hca2:1 has its default MTU" link Hca2 Right mtu default
 until_true 30 active_mtu Hca2 2048 || fail "the MTU: $(on Hca2 ibv_devinfo)"
 until_true 30 is_active Hca2 || fail "the port stays down: $(on Hca2 ibstat)"
 echo "MTU: ok"
@@ -154,7 +154,7 @@ cause_fault "node Hca2 has got P_Key $pkey" node Hca2 pkey "$pkey" added
 start_pair -n 100
 wait $client || fail "with the P_Key: $(cat "$work/client")"
 wait $server || fail "with the P_Key: $(cat "$work/server")"
-expect_refusal "Left is a switch, and P_Keys are changed at HCAs only" node Left pkey 0xffff removed
+expect_refusal "Left is a switch, and P_Keys can be changed only at HCAs" node Left pkey 0xffff removed
 expect_refusal "node Hca2 has no P_Key 0x8123" node Hca2 pkey 0x8123 removed
 end_program $watch
 verbena fabric down >/dev/null

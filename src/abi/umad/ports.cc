@@ -164,7 +164,7 @@ int wait_for_mad(int fd, int timeout_ms) {
 // Waits until the timeout, as a call on a removed device does.  An immediate error would let a
 // program that receives in a loop use a whole processor.
 int wait_for_nothing(int timeout_ms) {
-  explain("the fabric is gone: no MADs arrive any more");
+  explain("the fabric has ended: no more MADs arrive");
   if (timeout_ms != 0) ::poll(nullptr, 0, timeout_ms);
   errno = timeout_ms == 0 ? EAGAIN : ETIMEDOUT;
   return -errno;

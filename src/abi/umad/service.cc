@@ -127,7 +127,7 @@ um::Reply ServiceConnection::ask_reply(std::span<const std::byte> request,
                                        std::span<const int> passed) {
   std::vector<os::Fd> fds;
   const auto answer = ask(request, fds, passed);
-  if (!answer) return {.error = EIO, .text = "the fabric is gone"};
+  if (!answer) return {.error = EIO, .text = "the fabric has ended"};
   const auto reply = um::decode<um::Reply>(*answer);
   return reply ? *reply : um::Reply{.error = EIO, .text = "the fabric's answer is malformed"};
 }

@@ -108,7 +108,7 @@ echo "features that the examples do not use: ok"
 # Checks the errors for an adapter and a port that do not exist.
 ! on b env VERBENA_ADAPTER=mlx5_0 LD_LIBRARY_PATH=/verbena/lib/verbena/adapter /verbena/examples/pingpong 7609 >"$work/client" 2>&1 ||
   fail "pingpong runs on an adapter that does not exist"
-grep -q "no RDMA adapter 'mlx5_0' here: rxe0" "$work/client" || fail "$(cat "$work/client")"
+grep -q "no usable RDMA adapter 'mlx5_0': rxe0" "$work/client" || fail "$(cat "$work/client")"
 ! on b /verbena/bin/verbena run --adapter rxe0/2 -- /verbena/examples/pingpong 7609 >"$work/client" 2>&1 || fail "pingpong runs on a port that does not exist"
 grep -q "rxe0 has no port 2 (its last port is 1)" "$work/client" || fail "$(cat "$work/client")"
 check_captures
