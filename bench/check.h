@@ -5,7 +5,8 @@
 #include <cstdlib>
 #include <cstring>
 
-// Helpers for the benchmark programs.  Any error ends the program, and its message names the step.
+// Provides helpers for the benchmark programs.  Any error ends the program, and the message names
+// the step that has failed.
 namespace verbena::bench {
 
 [[noreturn]] inline void exit_with_error(const char* what) {
@@ -17,7 +18,8 @@ inline void check(bool succeeded, const char* what) {
   if (!succeeded) exit_with_error(what);
 }
 
-// Parses a positive integer.  Exits if `text` is not one; `what` names the argument in the message.
+// Parses a number from 1 to 1,000,000,000.  Exits if `text` is no such number; `what` names the
+// argument in the message.
 inline int parse_number(const char* text, const char* what) {
   char* end = nullptr;
   const long value = std::strtol(text, &end, 10);

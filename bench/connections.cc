@@ -1,5 +1,6 @@
-// Measures RDMA CM connections between processes: connections per second, and memory for each.
-// This is an ordinary librdmacm program; run it under `verbena run`.
+// Measures RDMA CM connections between processes: connections per second, latencies and wake-ups.
+// It can also hold connections, so that another program can measure their memory.  This is an
+// ordinary librdmacm program; run it under `verbena run`.
 #include <rdma/rdma_cma.h>
 #include <unistd.h>
 

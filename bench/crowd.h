@@ -24,8 +24,8 @@
 
 #include "check.h"
 
-// Helpers for benchmarks that make connections.  Each client runs in its own process, and the
-// server may run in another network namespace.
+// Provides helpers for benchmarks that make connections.  Each client runs in its own process, and
+// the server may run in another network namespace.
 namespace verbena::bench {
 
 // Identifies the network namespace and the IP address of a server.
@@ -98,7 +98,7 @@ class Server {
   std::uint16_t port_ = 0;
 };
 
-// Returns how often the threads of the process have slept so far.
+// Returns how often the threads that the process has now have slept so far.
 inline std::uint64_t sleeps_of(pid_t process) {
   constexpr std::string_view kField = "voluntary_ctxt_switches:";
   std::uint64_t total = 0;

@@ -1,6 +1,6 @@
 // Measures how fast two processes of one host access each other's memory without Verbena: by
-// process_vm_writev(2) and by /proc/PID/mem.  For comparison it also measures memcpy within one
-// process, and how fast a futex wakes another process.
+// process_vm_writev(2), process_vm_readv(2) and /proc/PID/mem.  For comparison it also measures
+// memcpy within one process, and how fast a futex wakes another process.
 #include <fcntl.h>
 #include <linux/futex.h>
 #include <sched.h>
@@ -40,7 +40,7 @@ double microseconds_since(Clock::time_point begin) {
   return std::chrono::duration<double, std::micro>(Clock::now() - begin).count();
 }
 
-// Pins this process to the allowed processor with this index.  Does nothing if there are fewer.
+// Pins this process to the allowed processor with this index.  Does nothing if there is none.
 void pin_to_processor(int wanted_index) {
   cpu_set_t allowed;
   check(sched_getaffinity(0, sizeof allowed, &allowed) == 0, "sched_getaffinity");
@@ -147,7 +147,8 @@ double write_latency(std::string_view method, int rounds) {
   return result;
 }
 
-// Copies a block to or from a process that sleeps.  Returns Gbit/s.
+// Copies a block to or from a process that sleeps, or within this process if `method` is "memcpy".
+// Returns Gbit/s.
 double copy_rate(std::string_view method, std::size_t bytes, int rounds) {
   std::vector<char> block(bytes, 'a');
   std::vector<char> other(bytes, 'b');

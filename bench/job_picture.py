@@ -32,7 +32,7 @@ NAMES = {"get": "cache, a query for each destination", "table": "cache, one GetT
 
 
 def powers(values, base):
-    """Returns two exponents of `base`.  All values are between these two powers."""
+    """Returns two exponents.  All values are between the powers of `base` with these exponents."""
     low = math.floor(math.log(min(values), base) + 1e-9)
     high = math.ceil(math.log(max(values), base) - 1e-9)
     return low, max(high, low + 1)

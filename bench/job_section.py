@@ -127,7 +127,7 @@ def section(bench, table):
 
 
 def replace_section(page, text):
-    """Returns the page with this section in place of an older one."""
+    """Returns the page with this section, which replaces an older one or is added at the end."""
     whole = f"{BEGIN}\n{text}{END}\n"
     if BEGIN in page:
         return re.sub(re.escape(BEGIN) + ".*?" + re.escape(END) + "\n", lambda _: whole, page, flags=re.S)

@@ -61,7 +61,7 @@ Mode parse_mode(std::string_view word, std::string_view value) {
   exit_with_usage(word);
 }
 
-// Carries out an argument such as "hosts=16".
+// Changes the plan as an argument such as "hosts=16" says.
 void apply_argument(Job::Plan& plan, std::string_view word) {
   constexpr std::uint32_t kMillion = 1'000'000;
   const std::size_t at = word.find('=');

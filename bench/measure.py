@@ -67,7 +67,7 @@ def output_of(command, **options):
 
 
 def perftest_numbers(output, size):
-    """Returns the numbers of perftest's line for a size: min, max, typical, average; or peak, average, rate."""
+    """Returns three numbers of perftest's line for a size: min, max, typical (latency); or peak, average, rate."""
     fields = re.search(rf"^ *{size}\s+\d+\s+([\d.]+)\s+([\d.]+)\s+([\d.]+)", output, re.M)
     if not fields:
         raise Failed(f"perftest did not say how fast it was: {output}")

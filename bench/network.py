@@ -7,8 +7,8 @@ import sys
 import measure
 from measure import Failed, output_of
 
-# This program is the TCP peer.  It sends `size` bytes there and back, `rounds` times.  The client prints microseconds
-# for each round.
+# This program is the TCP peer.  It sends `size` bytes there and back, `rounds` times, after one round that is not
+# measured.  It prints microseconds for each round; only the client's output is used.
 TCP_PINGPONG = """
 import socket, sys, time
 role, address, size, rounds = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])

@@ -1,4 +1,4 @@
-"""Defines the benchmarks: each function yields measure.Row."""
+"""Defines the benchmarks.  Each function in ALL yields the rows (measure.Row) of one benchmark."""
 import json
 import os
 import pathlib
@@ -17,7 +17,7 @@ PINGPONG_PORT = 18515
 
 
 class Bench:
-    """Holds the directory of the programs, their environments, and the number of rounds and of repetitions."""
+    """Holds the directory of the programs, their environments, the number of rounds, and the scale of each round."""
 
     def __init__(self, prefix, rounds, scale, preload=""):
         self.prefix = pathlib.Path(prefix)

@@ -1,5 +1,5 @@
-// Runs the exchanges of Verbena's benchmarks over the kernel's sockets, between two processes on
-// loopback.  scripts/bench compares Verbena with these sockets.
+// Runs the exchanges of Verbena's benchmarks over the kernel's sockets, between processes of this
+// machine.  scripts/bench compares Verbena with these sockets.
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>

@@ -27,7 +27,7 @@ constexpr std::size_t kSlotBytes = kDatagramHeaderBytes + kLineBytes;
 constexpr std::size_t kSlots = 64;         // number of posted receive requests
 constexpr std::uint64_t kSendId = kSlots;  // the id of all send requests
 
-// Holds a queue pair in the group, and its receive buffers.
+// Holds the queue pair of the chat, and its receive buffers.
 struct Room {
   std::vector<std::byte> memory = std::vector<std::byte>(kSlots * kSlotBytes);
   Device device;

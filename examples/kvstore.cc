@@ -1,5 +1,5 @@
-// Runs a key-value store.  Clients read the table with RDMA READ, so the server's processor does no
-// work for a lookup.
+// Runs a key-value store.  Clients read the table with RDMA READ, so the server has no code for
+// lookups.
 //     kvstore serve PORT KEY=VALUE...         kvstore get SERVER PORT KEY...
 #include <verbena/verbena.h>
 

@@ -1,6 +1,6 @@
 // Writes into another program's memory:
-//     write PORT                        waits until the client has written, and prints the text
-//     write PORT SERVER TEXT            writes TEXT
+//     write PORT                        waits until a client has written a text, and prints it
+//     write PORT SERVER TEXT            writes TEXT into the memory of the program at SERVER
 #include <verbena/verbena.h>
 
 #include <array>

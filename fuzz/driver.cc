@@ -93,7 +93,7 @@ std::size_t random_size(SplitMix64& rng) {
   switch (rng.below(4)) {
     case 0: return rng.below(16);
     case 1: return rng.below(128);
-    case 2: return 256;  // a MAD
+    case 2: return 256;  // the size of a MAD
     default: return rng.below(kBytesMax);
   }
 }

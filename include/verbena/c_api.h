@@ -7,19 +7,20 @@
 //
 // Rules for all functions:
 //  * int results are 0 or a positive errno value, except for vb_cq_poll().  No function throws.
-//  * Objects are handles of 64 bits (index and generation); 0 stands for no object.  A stale or
-//    forged handle gives EINVAL, never a crash.
+//  * A handle of 64 bits (index and generation) stands for each object; 0 stands for no object.  A
+//    stale or forged handle gives EINVAL, never a crash.
 //  * Opcodes, states, statuses, masks and flags have the numbers of <infiniband/verbs.h> and
 //    <rdma/rdma_cma.h> (frozen ABI).  Integers are in host order unless the name says `be`.
 //  * Any thread may call any function.  vb_channel_next(), vb_async_next() and vb_cm_next_event()
-//    wait for events.  They are cancellation points, and return EAGAIN at once if the caller has
-//    set O_NONBLOCK on the descriptor.
+//    wait for events, and are cancellation points.  If the program has set O_NONBLOCK on the
+//    descriptor and no event is there, they return EAGAIN at once.
 //  * Other functions may wait for the agent.  They wait for no other process unless their comments
 //    say so.  Some steps of a connection in an RDMA CM port space do not wait for the agent either:
 //    resolving without a given source, connecting, accepting, rejecting, disconnecting.  If the
 //    agent refuses such a step (a limit of the host), ADDR_ERROR or CONNECT_ERROR reports the error
 //    as its status.  In the thread that takes this event, vb_last_error() returns the error's text.
-//  * Destroying an object that other objects use gives EBUSY.
+//  * Destroying an object that other objects use gives EBUSY.  Contexts (vb_context_destroy()) are
+//    the exception.
 
 #include <stddef.h>
 #include <stdint.h>
@@ -35,7 +36,9 @@ typedef uint64_t vb_handle;
 
 // ---- the library ------------------------------------------------------------------------------
 
-// Returns the last error of this thread: one line that names peer, step and time; never null.
+// Returns the text of this thread's last error; never null.  It is one line.  If a step of a
+// connection has failed, the line names the peer, the step and its duration, as far as they are
+// known.
 VB_API const char* vb_last_error(void);
 // Identifies the build of this library.  Drop-in libraries of another build must refuse to use it.
 VB_API const char* vb_build_id(void);
@@ -43,7 +46,7 @@ VB_API const char* vb_build_id(void);
 // ---- devices and ports -------------------------------------------------------------------------
 
 // The devices of the host have the indices 0, 1 and so on.  The ports of a device have the numbers
-// 1, 2 and so on.  Devices and ports do not change while the agent runs.  A host has one device
+// 1, 2 and so on.  Both numberings stay the same while the agent runs.  A host has one device
 // with one port unless it is part of a fabric.
 #define VB_PORTS_MAX 2  // no device has more ports
 
@@ -169,7 +172,8 @@ struct vb_wc {
 VB_API int vb_cq_create(vb_handle context, uint32_t* entries, vb_handle channel, uint64_t cookie,
                         vb_handle* cq);
 // Changes the capacity.  The caller sets *entries to the wanted number, and the call changes it to
-// the actual number.  EINVAL: the queue holds more completions than the wanted number.
+// the actual number.  EINVAL: the queue holds more completions than the wanted number, or the
+// wanted number is 0 or too large.
 VB_API int vb_cq_resize(vb_handle cq, uint32_t* entries);
 // After this call has returned, no event of this CQ comes from its channel.
 VB_API int vb_cq_destroy(vb_handle cq);
@@ -315,7 +319,7 @@ VB_API int vb_post_srq_recv(vb_handle srq, const struct vb_recv_wr* wr);
 // events wait.
 VB_API int vb_cm_channel_create(vb_handle* channel, int* fd);
 VB_API int vb_cm_channel_destroy(vb_handle channel);  // EBUSY while an id uses it
-// Hides the events of ids that a CONNECT_REQUEST created, until the program has accepted the id.
+// Hides the events of an id that a CONNECT_REQUEST created, until the program has accepted the id.
 // Accepting fails if the request has ended already.  The kernel's RDMA CM does the same.  UCX
 // relies on this behaviour, because such an id has the context of the listener until UCX accepts
 // the id.

@@ -65,8 +65,8 @@ class Address {
   sockaddr_storage storage_{};
 };
 
-// The values are those of enum rdma_cm_event_type.  The last three are additions for the InfiniBand
-// CM (ib_cm.h).
+// The values are those of enum rdma_cm_event_type, except the last three, which are additions for
+// the InfiniBand CM (ib_cm.h).
 enum class CmEventType : std::uint32_t {
   kAddressResolved = 0,
   kAddressError = 1,
@@ -286,7 +286,8 @@ inline std::vector<std::byte> private_data_of(const vb_cm_event& event) {
 
 }  // namespace detail
 
-// Waits until the connection has ended: the peer has disconnected or died, or the agent has died.
+// Waits until the connection has ended: one side has disconnected, the peer has died, or the agent
+// has died.
 inline Task<> disconnected(ConnectionId& id) {
   for (;;) {
     const detail::IdEvent event = co_await id.event();
@@ -295,8 +296,8 @@ inline Task<> disconnected(ConnectionId& id) {
   }
 }
 
-// Holds the options of connect() and Listener::accept().  `prepare` is called after the queue pair
-// is created and before the peer can send, so that it can post receives.
+// Holds the options of connect() and Listener::accept().  They call `prepare` after they have
+// created the queue pair and before the peer can send, so that `prepare` can post receives.
 //
 // The constructor exists so that a program cannot write these options in braces inside a co_await:
 // GCC 12 would destroy such an object twice.
@@ -305,7 +306,9 @@ struct ConnectOptions {
   QueuePairOptions queue_pair{};
   std::function<void(QueuePair&)> prepare{};
   std::vector<std::byte> private_data{};
-  int timeout_ms = 2000;  // for each of the two resolutions; the connection uses the CM's timeout
+  // Limits the time of each of the two resolutions in connect().  The steps after them have the
+  // timeouts of the CM.
+  int timeout_ms = 2000;
 };
 
 // Connects a new queue pair to the listener at an address.

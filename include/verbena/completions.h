@@ -148,8 +148,8 @@ class CompletionQueue {
   //     for (const Completion& done : co_await cq.next(buffer)) ...
   // Only one coroutine may wait at a time.
   detail::CqSink::Next next(std::span<Completion> out) { return {*sink_, out}; }
-  // Returns true if a completion came when the queue was full.  Such a queue returns no more
-  // completions.
+  // Returns true if a completion was lost, because the queue was full.  poll() and next() still
+  // return the completions that are in the queue.
   bool overrun() const { return sink_->overrun(); }
   // Changes the capacity to at least `entries`, and returns the new capacity.  The completions in
   // the queue remain.

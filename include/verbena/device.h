@@ -35,11 +35,12 @@ constexpr Access operator|(Access a, Access b) {
 // Holds the address of a port or a multicast group (vol1 4.1.1), in network order.  On RoCE it is
 // an IP address; an IPv4 address is written as ::ffff:a.b.c.d (annex A17.4.5).
 using Gid = std::array<std::uint8_t, 16>;
-// Holds an address of this host.  While the agent lives, an index always has the same address.
+// Holds an address of this host.  While the agent lives, an address that disappears and comes back
+// has the same index again, unless a new address has taken the index because the table was full.
 struct GidEntry {
   Gid gid{};
-  std::uint32_t index = 0;  // in the GID table of the port
-  std::uint32_t interface = 0;
+  std::uint32_t index = 0;      // in the GID table of the port
+  std::uint32_t interface = 0;  // the index of the network interface
   std::uint8_t port = 1;
 };
 
@@ -184,8 +185,8 @@ class ProtectionDomain {
     return detail::submit<void>(*loop_, VB_MR_PREFETCH, std::move(args),
                                 [](Loop&, Arguments&) -> Outcome<void> { return {}; });
   }
-  // Destroys the domain.  Fails with device_or_resource_busy while regions, windows, queues or
-  // address handles use it.
+  // Destroys the domain.  Fails with device_or_resource_busy while regions, windows, queue pairs,
+  // shared receive queues or address handles use it.
   Request<void> destroy() {
     return detail::submit_plain<vb_pd_args>(*loop_, VB_PD_DESTROY,
                                             [&](vb_pd_args& args) { args.pd = handle_.get(); });
@@ -224,8 +225,8 @@ class Device {
   const vb_device_attr& attributes() const { return args_.device; }
   // Returns the index of the device in the host's list.
   std::uint32_t index() const { return args_.index; }
-  // Returns the state of a port at the time of open().  Ports count from 1 to
-  // attributes().phys_port_count, and other numbers throw std::out_of_range.
+  // Returns the state of a port at the time of open().  The numbers of the ports are 1 to
+  // attributes().phys_port_count.  Throws std::out_of_range for any other number.
   const vb_port_attr& port(std::uint8_t number = 1) const {
     if (number < 1 || number > attributes().phys_port_count) {
       throw std::out_of_range("the device has no port with this number");

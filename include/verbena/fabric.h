@@ -25,13 +25,13 @@ struct FabricLink {
   std::string b{};
 };
 
-// Represents a fabric that is up (`verbena fabric up`).  Each function does what the command of the
-// same name does, and returns the new state as a line for people.
+// Represents a fabric that is up (`verbena fabric up`).  Each function changes one link or node, as
+// `verbena fabric fault` does, and returns the new state as a line for people.
 //
 //     const verbena::Fabric lab("lab");
 //     lab.lose({"a", "red"}, 2, 7).value();  // 2 % of the packets; the seed is 7
 //     ...
-//     lab.lose({"a", "red"}, 0).value();
+//     lab.lose({"a", "red"}, 0).value();  // ends the loss
 //
 // Faults remain when this object is destroyed.  They end with the fabric.
 //

@@ -50,7 +50,8 @@ struct AlternatePath {
   std::uint8_t traffic_class = 0;
 };
 
-// Tells the reason for rejecting a request (vol1 table 108): 1 to 33 and 35.
+// Tells the reason for rejecting a request.  Names some of the reasons of vol1 table 108; any
+// number from 1 to 33, and 35, is allowed.
 enum class RejectReason : std::uint16_t {
   kNoQueuePair = 1,
   kNoResources = 3,
@@ -71,7 +72,8 @@ enum class RejectReason : std::uint16_t {
   kVendorOptionNotSupported = 35,
 };
 
-// Answers an offered path (vol1 table 123): 0 to 13.
+// Tells the answer to an offered path.  Names some of the answers of vol1 table 123; any number
+// from 0 to 13 is allowed.
 enum class PathStatus : std::uint16_t {
   kAccepted = 0,
   kNotSupported = 2,

@@ -13,11 +13,12 @@
 // Defines the errors of the C++ API.
 namespace verbena {
 
-// Describes a failure.  `code` is for programs; `text` is for people: one line with the object, the
-// peer, the step and its duration.
+// Describes a failure.  `code` is for programs.  `text` is for people: one line that names the
+// object, or the peer, the step and its duration, as far as they are known.
 //
 //   device_or_resource_busy   other objects use the object (the text names them); nothing changed
-//   no_such_device            the agent has died; the next command finds or starts another one
+//   no_such_device            the agent has died (the next command finds or starts another one), or
+//                             there is no usable adapter
 //   invalid_argument          the arguments are wrong, or the object is destroyed
 //   not_enough_memory         a limit was reached; the text names it
 //   operation_not_supported   this device does not support the operation

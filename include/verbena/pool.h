@@ -93,8 +93,8 @@ class Pool {
     }
     ::eventfd_write(runner.wake, 1);
   }
-  // Waits until all spawned work is done.  Throws the first exception of that work.  REQUIRES: the
-  // caller is not a thread of the pool.
+  // Waits until all spawned work is done, or until the work or a callback throws an exception.
+  // Throws the first of these exceptions again.  REQUIRES: the caller is not a thread of the pool.
   void wait() {
     std::unique_lock lock(mutex_);
     all_done_.wait(lock, [this] { return tasks_ == 0 || first_exception_; });
@@ -186,7 +186,7 @@ class Pool {
   std::condition_variable all_done_;
   std::size_t tasks_ = 0;
   std::exception_ptr first_exception_{};
-  // Destroyed first, because tasks use the members above.
+  // This is the last member, so it is destroyed first: its tasks use the members above.
   std::vector<std::unique_ptr<Runner>> runners_;
 };
 

@@ -59,7 +59,7 @@ class SharedReceiveQueue {
   // The values are those of enum ibv_event_type.
   enum class Event : std::uint32_t {
     kError = 14,
-    kLimitReached = 15,  // fewer receives are posted than the limit; once for each set_limit()
+    kLimitReached = 15,  // fewer receives are posted than the limit; one event per set_limit()
   };
   using Sink = detail::EventSink<Event, vb_srq_destroy>;
 
@@ -133,7 +133,8 @@ class SharedReceiveQueue {
   vb_srq_attr capacities_;
 };
 
-// Holds the capacities of a queue pair, and the objects that it uses.
+// Holds the transport and the capacities of a queue pair, and the shared receive queue that it
+// uses.
 struct QueuePairOptions {
   Transport transport = Transport::kRc;
   std::uint32_t send_requests = 64, receive_requests = 64;
@@ -359,8 +360,8 @@ class QueuePair {
       args.mask = mask;
     });
   }
-  // Moves a new datagram queue pair to RTS before it returns.  From then on, datagrams with another
-  // Q_Key are dropped.
+  // Moves a new datagram queue pair to RTS, on port 1, and waits until this is done.  From then on,
+  // datagrams with another Q_Key are dropped.
   Outcome<void> start_datagrams(std::uint32_t qkey) {
     vb_qp_attr attributes{};
     attributes.qkey = qkey;
@@ -374,9 +375,9 @@ class QueuePair {
     }
     return {};
   }
-  // Makes the queue pair receive the datagrams for a multicast group that reach `interface`; 0
-  // stands for any interface of the host, including later ones (vol1 10.5).  Sending to a group
-  // does not need this.
+  // Makes the queue pair receive the datagrams for a multicast group that reach `interface` (vol1
+  // 10.5).  0 stands for any interface of the host, even one that is added later (over an adapter,
+  // only those that exist now).  A queue pair that only sends to a group need not be attached.
   Request<GroupMembership> attach(const Gid& group, std::uint32_t interface = 0) const {
     vb_group_args args{};
     args.qp = sink_->handle.get();

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <new>
 
-// Provides helpers for all files of the drop-in libraries, which export C functions and report
+// Provides helpers for the files of the drop-in libraries: they export C functions and report
 // errors.
 //
 // No C++ exception leaves a C function: code that allocates runs inside guarded().  Thread

@@ -279,8 +279,9 @@ VB_SIZE(rdma_cm_join_mc_attr_ex, 16);
 VB_SIZE(rdma_ib_addr, 40);
 // clang-format on
 
-// Private members must not change the layout of the public structures.
-VB_AT(verbena::abi::Device, ops, 664);  // verbs_device.ops
+// Device::ops must be where rdma-core's own structure verbs_device has its member `ops`.
+VB_AT(verbena::abi::Device, ops, 664);
+// c_api/attributes.h uses an ibv_sge as a vb_sge.
 static_assert(sizeof(ibv_sge) == sizeof(vb_sge) &&
               offsetof(ibv_sge, length) == offsetof(vb_sge, length) &&
               offsetof(ibv_sge, lkey) == offsetof(vb_sge, lkey));

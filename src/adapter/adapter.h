@@ -17,8 +17,8 @@
 // object of the system's libraries.  Events and their descriptors come from the kernel.
 namespace verbena::adapter {
 
-// Stores "cannot `what`: ..." as the last error, and returns the errno.  0 becomes ENOMEM, because
-// some functions fail without setting errno.
+// Stores "cannot `what`: ..." as the last error, and returns `error`.  An error of 0 becomes
+// ENOMEM, because some functions fail without setting errno.
 int fail_with_errno(const char* what, int error);
 // Stores the last error for a handle without an object, and returns EINVAL.
 int fail_without_object();
@@ -56,11 +56,11 @@ struct Id {
   Channel* channel = nullptr;
   vb_handle handle = 0;
   std::uint64_t cookie = 0;
-  std::map<std::uint64_t, sockaddr_storage> joins{};
+  std::map<std::uint64_t, sockaddr_storage> joins{};  // the joined groups, by cookie
 };
 
-// Describes the membership of a QP in a group.  The socket has joined the group too, so that
-// the group's packets reach the port.
+// Describes the membership of a QP in a multicast group.  The socket has joined the group too, so
+// that the group's packets reach the port.
 struct Membership {
   ibv_gid group;
   os::Fd socket;
@@ -89,7 +89,7 @@ class Adapter {
   std::multimap<ibv_qp*, Membership> memberships{};
 
   // Guards all members below, but Table::find() needs no lock.  Calls of the system's libraries are
-  // made without this mutex.
+  // made without this mutex, except when add() destroys an object because the table is full.
   std::mutex mutex;
   Table<ibv_pd> pds{kMax};
   Table<ibv_mr> mrs{kMax};
@@ -101,8 +101,8 @@ class Adapter {
   Table<ibv_qp> qps{kMax};
   Table<Channel> channels{kMax};
   Table<Id> ids{kMax};
-  // Requests name windows and regions by their keys.  `windows` is indexed by the upper bits of a
-  // key, because the low byte of a window's key changes.
+  // Bind requests name windows and regions by their keys.  The index of `windows` is the upper bits
+  // of a key, because the low byte of a window's key changes.  The index of `regions` is the L_Key.
   std::map<std::uint32_t, ibv_mw*> windows{};
   std::map<std::uint32_t, ibv_mr*> regions{};
 
@@ -120,7 +120,7 @@ int on_adapter(Body body) {
   });
 }
 
-// Runs body(adapter, object) for a call on the data path, without a lock.
+// Runs body(adapter, object) for a call on the data path, without locking `command_mutex`.
 template <class T, class Body>
 int on_object(Table<T> Adapter::*table, vb_handle handle, Body body) {
   return c_api::guarded([&] {

@@ -209,7 +209,8 @@ int vb_cm_channel_destroy(vb_handle channel) {
                 });
 }
 
-// The body does not run in guarded(), because thread cancellation may unwind it.
+// Waits for an event.  Thread cancellation may unwind this function, so it holds no lock while it
+// waits.
 int vb_cm_next_event(vb_handle channel, struct vb_cm_event* event) {
   Adapter* const adapter = Adapter::get_if_open();
   Channel* const object = adapter == nullptr ? nullptr : adapter->channels.find(channel);
@@ -217,7 +218,8 @@ int vb_cm_next_event(vb_handle channel, struct vb_cm_event* event) {
   rdma_cm_event* raw_event = nullptr;
   for (;;) {
     if (adapter->system.get_cm_event(object->raw, &raw_event) != 0) return errno;
-    // vb_cm_id_destroy() waits until the events of the id are acknowledged.
+    // The ids of the event remain valid until ack_cm_event(), because vb_cm_id_destroy() waits
+    // until the events of the id are acknowledged.
     convert(*raw_event, *event);
     read_ece(adapter->system, *raw_event, *event);
     c_api::set_last_error("");  // the system's library gives no text for events
@@ -236,7 +238,8 @@ int vb_cm_next_event(vb_handle channel, struct vb_cm_event* event) {
     }
     adapter->system.ack_cm_event(raw_event);
     if (error == 0) return 0;
-    // Rejects the peer and returns the next event, because the table of ids is full.
+    // Rejects the peer and takes the next event, because the new id got no handle: the table of ids
+    // is full, or there is no memory.
     adapter->system.reject(new_id, nullptr, 0);
     adapter->system.destroy_id(new_id);
   }
@@ -264,7 +267,8 @@ int vb_cm_id_create(vb_handle channel, uint32_t ps, uint32_t qp_type, uint64_t c
 
 int vb_cm_id_destroy(vb_handle id) {
   return on_command(&Adapter::ids, id, [&](Adapter& adapter, Id& object) {
-    for (auto& [cookie, group] : object.joins) {  // otherwise the queue pair would remain attached
+    // Leaves all groups, because otherwise the queue pair would remain attached to them.
+    for (auto& [cookie, group] : object.joins) {
       adapter.system.leave_multicast(object.raw, reinterpret_cast<sockaddr*>(&group));
     }
     detach_qp(adapter, object);
@@ -272,8 +276,8 @@ int vb_cm_id_destroy(vb_handle id) {
       const std::lock_guard lock(adapter.mutex);
       adapter.ids.remove(id);
     }
-    const int result =
-        adapter.system.destroy_id(object.raw);  // waits until its events are acknowledged
+    // destroy_id() waits until the events of the id are acknowledged.
+    const int result = adapter.system.destroy_id(object.raw);
     // After an error, `object` is not freed, because librdmacm may still use it.
     if (result != 0) return fail_with_errno("destroy the id", errno);
     const std::lock_guard lock(adapter.mutex);
@@ -371,8 +375,8 @@ int vb_cm_set_option(vb_handle id, int level, int optname, const void* value, si
   });
 }
 
-// Moves the queue pair to INIT, and a datagram queue pair to RTS.  librdmacm makes all later
-// changes of the state, when it establishes or ends the connection.
+// Moves a queue pair for connections to INIT, and a datagram queue pair to RTS.  librdmacm makes
+// all later changes of the state, when it establishes or ends the connection.
 int vb_cm_id_set_qp(vb_handle id, vb_handle qp) {
   return on_command(&Adapter::ids, id, [&](Adapter& adapter, Id& object) {
     if (qp == 0) {

@@ -138,7 +138,7 @@ int vb_port_query(uint32_t device, uint32_t port, struct vb_port_attr* attr) {
   });
 }
 
-// Returns only GIDs of RoCEv2 or InfiniBand.  Verbena does not support RoCEv1.
+// Returns an empty entry for a GID of RoCEv1, which Verbena does not support.
 int vb_gid_query(uint32_t device, uint32_t port_num, uint32_t index, struct vb_gid_entry* entry) {
   if (!is_chosen_port(device, port_num)) return EINVAL;
   return on_adapter([&](Adapter& adapter) {
@@ -174,8 +174,8 @@ int vb_pkey_query(uint32_t device, uint32_t port, uint32_t index, uint16_t* pkey
   });
 }
 
-// The device is opened once, with one descriptor, so the process has only one context.  One
-// context is enough, because C++ programs create one context for all their loops.
+// Returns the only context of the process, because the device is opened once, with one descriptor.
+// One context is enough, because C++ programs create one context for all their loops.
 int vb_context_create(uint32_t /*device*/, vb_handle* context, int* fd) {
   return on_adapter([&](Adapter& adapter) {
     *context = kOnlyContext;
@@ -186,7 +186,8 @@ int vb_context_create(uint32_t /*device*/, vb_handle* context, int* fd) {
 
 int vb_context_destroy(vb_handle context) { return context == kOnlyContext ? 0 : EINVAL; }
 
-// The body does not run in guarded(), because thread cancellation may unwind it.
+// Waits for an event.  Thread cancellation may unwind this function, so it holds no lock while it
+// waits.
 int vb_async_next(vb_handle context, struct vb_async_event* event) {
   Adapter* const adapter = Adapter::get_if_open();
   if (adapter == nullptr || context != kOnlyContext) return EINVAL;
@@ -194,7 +195,8 @@ int vb_async_next(vb_handle context, struct vb_async_event* event) {
   for (;;) {
     if (adapter->system.get_async_event(adapter->context, &raw_event) != 0) return errno;
     if (!is_port_event(raw_event.event_type) || raw_event.element.port_num == adapter->port) break;
-    adapter->system.ack_async_event(&raw_event);  // the C API has only one port
+    // Drops the event of another port, because the C API has only the chosen port.
+    adapter->system.ack_async_event(&raw_event);
   }
   const void* cookie = nullptr;
   switch (raw_event.event_type) {

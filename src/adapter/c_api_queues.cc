@@ -135,8 +135,8 @@ Result<os::Fd> create_group_socket(const ibv_gid& group) {
   return verbena::fail(Errc::kSystem, "no socket for a group", static_cast<std::uint16_t>(errno));
 }
 
-// Joins the group on one interface.  If `interface` is 0, joins on all interfaces that have the
-// port's current addresses, and succeeds if one of these joins succeeds.
+// Joins the group on one interface.  If `interface` is 0, joins the group on each interface that
+// has an address of the port, and succeeds if one of these joins succeeds.
 Result<void> join(const os::Fd& socket, const ibv_gid& group, std::uint32_t interface) {
   const Gid address = address_of(group);
   if (interface != 0) return os::join_group(socket.get(), address, interface);
@@ -192,7 +192,8 @@ int vb_channel_destroy(vb_handle channel) {
                 });
 }
 
-// The body does not run in guarded(), because thread cancellation may unwind it.
+// Waits for an event.  Thread cancellation may unwind this function, so it holds no lock while it
+// waits.
 int vb_channel_next(vb_handle channel, uint64_t* cq_cookie) {
   Adapter* const adapter = Adapter::get_if_open();
   ibv_comp_channel* const object =

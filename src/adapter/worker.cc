@@ -15,8 +15,9 @@
 
 namespace verbena::adapter {
 
-// Holds a copy of a request and its arguments.  It is used for commands whose arguments the caller
-// may free before the command is carried out.  Such commands return no data.
+// Holds a copy of a request, of its arguments, and of the data that the arguments point to.
+// Commands of the connection manager and VB_MR_PREFETCH need a copy, because the caller may free
+// this data before the command is carried out.  These commands return no data.
 struct Worker::Copies {
   vb_request request{};
   vb_cm_args cm{};
@@ -72,7 +73,7 @@ struct Worker::Copies {
 namespace {
 
 std::mutex worker_mutex;
-Worker* the_worker = nullptr;  // never destroyed: its thread never ends
+Worker* the_worker = nullptr;  // it is never destroyed, because its thread never ends
 
 // A forked child does not have its parent's threads.  Its first command starts a new worker.
 void forget_worker_in_child() {

@@ -28,10 +28,11 @@ class Worker {
 
   explicit Worker(const Functions& functions) : functions_(functions) {}
 
-  // Queues a command.  Copies the objects that the arguments of the command point to.
+  // Queues a command.  Copies the data that the arguments of the command point to.
   void submit(c_api::RequestQueue& queue, vb_request& request);
-  // Cancels a command.  If the command is being carried out, this call waits for the kernel, but
-  // never for a peer.  kBadHandle: the request is not in the queue.
+  // Cancels a command.  If the command is done already, undoes it.  If the command is being carried
+  // out, this call waits for the kernel, but never for a peer.  kBadHandle: the request is not in
+  // the queue.
   Result<void> cancel(c_api::RequestQueue& queue, vb_request& request);
 
  private:

@@ -121,9 +121,9 @@ void Agent::pump() {
   update_idle();
 }
 
-// Calls pump().  If there were few inputs and few programs got messages, sends the messages at
-// once, because these programs probably wait for them.  Otherwise the messages stay queued for a
-// moment, so that several are sent as one datagram, which saves system calls.
+// Calls pump().  If there were few inputs and few messages to programs, sends the messages at once,
+// because the programs probably wait for them.  Otherwise the messages stay queued for a moment, so
+// that several are sent as one datagram, which saves system calls.
 void Agent::pump_after(std::size_t inputs) {
   sessions_sent_to_.clear();
   pump();

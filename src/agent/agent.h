@@ -64,7 +64,8 @@ class Agent final : public Connection::Owner, private Network::User {
   static constexpr std::size_t kNewSessionsMax = 128;
   static constexpr std::size_t kAcceptsPerEvent = 64;  // then the loop handles other events
   static constexpr int kBurstsPerPump = 4;
-  // pump_after() sends messages at once if there are at most this many inputs and receivers.
+  // pump_after() sends messages at once if it handles at most this many inputs, and if at most
+  // this many messages result.
   static constexpr std::size_t kSendAtOnceMax = 2;
   static constexpr Duration kAcceptPause = std::chrono::milliseconds(100);  // after a failed accept
   // Limits the time from the connection to Hello.  A program sends Hello as soon as it is
@@ -74,7 +75,7 @@ class Agent final : public Connection::Owner, private Network::User {
   static constexpr Duration kToolTimeout = std::chrono::seconds(5);
   // The agent waits at least this long for the program that has started it, which may be slow.
   static constexpr Duration kFirstProgramWaitMin = std::chrono::seconds(2);
-  static constexpr std::size_t kClientsOfUserMax = 256;  // programs and tools of one other user
+  static constexpr std::size_t kClientsOfUserMax = 256;  // connections of one other user
 
   struct Options {
     std::string build{};
@@ -175,7 +176,8 @@ class Agent final : public Connection::Owner, private Network::User {
   void on_hello_timer();
   void handle_hello(Session& session, const ipc::Envelope& envelope, std::vector<os::Fd> fds);
   // Returns the reason why the agent refuses the program; empty if it serves the program.  If the
-  // program has another build and nobody else needs the agent, also releases the port and the name.
+  // program has another build and there is no other program and no capture, also releases the port
+  // and the name.
   std::string reason_to_refuse(const Session& session, const std::string& build);
   Result<os::Fd> pidfd_of(const Session& session, std::vector<os::Fd>& fds) const;
   void welcome(Session& session, std::uint64_t request, const ipc::Hello& hello);
@@ -216,7 +218,8 @@ class Agent final : public Connection::Owner, private Network::User {
   std::map<std::uint64_t, std::unique_ptr<Session>> sessions_{};
   std::map<node::ClientId, std::uint64_t> session_of_client_{};
   std::map<node::LaneId, LaneParts> lane_parts_{};
-  // Holds the first few sessions to which messages were sent since the last input.
+  // Holds the receivers of the first few messages that were sent since pump_after() was called.  A
+  // session occurs once for each message.
   std::vector<std::uint64_t> sessions_sent_to_{};
   std::uint64_t next_session_ = 1;
   bool was_needed_ = false;    // something has needed the agent at least once

@@ -102,7 +102,8 @@ TEST_F(AgentTest, EndsAfterTheLastProgram) {
   EXPECT_FALSE(os::UnixChannel::connect(name_, os::now()).has_value());
 }
 
-// A tool such as `verbena ps` connects when the agent is about to end.
+// A tool such as `verbena ps` connects before the last program ends, and sends its request after
+// that.
 TEST_F(AgentTest, AnswersConnectedToolBeforeAgentEnds) {
   os::UnixChannel tool;
   {

@@ -40,7 +40,7 @@ TEST(CaptureMerge, SortsByTimeAndKeepsTheOrderOfEqualTimes) {
   EXPECT_EQ(merge.waiting_bytes(), 0u);
 }
 
-// Captures into a memfd; programs write to their rings as the engine does.
+// Captures into a memfd.  The test acts as the programs, which write to their rings.
 class CaptureTest : public testing::Test {
  protected:
   CaptureTest() : file_(memfd_create("capture", MFD_CLOEXEC)) {}
@@ -48,7 +48,7 @@ class CaptureTest : public testing::Test {
   Capture start(std::uint64_t wall_clock_offset_ns = 0) {
     return {os::duplicate_fd(file_.get()).value(), wall_clock_offset_ns, kStart};
   }
-  // Maps the ring as the program sees it.
+  // Acts as a program: maps the ring and writes records to it.
   struct Program {
     os::Mapping memory;
     link::CaptureRing ring;

@@ -11,8 +11,8 @@
 
 namespace verbena::agent {
 
-// Claims the agent's name.  If several agents are started at once, only the one that gets the name
-// serves.  The others find that it serves, and end.
+// Claims the agent's name.  If several agents are started at once, only the agent that gets the
+// name serves.  The other agents find that the name is taken, and end.
 //
 // Returns a listener on the name.  Returns nothing if another agent of this user listens on the
 // name, so that the program that started this agent can connect to the other agent.  Otherwise

@@ -20,14 +20,15 @@ namespace verbena::agent {
 //
 //   program --> received(): at most kRequestsMax requests without a reply; later requests wait in
 //               the socket
-//   program <-- send(): joins messages of about the same time into one datagram.  If more than
-//               kQueueMax messages or kQueueBytesMax bytes wait to be read, the connection ends.
+//   program <-- send(): joins messages of about the same time into one datagram.  If the socket is
+//               full and more than kQueueMax messages or kQueueBytesMax bytes wait for space in
+//               it, the connection ends.
 //
 // A connection ends by end of file (also after exec, since the socket is close-on-exec), by the
-// death of the process, or by a limit.  When the process dies, messages that it has sent before are
-// still received, and copies of the socket in other processes do not matter.  At the end, the loop
-// calls ended() once, never from inside a call of this class.  The owner then destroys the
-// connection.
+// death of the process, by the limit of send(), by an invalid request, by an error of the socket,
+// or by finish().  When the process dies, messages that it has sent before are still received, and
+// copies of the socket in other processes do not matter.  At the end, the loop calls ended() once,
+// never from inside a call of this class.  The owner then destroys the connection.
 // Only one thread may use it.
 class Connection {
  public:
@@ -114,7 +115,8 @@ class Connection {
   std::size_t queued_bytes_ = 0;
   std::size_t outstanding_ = 0;
   bool finishing_ = false;
-  bool peer_closed_ = false;  // by the program; the socket may still contain messages from it
+  // The program has closed the connection.  The socket may still contain messages from the program.
+  bool peer_closed_ = false;
   bool process_has_ended_ = false;
   bool ended_ = false;
   std::string why_{};

@@ -79,7 +79,8 @@ class KernelNetwork final : public Network {
   bool loopback_up_ = false;
   std::string why_no_port_{};
   std::string why_host_alone_{};  // the reason why port_ is not port 4791; empty if it is
-  bool port_taken_ = false;       // port_ is null because another socket has the port
+  // The last try to open port 4791 failed because another socket has the port.
+  bool port_taken_ = false;
   std::optional<os::InterfaceMonitor> monitor_{};
   Timer port_timer_;
   Watch monitor_watch_{};

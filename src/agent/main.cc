@@ -24,7 +24,9 @@
 #include "os/thread.h"
 #include "verbena_build.h"
 
-// verbenad starts when the first program needs it, and ends when no program needs it.
+// Implements verbenad, the program of the agent.  Usually it starts when the first program needs
+// it, and ends when no program needs it.  With --all-users, root starts it, and it runs until it is
+// stopped.
 namespace verbena::agent {
 namespace {
 

@@ -81,7 +81,7 @@ class Network {
   // Sends the burst, except for packets to this host itself.  Returns the packets that it did not
   // send.  They are valid until the burst is cleared.
   virtual std::span<const link::Arrival> send(link::Burst& burst, Time now) = 0;
-  // Returns the answer to a query.  Returns nothing if User::routed() will get the answer later.
+  // Returns the answer to a query.  Returns nothing if User::on_route() will get the answer later.
   virtual Answer route(const node::Node::RouteRequest& request) = 0;
 
   // Leases a range of QP numbers for a program; `request.avoid` lists ranges that must not be

@@ -25,7 +25,8 @@
 namespace verbena::agent {
 
 // Owns the agent's end of UDP port 4791: the leases of all programs and the packets of QP1.  It
-// counts and drops all other packets, since no data passes through the agent.
+// counts and drops all other packets, because packets for a program should arrive at the sockets of
+// the program's range.
 //
 // A Port with another number than 4791 reaches only programs of this host.  It counts and drops
 // packets for other hosts, because other hosts could not answer.  Only one thread may use it.
@@ -52,9 +53,9 @@ class Port {
   // Returns some of the packets for QP1 that have arrived with a correct ICRC.  The result is valid
   // until the next call.
   std::span<const link::Arrival> receive(Time now);
-  // Sends the burst, except for packets from this host to itself: if there were many at once, the
-  // kernel would lose some of them.  Returns the packets that it did not send.  The result is valid
-  // until the caller clears the burst.
+  // Sends the burst, except for packets from this host to itself that can bypass the kernel: if
+  // there were many at once, the kernel would lose some of them.  Returns the packets that it did
+  // not send.  The result is valid until the caller clears the burst.
   std::span<const link::Arrival> send(link::Burst& burst, Time now);
 
   // Leases a range to a program, and stores the range's sockets for sockets_of().  Chooses no range
@@ -78,8 +79,8 @@ class Port {
 
   std::size_t leases() const { return port_->leases(); }
   std::uint16_t number() const { return number_; }
-  // Adds the counters, among them data_packets (intact packets for QPs other than 1 that reached
-  // the agent) and own_packets (packets of QP1 that never left it).
+  // Adds the counters, among them data_packets (intact packets for leased ranges that reached the
+  // agent instead of a program) and own_packets (packets of QP1 that never left the agent).
   void add_counters(std::vector<ipc::NamedCount>& out) const;
 
  private:

@@ -79,8 +79,8 @@ std::vector<ipc::NamedCount> Agent::port_counter_values() {
   return port_counters(programs, agent_counters, times_down_);
 }
 
-// Counts the times that the host's port goes down.  Call it whenever the port's state may have
-// changed.
+// Counts how often the first port of the host's first device goes down.  Call it whenever the state
+// of a port may have changed.
 void Agent::track_port_state() {
   const bool active = node_.devices().front().ports.front().active;
   if (port_was_active_ && !active) ++times_down_;

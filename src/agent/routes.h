@@ -20,8 +20,9 @@ namespace verbena::agent {
 // known to be reachable, as rdma_resolve_addr() does on an adapter.  The kernel tries for 3 s to
 // resolve the next hop.  If the next hop does not respond, the answer is an error.
 //
-// Successful answers are cached until links, addresses, routes or rules change.  Routes to other
-// hosts are cached only until the state of any neighbour changes.
+// ask() caches the routes to this host, and the routes whose next hop it knows to be reachable.
+// All cached routes are dropped when links, addresses, routes or rules change.  Routes to other
+// hosts are also dropped when the state of any neighbour changes.
 //
 // Only the loop's thread uses it.
 class Routes {

@@ -77,7 +77,7 @@ void Agent::on_listener() {
   update_idle();
 }
 
-// Returns true if this process may connect.
+// Returns true if the process `peer` may connect to this agent.
 bool Agent::may_connect(const os::Peer& peer) const {
   if (peer.uid == ::geteuid()) return true;
   const auto is_of_user = [&](const auto& entry) { return entry.second->user.uid == peer.uid; };
@@ -208,8 +208,8 @@ std::string Agent::reason_to_refuse(const Session& session, const std::string& b
 Result<os::Fd> Agent::pidfd_of(const Session& session, std::vector<os::Fd>& fds) const {
   if (!fds.empty()) {
     const auto peer = session.connection.channel().peer();
-    // The kernel shows no pid of a process in an unrelated PID namespace, so its pidfd cannot be
-    // checked.
+    // The kernel shows no pid of a process in an unrelated PID namespace, so the pidfd is used
+    // without a check.
     if (peer && peer->pid == 0 && !is_guest(session)) return std::move(fds[0]);
     const auto pid = os::pid_of_pidfd(fds[0].get());
     if (pid && peer && *pid == peer->pid) return std::move(fds[0]);

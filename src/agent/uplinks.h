@@ -93,16 +93,17 @@ class Uplinks {
 
   // Returns null if there is no uplink.
   Uplink* find(const ProgramId& program);
-  // Returns the program of this host that has leased the range, if it has an uplink.
+  // Returns the program of the host that has leased the range, if the program has an uplink.
   std::optional<ProgramId> program_of(HostIndex host, std::uint16_t range) const;
   // Copies a packet to a program.  Returns false if the program's lane is full and the packet must
-  // wait.  If `may_wait` is false, drops and counts the packet instead.
+  // wait.  Drops and counts the packet instead if `may_wait` is false, if the lane has been full
+  // for kFullLaneTimeout, or if the lane has ended.
   bool deliver(Uplink& to, const link::Address& address, const link::Arrival& arrival, Time now,
                bool may_wait);
 
   // Passes some packets of each uplink to the reader.  Returns true if it passed a packet.
   bool read(Time now);
-  // Wakes the programs that got packets.  read() calls it, too.
+  // Wakes the programs that got packets, and sets the timer for full lanes.  read() calls it, too.
   void flush();
   // Makes programs wake this process when they send the next packet, or when their lane has space
   // for a blocked packet.  Returns false if that has already happened, so that this process must

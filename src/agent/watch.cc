@@ -113,7 +113,7 @@ struct Timer::State {
   asio::steady_timer timer;
   std::move_only_function<void()> expired{};
   Time deadline = kNever;
-  Time expiry = kNever;         // asio's timer expires then: at the deadline or earlier
+  Time expiry = kNever;         // when asio's timer expires: at the deadline or earlier
   std::uint64_t times_set = 0;  // lets handlers detect that the timer was set again
 };
 

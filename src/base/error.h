@@ -17,11 +17,11 @@ enum class Errc : std::uint8_t {
   kBadHandle,        // the handle is forged, stale, or of another kind of object
   kBadState,         // the object's state does not allow the request (vol1 state tables)
   kBusy,             // other objects use this object, so nothing was changed
-  kNoResources,      // a named limit was reached; the context names it
+  kNoResources,      // a limit was reached; the context describes it
   kNotSupported,     // not implemented, or missing on this device or host
-  kAddressInUse,     // another user has the port or the service id
-  kAddressNotFound,  // the address is not one of this host, or there is no route to it
-  kUnreachable,      // the peer did not answer; detail = the reason
+  kAddressInUse,     // the port, the service id or the method of a MAD class is in use
+  kAddressNotFound,  // the address is unknown, is not one of this host, or has no route to it
+  kUnreachable,      // the peer or the subnet cannot be reached, for example if a port is down
   kRejected,         // the peer refused; detail = CM REJ reason (vol1 12.6.7)
   kTimedOut,         // an answer did not come in time
   kMalformed,        // bytes from outside that the specification does not allow
@@ -40,7 +40,7 @@ struct Error {
   Errc code{};
   std::uint16_t detail = 0;
   const char* context = "";  // static text for messages; operator== ignores this member
-  bool from_agent = false;   // the agent refused the request; process::Process has its message
+  bool from_agent = false;   // the agent refused the request; process::Process has the agent's text
 
   friend constexpr bool operator==(const Error& a, const Error& b) {
     return a.code == b.code && a.detail == b.detail;
@@ -50,7 +50,7 @@ struct Error {
 // Returns the errno that the C interfaces give for an error.
 int to_errno(const Error& error);
 
-// Adds [[nodiscard]] to std::expected, because GCC 12 does not.
+// Adds [[nodiscard]] to std::expected, because the std::expected of GCC 12 lacks it.
 template <class T>
 class [[nodiscard]] Result : public std::expected<T, Error> {
  public:

@@ -31,7 +31,7 @@ inline std::atomic<std::uint32_t> first_generation{1};
 
 // Owns the objects that Handles name.
 //
-// One thread at a time may call insert() and remove() (the owner's lock).  Any thread may call
+// One thread at a time may call insert() and remove(): the owner holds a lock.  Any thread may call
 // find() meanwhile: slots never move, and find() checks a slot's generation after it has read the
 // pointer.  The callers must not remove an object while another thread uses it, as for every verbs
 // object (vol1 11.2).

@@ -62,7 +62,8 @@ std::uint64_t Random::next() {
 
 std::uint64_t Random::below(std::uint64_t bound) {
   VB_CHECK(bound > 0);
-  // To avoid bias, draws again if the number lies in the last, incomplete run of `bound` values.
+  // To avoid bias, draws again if the number lies in the last run of `bound` values, because that
+  // run may be incomplete.
   const std::uint64_t limit = ~std::uint64_t{0} - ~std::uint64_t{0} % bound;
   std::uint64_t drawn = next();
   while (drawn >= limit) drawn = next();

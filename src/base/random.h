@@ -12,7 +12,7 @@ struct Ratio {
 };
 
 // Returns the probability with which a run of `length` items must begin at each item that is
-// outside of runs, so that the fraction `inside` of all items is inside of runs.
+// outside of runs.  Then the fraction `inside` of all items is inside of runs.
 constexpr Ratio run_start_probability(Ratio inside, std::uint32_t length) {
   return {inside.numerator, length * inside.denominator - (length - 1) * inside.numerator};
 }
@@ -28,13 +28,14 @@ class Random {
   explicit Random(const Key& key) : key_(key) {}
   explicit Random(std::uint64_t seed);
 
+  // Returns a number of 64 random bits.
   std::uint64_t next();
   std::uint32_t next32() { return static_cast<std::uint32_t>(next()); }
   // Returns a number that is uniform in [0, bound).  REQUIRES: bound > 0.
   std::uint64_t below(std::uint64_t bound);
   // Returns true with the probability `ratio`.
   bool chance(Ratio ratio) { return below(ratio.denominator) < ratio.numerator; }
-  // Makes an independent generator for one part of a run.
+  // Makes another generator, whose numbers are independent of the numbers of this one.
   Random fork();
 
  private:

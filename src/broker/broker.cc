@@ -33,8 +33,8 @@ void Broker::report(ProgramId program, const Report& report) {
   if (peer != without_pair_.end() && peer->second != report.cookie) {
     return introduce(report.cookie, peer->second);
   }
-  // This may replace an older socket with the same addresses, which was closed.  Its holder has not
-  // reported yet that it is closed.
+  // This may replace an older socket with the same addresses.  The older socket was closed, but its
+  // holder has not reported that yet.
   without_pair_[socket.connection] = report.cookie;
 }
 
@@ -44,7 +44,7 @@ bool Broker::has_memory(std::uint64_t cookie) const {
          pairs_.at(*end->second.pair).memory == Memory::kMade;
 }
 
-// Removes a socket from its pair and from its holders, because it has another connection now
+// Removes a socket from its pair and its holders, because the socket has another connection now
 // (connect() to AF_UNSPEC, and then to another peer).
 void Broker::detach(std::uint64_t cookie) {
   Socket& socket = ends_.at(cookie);

@@ -27,8 +27,8 @@ using PairId = std::uint64_t;
 // A holder is a process that has reported a socket, until its Forget or its end.  A socket may have
 // several holders, after fork() or a passed descriptor; each gets the same memory and the same
 // side.  A process that reports an end of an existing pair (after exec, or a forked child) gets the
-// memory at once.  When the last holder of an end has ended, the socket may still exist in a
-// process that has not reported yet.  So the broker asks the owner to check the socket
+// memory at once.  When an end of a pair has lost its last holder, the socket may still exist in
+// a process that has not reported yet.  So the broker asks the owner to check the socket
 // (CheckSocket) until the socket does not exist any more.
 //
 // Then the broker removes the end, and also the pair if both of its ends are removed.  An end
@@ -140,7 +140,7 @@ class Broker {
 
   Limits limits_;
   std::map<std::uint64_t, Socket> ends_{};  // by cookie
-  // The next members hold cookies: of ends without a pair, of the ends that each program has
+  // The next three members hold cookies: of ends without a pair, of the ends that each program has
   // reported, and of ends without a holder.
   std::map<Connection, std::uint64_t> without_pair_{};
   std::map<ProgramId, std::set<std::uint64_t>> cookies_of_{};

@@ -50,8 +50,8 @@ class BrokerTest : public testing::Test {
   Broker broker{};
 };
 
-// Connects the socket of end 10 to another peer.  If `has_ended`, the owner reports before that the
-// first connection does not exist any more.
+// Connects the socket of end 10 to another peer.  If `has_ended` is true, the owner first reports
+// that the socket of the first connection does not exist any more.
 void BrokerTest::connect_again(bool has_ended) {
   make_pair();
   const auto old = outputs<Broker::SendMemory>();

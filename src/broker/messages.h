@@ -90,7 +90,7 @@ struct Welcome {
 // Reports that the sender has a socket of a connection, and may use a ring for it.
 struct Report {
   Type type = Type::kReport;
-  std::uint32_t number = 0;  // the sender's name for this socket; Pair repeats it
+  std::uint32_t number = 0;  // the sender's name for this socket; replies repeat it
   std::uint64_t cookie = 0;  // SO_COOKIE, the kernel's name for the socket in all processes
   Connection connection{};
   // 1: the sender continues a stream that another process has begun.  If the service has no memory
@@ -167,7 +167,7 @@ struct EndOfRows {
   std::uint64_t pairs_made = 0;
   std::uint64_t reports = 0;
   std::uint64_t claims_refused = 0;  // reports that fit no socket of the host
-  std::uint64_t limit_refusals = 0;  // reports without effect because of a limit
+  std::uint64_t limit_refusals = 0;  // reports or pairs that got no ring because of a limit
   std::uint64_t memory_bytes = 0;    // memory that all current pairs can occupy at most
   std::uint64_t resident_bytes = 0;  // memory that all current pairs occupy
   std::uint64_t released_bytes = 0;  // memory of idle rings that was released so far

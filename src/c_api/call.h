@@ -12,7 +12,8 @@ namespace verbena::c_api {
 // Returns the last error of this thread; never null.
 const char* last_error();
 void set_last_error(std::string_view text);
-// Stores the error's text as the thread's last error.  Returns its errno.
+// Stores the error's text as the thread's last error, and calls the listener.  Returns the error's
+// errno.
 int failed(const Error& error);
 // Lets failed() call `listener`, in the thread that failed, which may hold locks.
 void set_error_listener(void (*listener)(const Error& error));

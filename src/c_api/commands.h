@@ -12,7 +12,7 @@ Args& args_of(vb_request& request) {
   return *static_cast<Args*>(request.arguments);
 }
 
-// Carries out commands of the connection manager.
+// Carries out commands of the connection manager.  Refuses any other command.
 inline int call_cm(vb_request& request) {
   auto& a = args_of<vb_cm_args>(request);
   switch (request.command) {
@@ -41,7 +41,8 @@ inline int call_cm(vb_request& request) {
   }
 }
 
-// Carries out commands of memory and shared receive queues; passes any other command to call_cm().
+// Carries out commands of memory regions, memory windows and shared receive queues.  Passes any
+// other command to call_cm().
 inline int call_on_memory(vb_request& request) {
   switch (request.command) {
     case VB_MR_REGISTER: {
@@ -145,7 +146,8 @@ inline int call(vb_request& request) {
   }
 }
 
-// Destroys the object that a command has created, because the caller has cancelled the request.
+// Destroys the object that a command has created, or detaches the QP that it has attached to a
+// group, because the caller has cancelled the request.
 inline void undo(vb_request& request) {
   if (request.status != 0) return;
   switch (request.command) {
@@ -163,7 +165,7 @@ inline void undo(vb_request& request) {
       break;
     }
     case VB_CM_ID_CREATE: vb_cm_id_destroy(args_of<vb_cm_args>(request).id); break;
-    default: break;  // creates nothing
+    default: break;  // other commands create nothing
   }
 }
 

@@ -36,8 +36,8 @@ class RequestQueue {
   vb_request* next();
   // Waits until the request is done, and takes it.
   void wait(vb_request& request);
-  // Removes a request.  Returns false if the request is not in the queue.  `was_done` tells whether
-  // the command was carried out.
+  // Removes a request.  Returns false if the request is not in the queue.  Sets *was_done to true
+  // if the command was carried out already.
   bool cancel(vb_request& request, bool* was_done);
   // Returns true while the queue holds requests.
   bool busy() const;
@@ -50,8 +50,8 @@ class RequestQueue {
   os::EventFd fd_;
   mutable std::mutex mutex_;
   std::condition_variable done_;
-  vb_request* first_ = nullptr;  // the list of completed requests, oldest first
-  vb_request** last_ = &first_;
+  vb_request* first_ = nullptr;    // the list of completed requests, oldest first
+  vb_request** last_ = &first_;    // points to the pointer that ends the list
   std::size_t request_count_ = 0;  // the number of pending and completed requests
 };
 

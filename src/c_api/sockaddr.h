@@ -8,7 +8,7 @@
 
 namespace verbena::c_api {
 
-// Returns the length of an address, or 0 if ids do not support its family.
+// Returns the length of an address in bytes, or 0 if an rdma_cm_id does not support its family.
 inline std::size_t bytes_of(const sockaddr& address) {
   switch (address.sa_family) {
     case AF_INET: return sizeof(sockaddr_in);

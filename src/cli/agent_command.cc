@@ -31,7 +31,8 @@ std::string as_text(const ipc::StatusReply& status) {
   rows.push_back({"ids", std::to_string(status.ids)});
   for (const auto& counter : status.counters) {
     // Leave out counters that are 0, because there are about a hundred and most of them are 0.
-    // Always show data_packets, because 0 means that no data has passed through the agent.
+    // Always show data_packets, because 0 means that all packets for programs reached the programs'
+    // own sockets.
     if (counter.value == 0 && counter.name != "data_packets") continue;
     rows.push_back({counter.name, std::to_string(counter.value)});
   }

@@ -107,7 +107,8 @@ Answer<std::string> stop_agent() {
     }
     stop_accepted = (*agent)->ask<ipc::Done>(ipc::Stop{}).has_value();
   }
-  // An agent that is of another build or hangs does not answer, so a signal stops it.
+  // An agent of another build refuses the request, and an agent that hangs does not answer.  So a
+  // signal stops such an agent.
   if (!stop_accepted && !os::has_ended(pidfd->get())) {
     (void)::syscall(SYS_pidfd_send_signal, pidfd->get(), SIGTERM, nullptr, 0);
   }

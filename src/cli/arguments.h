@@ -36,8 +36,8 @@ struct Command {
   bool counters = false;
 };
 
-// Holds a text to print instead of running a command: a help text (exit code 0), or one line with
-// the mistake in the command line.
+// Holds a text to print instead of running a command: a help text or the version (exit code 0), or
+// one line with the mistake in the command line.
 struct Message {
   int exit_code = 0;
   std::string text{};

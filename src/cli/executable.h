@@ -42,7 +42,7 @@ struct Executable {
   std::vector<std::string> interpreter{};
 };
 
-// Reads the first bytes of a file.  Returns nothing if the file cannot be read or its headers are
+// Reads the headers of a file.  Returns nothing if the file cannot be read or its headers are
 // broken; exec will then report the error.
 std::optional<Executable> read_executable(const std::string& path);
 
@@ -51,7 +51,8 @@ std::optional<Executable> read_executable(const std::string& path);
 std::vector<std::string> needed_libraries(const std::string& path);
 
 // Returns the reason why the libraries cannot be loaded into the program, or nothing.  For a
-// script, checks its interpreter.
+// script, checks its interpreter; if the interpreter is env, also checks the program that env will
+// find in `search_path`.
 std::optional<Problem> why_not_loadable(const std::string& path, std::string_view search_path);
 
 }  // namespace verbena::cli

@@ -12,12 +12,13 @@ namespace verbena::cli {
 
 // Holds the contents of a file: virtual hosts (`fabric`), or the subnet of a netlist (`topology`).
 struct FabricFile {
-  std::string path{};
+  std::string path{};  // absolute
   plan::Fabric fabric{};
   std::optional<subnet::Topology> topology{};
 };
 
-// Reads and checks a file.  The error is "FILE:LINE:COLUMN: REASON".
+// Reads and checks a file.  The error is a line for the user: "FILE:LINE:COLUMN: REASON" for a
+// mistake at a known place.
 Answer<FabricFile> read_fabric_file(const std::string& path);
 
 struct FaultsFile {

@@ -33,7 +33,8 @@ std::string environment(const char* name) {
 bool is_readable(const std::string& path) { return ::access(path.c_str(), R_OK) == 0; }
 
 // Returns the loader's messages about missing libraries and symbols that libibverbs and librdmacm
-// need.  Works like ldd -r, with the loader of this program.
+// need, and about a libverbena that comes from another directory.  Works like ldd -r, with the
+// loader of this program.
 std::vector<std::string> find_unresolved(const std::string& directory) {
   const auto self = read_executable("/proc/self/exe");
   if (!self || self->loader.empty()) return {};

@@ -23,7 +23,8 @@ struct RunOptions {
 // Replaces this process with the program (exec), so that pid, signals and exit code are the
 // program's own.  With a capture, this process remains the program's parent and forwards signals to
 // the program.  It then ends as the program does.  Returns only if the program cannot be run, or if
-// the capture is incomplete.  Then it prints a line on stderr and returns an exit code.
+// the program succeeded and the capture is incomplete.  Then run() prints a line on stderr and
+// returns an exit code.
 int run(const RunOptions& options);
 
 // Returns `current`, the current LD_LIBRARY_PATH (null: not set), with `directory` in front.

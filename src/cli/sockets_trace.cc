@@ -153,7 +153,7 @@ class EventSource {
     return {};
   }
 
-  // Prints all events that have arrived.
+  // Prints the events that have arrived, except those of processes that the options exclude.
   void print_events(const TraceOptions& options) {
     std::array<std::byte, broker::kMessageBytesMax> buffer;
     std::vector<os::Fd> fds;

@@ -264,7 +264,8 @@ std::optional<std::string> provide_sysfs(AgentConnection& agent) {
   return std::nullopt;
 }
 
-// Provides the counters only for port 1, because the agent counts for the whole host.
+// Provides the counters only for port 1 of the first device, because the agent counts for the whole
+// host.
 std::optional<std::string> provide_port_counters(AgentConnection& agent) {
   const os::Fd port(::open(
       fmt::format("/sys/class/infiniband/{}/ports/1", agent.welcome().devices.front().name).c_str(),

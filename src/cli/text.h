@@ -12,7 +12,7 @@
 namespace verbena::cli {
 
 std::string address_text(const Gid& gid);                        // "-" if zero
-std::string address_text(const rdmacm::SocketAddress& address);  // with the port
+std::string address_text(const rdmacm::SocketAddress& address);  // with the port or service
 std::string qpn_text(std::uint32_t qpn);                         // 0x000011, or "-" for 0
 std::string qp_type_text(std::uint8_t type);                     // enum ibv_qp_type
 std::string qp_state_text(std::uint8_t state);                   // enum ibv_qp_state

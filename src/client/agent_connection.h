@@ -16,13 +16,13 @@
 
 namespace verbena::client {
 
-// Holds a value, or a message for the user in one line that describes a failure.
+// Holds a value, or a line for the user that describes a failure.
 template <class T>
 using Answer = std::expected<T, std::string>;
 
 // Connects a tool to an agent, or to the process of a fabric.  The agent is the one that serves
 // this user, or the one of the virtual host that the environment names.  Sends one request at a
-// time.  Calls block for a limited time.
+// time.  All calls but wait_for_remark() block for a limited time.
 class AgentConnection {
  public:
   // Tells the agent the kind of its client.  Tools only send requests.  Programs also own objects
@@ -34,7 +34,8 @@ class AgentConnection {
   // Connects to the process of a fabric.  Returns nothing if the fabric is not up.
   static Answer<std::optional<AgentConnection>> find_fabric(const std::string& fabric);
   // Connects to the agent.  If there is none, starts verbenad in `library_directory`.  If that file
-  // cannot be executed, starts the program whose path is in $VERBENA_AGENT.
+  // cannot be executed, starts the program whose path is in $VERBENA_AGENT.  Fails on a virtual
+  // host without an agent.
   static Answer<AgentConnection> find_or_start(const std::string& library_directory);
 
   // Returns the agent's pid, as the kernel reports it.
@@ -43,8 +44,9 @@ class AgentConnection {
   // Limits the time of each later request.  The default is 10 s.
   void set_timeout(Duration timeout) { timeout_ = timeout; }
 
-  // Waits until the agent sends a remark for this program's user, and returns its text.  Fails when
-  // the agent ends.  REQUIRES: the connection has the role kProgram.
+  // Waits until the agent sends a remark for this program's user (ipc::UserNotice), and returns its
+  // text.  Fails when the agent ends.  May wait for ever.  REQUIRES: the connection has the role
+  // kProgram.
   Answer<std::string> wait_for_remark();
 
   // Sends a request and waits for its reply.  `received_fds` gets the descriptors of the reply.
@@ -81,12 +83,12 @@ class AgentConnection {
   // receives the reason.
   static Answer<Outcome> send_hello(const AgentSocket& socket, Role role,
                                     AgentConnection& connection, std::string& text, Time deadline);
-  // Tries again until there is a connection, no agent, or a refusal.  If an agent is about to end,
-  // waits until it has ended.
+  // Tries again until there is a connection, there is no agent, the agent has refused twice, or the
+  // deadline has passed.  If an agent is about to end, waits until it has ended.
   static Answer<std::optional<AgentConnection>> find(const AgentSocket& socket, Role role,
                                                      Time deadline);
-  // Connects to root's agent for all users.  If there is none, connects to the agent of this user
-  // or virtual host.
+  // Connects to root's agent for all users, if this process may use it.  Otherwise connects to the
+  // agent of this user or virtual host.
   static Answer<std::optional<AgentConnection>> find_any(Role role, Time deadline);
   Answer<Bytes> exchange(Bytes message, std::span<const int> fds,
                          std::vector<os::Fd>* received_fds);

@@ -13,7 +13,7 @@
 namespace verbena::client {
 namespace {
 
-// The program's threads remain the listeners as long as they have listened this often recently.
+// The program's threads remain the listeners as long as recent_listening_ is at least this number.
 constexpr std::uint32_t kListensOften = 4;
 
 }  // namespace
@@ -65,8 +65,8 @@ void AgentLink::flush(std::span<const int> tables) {
   if (!delays) send_all(tables);
 }
 
-// Returns true if the messages may be delayed.  The limit of their number prevents that the agent
-// is idle for long.
+// Returns true if the messages may be delayed.  Limits the number of delayed messages, so that the
+// agent is not idle for long.
 bool AgentLink::may_delay_messages() const {
   constexpr std::size_t kDelayedMessagesMax = 16;
   const std::size_t count = process_.messages();

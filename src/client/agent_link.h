@@ -18,13 +18,14 @@
 
 namespace verbena::client {
 
-// Owns a program's connection with its agent.  It sends the messages of the Process, receives the
+// Owns a program's connection with its agent.  Sends the messages of the Process, receives the
 // messages of the agent, and decides which thread listens (waits for the agent's messages).
 //
-// Usually the progress thread listens.  When a message comes, it calls note_message(), and the next
-// thread that drives receives the message.  While threads of the program poll for events of the
-// RDMA CM, those threads listen, and messages do not wake the progress thread.  The progress thread
-// checks every PollPolicy::kCheckEvery whether those threads still poll.
+// Usually the progress thread listens.  When a message comes, the progress thread calls
+// note_message(), and the next thread that drives receives the message.  While threads of the
+// program poll for events of the RDMA CM, those threads listen, and messages do not wake the
+// progress thread.  The progress thread checks every PollPolicy::kCheckEvery whether those threads
+// still poll.
 //
 // Messages that a thread sends between two events travel in one datagram.  If a thread took an
 // event while more events were waiting, it will soon take another event.  So its messages are
@@ -72,7 +73,7 @@ class AgentLink {
   Result<std::optional<Datagram>> receive();
   // Notes that a message may have arrived.  Any thread.
   void note_message() { message_noted_.store(true); }
-  // Returns true if note_message() was called since the last call of this function.  Any thread.
+  // Returns true if note_message() has noted a message, and removes the note.  Any thread.
   bool take_message_note() { return message_noted_.load() && message_noted_.exchange(false); }
   // Returns true if it is time to receive messages.  Call this function at the end of each command.
   // A program that makes many commands without a wait must still receive messages, even if the
@@ -98,16 +99,17 @@ class AgentLink {
   void program_listened(Time now);
   // Makes the progress thread listen again.
   void let_progress_thread_listen();
-  // Implements Driver::Work.  Any thread may call it.
+  // Implements Driver::Work::delegate_messages().  Any thread.
   bool delegate_messages() {
-    // Stores this before it reads answers_awaited_, so that a call that begins later sees it.
+    // Stores messages_delegated_ before it reads answers_awaited_, so that a call that begins later
+    // sees the new value.
     messages_delegated_.store(true);
     return answers_awaited_.load() == 0 || !messages_delegated_.exchange(false);
   }
   // Returns true if threads of the program listen.  Any thread.
   bool program_listens() const { return program_listens_.load(); }
-  // Returns true if the progress thread has something to send or to check even while the program
-  // polls.  Any thread.
+  // Returns true if the progress thread has something to receive, to send or to check even while
+  // the program polls.  Any thread.
   bool needs_progress_thread() const {
     return message_noted_.load() || has_delayed_messages_.load() || program_listens_.load();
   }
@@ -122,8 +124,8 @@ class AgentLink {
   void begin_iteration();
   bool end_iteration(bool has_new_events, Time now);
 
-  // Notes whether this thread will soon take another event: it took one while more events were
-  // waiting.
+  // Notes whether this thread will soon take another event, because the thread took an event while
+  // more events were waiting.
   static void set_will_take_more_events(bool will_take_more_events) {
     will_take_more_events_ = will_take_more_events;
   }

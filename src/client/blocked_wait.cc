@@ -31,7 +31,7 @@ using Poll = os::UdpReceiver::Poll;
 constexpr int kUselessWakesMax = 64;
 constexpr int kUselessWakesMaxForConnections = 8;
 // A thread asks the kernel for its signal handlers and processors at most once in this time,
-// because that takes some microseconds.
+// because that takes some microseconds.  It asks earlier if a handler has interrupted its wait.
 constexpr Duration kKernelCheckEvery = std::chrono::milliseconds(10);
 
 // Records how this thread has waited recently.
@@ -44,7 +44,7 @@ struct RecentWaits {
 };
 constinit thread_local RecentWaits recent_waits;
 
-// Returns what signals do to a wait of this thread.  `mask` is its signal mask.
+// Returns the effect of signals on a wait of this thread.  `mask` is the thread's signal mask.
 os::Interruption interruption(const sigset_t& mask) {
   const Time now = os::now();
   if (now - recent_waits.kernel_checked_at >= kKernelCheckEvery) {
@@ -139,8 +139,8 @@ class BlockedWait::WaitWithRole {
       channel_.will_receive();
       received = owner_.driver_.receive_for_event(
           role_.wait(), poll_mode, [this] { return channel_.take_received(event_); });
-      // Another thread may have queued the event, or a delivery may queue it late because it lacked
-      // memory.
+      // Another thread may have queued the event.  Or memory ran out during the delivery, and a
+      // later delivery has queued the event.
       if (received.event || channel_.take_received(event_)) result_ = 0;
       packets = packets || received.packets;
       has_role_ = received.has_role;
@@ -148,7 +148,8 @@ class BlockedWait::WaitWithRole {
     return packets;
   }
 
-  // Returns true if packets came.
+  // Returns false if a handler or the channel's own descriptor ended the sleep.  Returns true if
+  // packets or messages may have come.
   bool sleep() {
     std::optional<Watches::ForReceiver> descriptors;
     {
@@ -182,8 +183,8 @@ class BlockedWait::WaitWithRole {
 
   // Decides whether the signal handler that has run ends the wait.
   void handle_interruption() {
-    if (owner_.fork_mark_
-            .is_in_forked_child()) {  // the handler called fork(), and this process is the child
+    // The handler may have called fork(), and this process may be the child.
+    if (owner_.fork_mark_.is_in_forked_child()) {
       Role::abandon();
       has_role_ = false;
       return;

@@ -10,10 +10,11 @@ namespace verbena::client {
 // packets and the agent's messages in place of the progress thread (ReceiverRole).  So the packet
 // or message that causes the event wakes only this thread.
 //
-// In three cases the thread waits only on the channel's descriptor, and another thread receives.
+// In four cases the thread waits only on the channel's descriptor, and another thread receives.
 // First, another thread has the role already.  Second, waits with the role gained nothing recently.
 // Third, the program has signal handlers with SA_RESTART and others without SA_RESTART.  Only
-// read(2) behaves as each of these handlers requires.
+// read(2) behaves as each of these handlers requires.  Fourth, the kernel cannot read an eventfd
+// without waiting (EventFd::try_take_never_waits()).
 class BlockedWait {
  public:
   // REQUIRES: both outlive this object.

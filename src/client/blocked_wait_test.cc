@@ -139,7 +139,8 @@ long wait_until_thread_sleeps(const std::atomic<int>& id, std::initializer_list<
   }
 }
 
-// Runs a thread of the program that takes events of a channel until a wait fails.
+// Runs a thread of the program that takes events of a channel.  The thread ends when a wait fails,
+// when it has taken `events_max` events, or when stop() is called.
 struct Waiter {
   Waiter(BlockedWait& wait, CompletionChannel& channel, int events_max = 1 << 30)
       : Waiter(wait, channel, CqEvent(), events_max) {}

@@ -1,5 +1,5 @@
-// Implements the C API: commands to the RDMA connection manager in the agent, which programs call
-// or submit.
+// Implements the C API: commands to the agent's RDMA connection manager.  Programs call or submit
+// the commands.
 
 #include <algorithm>
 #include <chrono>

@@ -1,4 +1,5 @@
-// Implements the C API: the library itself, the device and its port, protection domains.
+// Implements the C API: the library itself, devices and their ports, contexts and their events,
+// protection domains.
 
 #include <pthread.h>
 
@@ -123,7 +124,7 @@ namespace {
 constexpr verbena::Error kAgentLost{verbena::Errc::kDeviceFatal, 0, "the agent has ended"};
 
 // Sets the attributes of the port's link.  On InfiniBand they come from the subnet.  On Ethernet
-// they are nominal values, because nothing measures the link.
+// all attributes but the states are nominal values, because nothing measures the link.
 void set_link(vb_port_attr& attr, const ipc::Port& port) {
   if (port.link_layer == verbena::LinkLayer::kInfiniband) {
     attr.link_layer = 1;  // IBV_LINK_LAYER_INFINIBAND

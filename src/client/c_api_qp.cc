@@ -105,8 +105,8 @@ Result<hca::Path> path_of(Process& process, std::uint32_t device, const vb_ah_at
                                       .port = {static_cast<std::uint8_t>(device), ah.port_num}});
 }
 
-// Converts the path of a connected QP.  If the program gives no flow label, derives the source port
-// from the QP numbers, as soft-RoCE and adapters do.
+// Converts the path of a connected QP.  On Ethernet without a flow label from the program, derives
+// the source port from the QP numbers, as soft-RoCE and adapters do.
 Result<hca::Path> connected_path(Process& process, hca::QpHandle qp, const vb_ah_attr& ah,
                                  verbena::Qpn destination) {
   const auto info = VB_TRY(process.engine().query_qp(qp));

@@ -20,7 +20,7 @@ using process::Connection;
 using process::ConnectionHandle;
 using process::Process;
 
-// Uses the first record with exactly these flags and ignores all others, as Linux does.
+// set_paths() uses the first record with exactly these flags and ignores all others, as Linux does.
 constexpr std::uint32_t kPrimaryBothWays =
     IBV_PATH_FLAG_GMP | IBV_PATH_FLAG_PRIMARY | IBV_PATH_FLAG_BIDIRECTIONAL;
 

@@ -13,7 +13,7 @@
 namespace verbena::client {
 
 // Returns the program's Client.  The first call makes the Client and joins an agent.  If the agent
-// has died, the Client joins the next agent.  Returns nullptr if no agent can be reached; then
+// has died, the Client joins the next agent.  Returns nullptr if the program gets no agent; then
 // `error` is the errno, and vb_last_error() returns the reason.
 Client* client_with_agent(int& error);
 // Returns the Client, or nullptr if there is none yet.  Calls on an existing object use this

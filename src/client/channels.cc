@@ -215,7 +215,7 @@ Result<void> Channels::migrate_id(process::ConnectionHandle id, CmChannelHandle 
   CmChannel* from = find_in(cm_, found->second);
   set_id(id, channel);
   if (from == nullptr || from == to) return {};
-  // Also moves the unread requests of a listener, and the later events of their new ids.
+  // Also moves the unread requests of a listener, and all events of the new ids of these requests.
   std::set<process::ConnectionHandle> moving_ids{id};
   const auto notices = from->withdraw_if([&](const process::CmNotice& one) {
     if (!moving_ids.contains(one.id)) return false;
@@ -269,8 +269,8 @@ void Channels::dispatch_async(const process::AsyncNotice& notice) {
     const bool is_of_its_device =
         context->device == VB_ALL_DEVICES || context->device == notice.port.device;
     if (is_port_event(notice.type) && !is_of_its_device) return;
-    // Replaces an unread event of the same type, because only the last one matters.  So the number
-    // of unread events remains small.
+    // Replaces an unread event of the same type and port, because only the last such event matters.
+    // So the number of unread events remains small.
     (void)context->withdraw(0, [&](const AsyncEvent& one) {
       return one.type == notice.type && one.port == notice.port;
     });

@@ -292,7 +292,8 @@ class Channels {
   // has accepted the request.
   Result<void> hide_lost_requests(CmChannelHandle channel);
   Result<void> add_id(process::ConnectionHandle id, CmChannelHandle channel);
-  // Removes the id, and returns its unread notices.
+  // Removes the id, and returns its unread notices.  If they include connection requests, also
+  // removes the new ids of the requests, and drops the events of these ids.
   std::vector<process::CmNotice> remove_id(process::ConnectionHandle id);
   // Drops the unread events of one join of a multicast group.
   void remove_group(process::ConnectionHandle id, std::uint64_t group);

@@ -23,8 +23,8 @@
 namespace verbena::client {
 namespace {
 
-// Limits how often the sockets are polled under one lock.  Commands need the drive lock, and must
-// not wait until a flood of datagrams ends.
+// Limits how often a thread polls the sockets before it releases the drive lock.  Commands need the
+// lock, and must not wait until a flood of datagrams ends.
 constexpr int kSocketPollsMax = 16;
 // Limits the bursts that one flush() sends.  The answer to a READ may have two million packets.
 // Neither commands nor received packets must wait until all of these are sent.
@@ -107,8 +107,8 @@ Result<void> Client::begin(bool allows_direct_access) {
   return driver_.start();
 }
 
-// Creates the table of QPs.  If the program may not create shared memory, uses private memory.
-// Then no other process can read the table, but the program works.
+// Creates the table of QPs.  If the program's file size limit is too small for shared memory
+// (EFBIG), uses private memory.  Then no other process can read the table, but the program works.
 Result<void> Client::make_qp_table() {
   auto shared = os::create_shared_memory("verbena-qps", ipc::QpTable::kBytes);
   if (shared) {
@@ -276,7 +276,7 @@ bool Client::receive_from_sockets(Time now, os::UdpReceiver::Poll poll_mode) {
     const auto received = data_.receive(
         now, poll_mode, take, [&] { return has_posts(); }, send);
     if (data_.take_dropped())
-      process_.mark_status_outdated();  // does not wait for the next packet, which may come late
+      process_.mark_status_outdated();  // so that the counters are shown before the next packet
     any_packets |= received.any_packets;
     if (!received.full) return any_packets;
     flush();          // sends acknowledgements before the flood ends
@@ -305,7 +305,8 @@ void Client::deliver(Time now) {
   send_and_deliver(now);
 }
 
-// Sends messages to the agent, delivers notices to the program, and writes counters to the table.
+// Wakes peers, sends messages to the agent, delivers notices to the program, and writes counters to
+// the table.
 void Client::send_and_deliver(Time now) {
   links_.handle_wakes_and_closes();
   const std::array tables{qp_table_.fd.get(), links_.access_table_fd()};
@@ -410,7 +411,8 @@ void Client::receive_messages(Time now) {
   }
 }
 
-// If the message is a remark, shows it to the user and returns true.
+// If the message is a remark for the user (ipc::UserNotice), writes its text by Diagnostics, and
+// returns true.
 bool Client::show_if_remark(std::span<const std::byte> message, Time now) {
   const auto envelope = ipc::open(message);
   if (!envelope || envelope->type != ipc::Type::kUserNotice) return false;
@@ -420,7 +422,8 @@ bool Client::show_if_remark(std::span<const std::byte> message, Time now) {
   return true;
 }
 
-// Takes the descriptors that came with a message.  Returns false if some are missing.
+// Takes the descriptors that came with a message.  Returns false if the sockets of a Leased message
+// are missing, unexpected or unusable.
 bool Client::take_descriptors(std::span<const std::byte> message, std::vector<os::Fd> fds) {
   const auto envelope = ipc::open(message);
   if (!envelope) return true;  // the process reports the error

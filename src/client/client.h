@@ -82,7 +82,8 @@ class Client final : private Driver::Work {
   // answer, but never for a peer's answer.  This function is not a cancellation point.
   template <class T, class Start>
   Result<T> call(Start start);
-  // Starts an asynchronous command for `submission`.  Returns its status, or EINPROGRESS.
+  // Starts an asynchronous command for `submission`.  Returns 0 or the errno if the command has
+  // ended already; otherwise returns EINPROGRESS.
   // `finish(process, result)` runs under the drive lock and makes the caller's result.
   template <class T, class Start, class Finish>
   int submit(const Submission& submission, Start start, Finish finish);
@@ -109,7 +110,7 @@ class Client final : private Driver::Work {
   }
   void note_other_wait() { events_.note_other_wait(); }
 
-  // Returns the engine, whose direct calls need no drive lock.
+  // Returns the engine, for those of its calls that need no drive lock.
   hca::Engine& engine() VB_NO_THREAD_SAFETY_ANALYSIS { return process_.engine(); }
   // The next three functions call those of the Driver with the same names.
   void kick() { driver_.kick(); }
@@ -119,7 +120,8 @@ class Client final : private Driver::Work {
   }
   void cq_armed() { driver_.cq_armed(); }
   // Returns a text that describes a failure.  If the agent refused a request, returns the agent's
-  // text, and also writes that text as a line for the user (Diagnostics).
+  // text.  If the agent refused or the program made a mistake, also writes the text as a line for
+  // the user (Diagnostics).
   std::string explain(const Error& error) VB_REQUIRES(drive_lock);
 
   Diagnostics& diagnostics() { return diagnostics_; }

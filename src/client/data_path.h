@@ -24,7 +24,7 @@
 
 namespace verbena::client {
 
-// Owns a program's sockets.  It receives and sends packets, counts them, and copies them into the
+// Owns a program's sockets.  Receives and sends packets, counts them, and copies them into the
 // capture if there is one.  The drive lock guards this object.
 class DataPath final : private os::PacketObserver, private link::LaneObserver {
  public:
@@ -32,7 +32,7 @@ class DataPath final : private os::PacketObserver, private link::LaneObserver {
   explicit DataPath(Watches& watches);
   ~DataPath() override = default;
 
-  // Sets the table for the counters.  REQUIRES: it outlives this object.
+  // Sets the table for the counters.  REQUIRES: the memory of the table outlives this object.
   void set_table(ipc::QpTable table) { counters_.set_table(table); }
 
   // Adds the sockets of a range of QP numbers: IPv4, then IPv6 if the host has it (ipc::Leased).
@@ -48,10 +48,10 @@ class DataPath final : private os::PacketObserver, private link::LaneObserver {
     sender_.set_destination(port, std::move(is_of_this_host));
   }
   // Closes the sockets that a dead agent has sent, because the next agent can open the port only
-  // after that.
+  // after that.  Also ends the capture.
   void close();
-  // Closes the descriptors in a forked child, and does not touch the memory that it shares with the
-  // parent.
+  // Closes the descriptors in a forked child, and does not touch the memory that the child shares
+  // with the parent.
   void abandon();
 
   // Switches off UDP_GRO.  Call this when the first peer on another host appears.  The flow of such
@@ -72,8 +72,8 @@ class DataPath final : private os::PacketObserver, private link::LaneObserver {
     bool any_packets = false;
     bool full = false;  // there may be more packets
   };
-  // Receives packets and calls take(arrival) for each.  Also calls has_posts() and send(), as
-  // take_batch() does.
+  // Receives packets, and calls take(arrival) for each valid packet.  Also calls has_posts() and
+  // send(), as take_batch() does.
   template <class Take, class HasPosts, class Send>
   Received receive(Time now, os::UdpReceiver::Poll poll_mode, Take take, HasPosts has_posts,
                    Send send);

@@ -11,9 +11,9 @@
 #include "hca/types.h"
 #include "process/process.h"
 
-// Writes one line to standard error for each failed connection, each completion in error and each
-// refused call.  VERBENA_VERBOSE=1 (`verbena run --verbose`) turns it on.  Lines about peers name
-// the peer, the step and the time spent.
+// Writes lines to standard error about failed connections, completions in error and refused calls.
+// VERBENA_VERBOSE=1 (`verbena run --verbose`) turns the lines on.  Lines about peers name the peer,
+// and, if known, the step and the time spent.
 namespace verbena::client {
 
 // Limits the rate of lines, because a program that fails in a loop must not fill a disk.

@@ -100,10 +100,11 @@ Time Driver::work_under_lock(const PollPolicy::Iteration& iteration, bool deferr
     will_park_ = !iteration.program_receives;
     if (deferral_expired && is_deferred()) {
       policy_.deferral_expired();
-      deferrals_.fetch_add(1);  // so that flush() does not call deferred_was_sent()
+      deferrals_.fetch_add(1);  // ends the deferral, so that flush() skips deferred_was_sent()
       try_flush();
     }
-    send_deferred();  // must come before messages and timers, which may end a connection
+    // Sends deferred packets before it handles messages and timers, which may end a connection.
+    send_deferred();
     const Time now = os::now();
     work_.begin_iteration();
     // Another thread may have taken the role meanwhile, and may sleep.  That thread needs parked
@@ -174,7 +175,7 @@ void Driver::release() VB_NO_THREAD_SAFETY_ANALYSIS {
   // try_flush() sends below, so later rounds of this loop wake the receiver, which then asks.
   bool will_ask_for_space = std::exchange(will_park_, false);
   for (;;) {
-    // Wakes the progress thread if a new timer is due earlier than the end of its sleep.
+    // Wakes the progress thread if a new timer is due before the thread's sleep ends.
     if (const Time due = work_.deadline(); due < sleeps_until_) {
       sleeps_until_ = due;
       wake();
@@ -280,8 +281,8 @@ void Driver::expect_lost_receiver() {
   if (!receiver_may_be_lost_.exchange(true)) wake();
 }
 
-// Takes the role away from a waiter that has received nothing since the last check although packets
-// are unread.
+// Takes the role away from a waiter that was not woken since the last check although packets or
+// messages are unread.
 void Driver::evict_lost_receiver(Time now) {
   if (!policy_.is_lent() || !receiver_may_be_lost_.load() || now < next_receiver_check_) return;
   next_receiver_check_ = now + kReceiverCheckEvery;

@@ -86,8 +86,8 @@ class Driver {
     // then gets both in one piece, or the acknowledgement first.  Some programs need that order,
     // because they count their completions by events.
     virtual bool acknowledgements_can_wait() const VB_REQUIRES(drive_lock) = 0;
-    // Returns true if flush() has work to do, because something was received or an earlier flush()
-    // ended early.
+    // Returns true if flush() has work to do, for example because something was received or an
+    // earlier flush() ended early.
     virtual bool needs_flush() const VB_REQUIRES(drive_lock) = 0;
     // Returns true if the progress thread has work to do even while the program polls.
     virtual bool needs_progress_thread() const = 0;
@@ -111,7 +111,7 @@ class Driver {
   Driver(const Driver&) = delete;
   Driver& operator=(const Driver&) = delete;
 
-  // Starts the progress thread.  kSystem.
+  // Starts the progress thread.  kSystem: the system refuses to start a thread.
   Result<void> start();
   // Stops the progress thread and waits for its end.
   void stop();
@@ -129,10 +129,10 @@ class Driver {
 
   // ---- a thread that waits for an event ----
   // Lets this thread wait for packets in place of the progress thread.  Returns 0 if another thread
-  // has that role already, or if the progress thread does not give it away now.
+  // has that role and does not yield it, or if the progress thread does not give it away now.
   ReceiverRole::Wait take_role(ReceiverRole::For events);
   // Ends the wait of a thread that has its event and will probably wait again.  The thread retains
-  // the role meanwhile.
+  // the role meanwhile, unless another thread waits for completions without the role.
   void end_wait_with_role(ReceiverRole::Wait wait);
   // Gives the role back to the progress thread.
   void give_role_back(ReceiverRole::Wait wait);
@@ -147,7 +147,8 @@ class Driver {
     bool has_role = true;
   };
   // Receives packets.  Then calls take(), which returns true if it finds the event that the thread
-  // waits for.  If it does, packets to be sent may wait for the program's next post or poll.
+  // waits for.  If take() finds it, packets to be sent may wait for the program's next post or
+  // poll.
   template <class Take>
   Received receive_for_event(ReceiverRole::Wait wait, os::UdpReceiver::Poll poll_mode, Take take);
   // Prepares a sleep, and returns the descriptors to sleep on.  Returns none if there is something
@@ -177,8 +178,9 @@ class Driver {
     if (is_deferred()) try_flush();
   }
 
-  // These functions prevent every thread from driving during a fork.  So the child gets a
-  // consistent copy of this object, whose descriptors the child can close.
+  // These functions prevent other threads from driving during a fork, unless before_fork() waits in
+  // vain for the lock.  So the child gets a consistent copy of this object, whose descriptors the
+  // child can close.
   void before_fork();
   void after_fork_in_parent();
   static void after_fork_in_child();

@@ -24,7 +24,7 @@ using c_api::NoCancellation;
 // A lower number would be too low, because a thread that sleeps until an event also polls once more
 // before each sleep.
 constexpr std::uint32_t kPollsBusy = 16;
-// A thread that polls sleeps for this time if the agent may need the thread's processor to answer.
+// A thread that polls sleeps for at most this time if the agent may need its processor to answer.
 // A yield would not help, because the scheduler first divides a processor among sessions, and the
 // agent has its own session.
 constexpr timespec kAnswerWait{.tv_sec = 0, .tv_nsec = 50'000};
@@ -94,7 +94,8 @@ int EventWait::wait(CmChannel& channel, process::CmNotice& notice) {
   return channel.try_next(notice) ? 0 : EAGAIN;
 }
 
-// Returns true if this thread polls and has not listened to the agent for a while.
+// Counts a poll.  Returns true if this thread polls often, or threads of the program listen
+// already, and this thread has not listened to the agent for a while.
 bool EventWait::is_time_to_listen(Time now) const {
   if (recent.polls++ == 0) recent.polls_since = now;
   if (!agent_.program_listens()) {
@@ -107,8 +108,8 @@ bool EventWait::is_time_to_listen(Time now) const {
   return now - recent.listened_at >= kListenEvery;
 }
 
-// Returns 0 if it has found an event, or EINTR where read(2) would.  Returns none when the thread
-// should sleep.
+// Receives the agent's messages for a moment.  Returns 0 if an event came, or EINTR where read(2)
+// would.  Returns none when the thread should sleep.
 std::optional<int> EventWait::spin(CmChannel& channel, process::CmNotice& notice, Time began) {
   os::SignalBlock hold;  // keeps signals pending, so that would_end_wait() sees them
   for (Time now = began; now - began < recent.spin.spin_time(); now = os::now()) {

@@ -18,7 +18,8 @@ std::string comma_list(const std::vector<std::string>& names) {
   return fmt::format("{}", fmt::join(names, ", "));
 }
 
-// Returns true for the name of a fabric.  Names of hosts have the same prefix.
+// Returns true for the name of a fabric.  The socket names of hosts have the same prefix as those
+// of fabrics.
 bool is_name_of_fabric(const std::string& name) {
   return os::mad_socket_name({.fabric = name, .host = "host"}).has_value();
 }

@@ -7,7 +7,7 @@
 #include "client/agent_connection.h"
 #include "faults/fault.h"
 
-// Finds the fabrics of virtual hosts that are up, and causes faults in them.  The commands of
+// Finds running fabrics (of virtual hosts), and causes faults in them.  The commands of
 // `verbena fabric` and the C API share these functions.
 namespace verbena::client {
 

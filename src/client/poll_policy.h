@@ -14,7 +14,7 @@ namespace verbena::client {
 // Decides which threads receive packets from the sockets: the program's threads while they poll or
 // wait for an event (ReceiverRole), and the progress thread at all other times.
 //
-// A program that polls an empty CQ often needs no other thread.  Waking a thread for each packet
+// A program that often polls an empty CQ needs no other thread.  Waking a thread for each packet
 // would cost more than it gains.  So the progress thread then sleeps for kCheckEvery and checks
 // whether the program still polls.
 //
@@ -31,7 +31,7 @@ class PollPolicy {
   // within kCheckEvery.  A lower number would be too low: a program that sleeps until an event also
   // polls once more before each sleep.
   static constexpr std::uint32_t kPollsBusy = 64;
-  // A poll that finds packets counts as this many empty polls.
+  // A poll that finds packets counts as this many additional empty polls.
   static constexpr std::uint32_t kPollsPerBatch = 8;
   // After this many empty polls, about 50 us, the thread yields, because the peer may be waiting
   // for this processor.
@@ -44,8 +44,8 @@ class PollPolicy {
   // ---- any thread ----
   // Counts a poll of an empty CQ.
   void polled() { polls_.fetch_add(1, std::memory_order_relaxed); }
-  // Counts a poll that has found packets as several empty polls.  A program whose polls always find
-  // packets makes fewer polls, but it receives its packets itself.
+  // Counts a poll that has found packets as several additional empty polls.  A program whose polls
+  // always find packets makes fewer polls, but it receives its packets itself.
   void took_packets() { polls_.fetch_add(kPollsPerBatch, std::memory_order_relaxed); }
   // Ends a poll.  Returns true if the thread should let other threads run.
   bool should_yield(bool found_packets) {
@@ -76,9 +76,9 @@ class PollPolicy {
   ReceiverRole& role() { return role_; }
 
   // ---- under the drive lock ----
-  // Returns true if packets that became ready during a poll or a post may wait for the program's
-  // next poll.  Returns false for a while after the progress thread had to send such packets,
-  // because the program then seems to compute for long after a poll.
+  // Returns true if the program polls, so that packets that became ready during a poll or a post
+  // may wait for its next poll.  Returns false for a while after the progress thread had to send
+  // such packets, because the program then seems to compute for long after a poll.
   bool may_defer() {
     return polling_is_confirmed_.load(std::memory_order_relaxed) && waiter_may_defer();
   }

@@ -78,7 +78,8 @@ class ReceiverRole {
   Holder check() {
     sleeps_without_checks_.store(false);
     if (!lent_.load()) return Holder::kProgressThread;
-    // Stores this before it reads holder_, so that a waiter whose wait ends later sees it.
+    // Stores sleeps_without_checks_ before it reads holder_, so that a waiter whose wait ends later
+    // sees the new value.
     sleeps_without_checks_.store(true);
     if (holder_.load() != 0) return Holder::kWaiter;
     sleeps_without_checks_.store(false);

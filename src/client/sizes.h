@@ -5,8 +5,9 @@
 
 #include "base/error.h"
 
-// Explains an error to a program that asks for more than the device has.  The text contains the
-// call, the value, and the limit with its name from ibv_query_device().
+// Explains an error to a program that asks for a size that the device does not support.  The text
+// contains the call, the value and the limit.  A maximum has a name, usually that of its member of
+// ibv_device_attr.
 namespace verbena::client {
 
 struct BoundedSize {

@@ -34,7 +34,7 @@ class SocketCounters {
   // Adds the counters of a receiver that is about to close, so that they are not lost.
   void add_closing(const os::UdpReceiver& receiver) { add(closed_sum_, receiver.counters()); }
 
-  // Sets the table that show() writes to.  REQUIRES: it outlives this object.
+  // Sets the table that show() writes to.  REQUIRES: the memory of the table outlives this object.
   void set_table(ipc::QpTable table);
   // Writes all counters to the table.  `receivers` are the open receivers.  add_closing() has added
   // the counters of the others.

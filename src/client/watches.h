@@ -14,10 +14,10 @@
 namespace verbena::client {
 
 // Holds the descriptors that the progress thread sleeps on.  Usually the progress thread waits for
-// all of them.  While the program polls, it waits for all but those that report packets.  A thread
-// of the program may wait for packets in its place (for_receiver()).  Then that thread sleeps on
-// the agent's descriptor and on those that report packets, and the progress thread sleeps on the
-// others.
+// all of them.  While the program polls, the progress thread waits for all but those that report
+// packets.  A thread of the program may wait for packets in its place (for_receiver()).  Then that
+// thread sleeps on the agent's descriptor and on those that report packets, and the progress thread
+// sleeps on the others.
 //
 // Only the progress thread calls wait().  Other threads may call the other functions, under the
 // lock that each function names.
@@ -28,7 +28,7 @@ class Watches {
     kWake,       // wake() was called
     kSockets,    // a socket has packets
     kReaper,     // an agent that this program has started has ended
-    kLanes,      // a lane has packets, or wake_receiver() was called
+    kLanes,      // a lane has packets or space, or wake_receiver() was called
     kCheck,      // the time of check_at() has come
   };
   enum class For : std::uint8_t {

@@ -74,15 +74,16 @@ std::optional<PeerToPeerKey> Endpoint::peer_to_peer_key() const {
   return PeerToPeerKey{service_id_, address_.remote(), address_.local()};
 }
 
-// The side with the larger CA GUID is active, and between equal GUIDs the side with the larger QPN
-// (vol1 12.10.4).
+// The side with the larger CA GUID is active.  If the GUIDs are equal, the side with the larger QPN
+// is active (vol1 12.10.4).
 bool Endpoint::wins_against(const Req& req) const {
   return std::pair(services_.config.ca_guid, local_qpn_) >
          std::pair(req.local_ca_guid, req.local_qpn);
 }
 
-// Waits for the peer's answer to our REQ, which wins.  If the peer has rejected our REQ because it
-// came too early, the peer is ready now, so this function repeats the REQ at once.
+// Handles a REQ of the peer that loses against ours: this side still waits for the peer's answer.
+// If the peer has rejected our REQ because it came too early, the peer is ready now, so this
+// function repeats our REQ at once.
 void Endpoint::on_losing_req() {
   ignore(Ignored::kPeerIsPassive);
   if (state_ != State::kReqSent || !peer_not_ready_) return;
@@ -109,14 +110,14 @@ void Endpoint::on_rep(const mad::Delivered& mad, const Rep& rep, Time now) {
                                 .cookie = cookie_,
                                 .rep = rep,
                                 .ece = {rep.vendor_id(), mad.header.attribute_modifier}});
-    case State::kRepReceived: {  // our consumer has not answered: ask the peer for time
+    case State::kRepReceived: {  // our consumer has not answered, so we ask the peer for time
       count_duplicate(AttributeId::kRep);
       const bool again = answer_.id() == AttributeId::kMra;
       answer_ = store(mra_of(MraSubject::kRep));
       return send(answer_, again ? Outbox::Kind::kRepeat : Outbox::Kind::kFirst);
     }
     case State::kEstablished:
-    case State::kDreqSent:  // our RTU got lost (12.9.7.1)
+    case State::kDreqSent:  // our RTU got lost (vol1 12.9.7.1)
       count_duplicate(AttributeId::kRep);
       // A connection that a former manager established has no RTU to repeat.  The peer learns from
       // our DREQ that the connection is over.

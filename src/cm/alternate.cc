@@ -102,7 +102,7 @@ Apr Endpoint::apr_of(const PathAnswer& answer) const {
 void Endpoint::on_lap(const Lap& lap, std::uint64_t tid) {
   const bool connected = state_ == State::kEstablished || state_ == State::kRepSent ||
                          state_ == State::kMraRepReceived;
-  // The active side receives no LAP (vol1 12.8), and a connection that is ending ignores it.
+  // Only the passive side receives LAPs (vol1 12.8), and only while the peer may be connected.
   if (active_ || !connected) return ignore(Ignored::kWrongState);
   if (lap.remote_qpn != local_qpn_) {
     return send(store(apr_of({.status = AprStatus::kInvalidQpn}), tid));
@@ -126,7 +126,7 @@ void Endpoint::on_lap(const Lap& lap, std::uint64_t tid) {
     return report(LapReceived{.endpoint = handle_, .cookie = cookie_, .lap = lap});
   }
   count_duplicate(AttributeId::kLap);
-  if (step == Step::kLapReceived) {  // our consumer has not answered: ask the peer for time
+  if (step == Step::kLapReceived) {  // our consumer has not answered, so we ask the peer for time
     step = Step::kMraSent;
     alternate.sent = store(mra_of(MraSubject::kLap), tid);
     return send(alternate.sent);

@@ -239,7 +239,8 @@ TEST_F(LapTest, WrongQpnChangesNothing) {
   EXPECT_TRUE(cm.answer_alternate_path(last_request(), {}).has_value());
 }
 
-// Linux uses one transaction id for all LAPs of a connection.
+// Linux uses one transaction id for all LAPs of a connection, so only the path shows that this LAP
+// is not a repeat.
 TEST_F(LapTest, AnotherPathIsANewRequest) {
   establish();
   receive(lap());

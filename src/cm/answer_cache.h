@@ -12,9 +12,9 @@
 
 namespace verbena::cm {
 
-// Stores the last answers.  A peer that did not get its answer repeats the request, and then gets
+// Stores the latest answers.  A peer that did not get its answer repeats the request, and then gets
 // the same answer again.  The consumer does not get the request again.  There is no timer:
-// find() ignores expired answers.  The key tells requests apart.
+// find() ignores expired answers.  Different requests have different keys.
 //
 // Invariants: there are at most kMax answers; a new one replaces the oldest.
 template <class K>

@@ -298,7 +298,8 @@ TEST(Connect, TheActiveSideGivesUp) {
   4000 ms  A Unreachable: REQ 12 times in 4 s)");
 }
 
-// The passive endpoint ends, too: REJ 4 names it by our CA GUID.
+// The passive endpoint ends, too.  The REJ with reason 4 has the id and the CA GUID of the active
+// side, so P finds its endpoint.
 TEST(Connect, PassiveSideLearnsThatTheActiveSideGaveUp) {
   Net net;
   net.p.on_req = Host::Reaction::kNoAnswer;
@@ -332,7 +333,8 @@ TEST(Connect, ThePassiveSideGivesUp) {
  30005 ms  A TimewaitExit)");
 }
 
-// The peer's program was restarted and uses the same QP number again.
+// The consumer of A has destroyed its endpoint, but P has not got the DREQ.  Then A uses the same
+// QP number again.
 TEST(Connect, AStaleConnectionIsReset) {
   Net net;
   const auto first = net.a.connect({0x11}, net.p.gid());

@@ -15,10 +15,10 @@ namespace verbena::cm {
 // Tells why a CM MAD changed nothing.
 enum class Ignored : std::uint8_t {
   kMalformed,        // unknown attribute or wrong length
-  kOtherVersion,     // another class version, in a message that is not a request
+  kOtherVersion,     // another class version, in a message that gets no answer
   kPeerIsPassive,    // peer to peer: this REQ loses against ours
-  kUnknownId,        // no such connection (a REP, LAP or DREQ is answered nevertheless)
-  kWrongRemoteId,    // our id is right, the peer's id is wrong
+  kUnknownId,        // no such connection or resolution (REP, LAP and DREQ get an answer, though)
+  kWrongRemoteId,    // our id is right, but the peer's id or address is wrong
   kWrongQpn,         // a DREQ for another QP
   kWrongState,       // the message came too late or too early for the state
   kLimitReached,     // a limit was reached; the peer repeats the message
@@ -30,7 +30,7 @@ const char* to_string(Ignored reason);
 // Counts events other than messages.
 struct EventCounters {
   std::uint64_t unreachable = 0;
-  std::uint64_t late_rtu = 0;             // RTUs that came after the first data
+  std::uint64_t late_rtu = 0;             // RTUs that came after the first data or a LAP
   std::uint64_t sends_dropped = 0;        // the outbox was full, because nobody called poll()
   std::uint64_t requests_dropped = 0;     // drop() was called: the listener's backlog is full
   std::uint64_t requests_queued = 0;      // queued by the SendThrottle

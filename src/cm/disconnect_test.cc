@@ -26,7 +26,7 @@ class Disconnect : public testing::Test {
     host.call([&](Manager& m) { EXPECT_TRUE(m.destroy(endpoint, net.world.now()).has_value()); });
     EXPECT_EQ(host.cm.destroy(endpoint, net.world.now()).error().code, Errc::kBadHandle);
   }
-  // Puts a QP of P into timewait for 134 ms.  The next accept() of P uses this QP.
+  // Puts a QP of P into timewait for 135 ms.  The next accept() of P uses this QP.
   void put_a_qp_in_timewait() {
     net.p.packet_life = net.a.packet_life = 14;
     connect();

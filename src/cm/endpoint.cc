@@ -104,7 +104,8 @@ void Endpoint::on_rej(const Rej& rej, Time now) {
         return;
       }
       report_rej();
-      // The peer may still have the last connection of our QP (vol1 12.10.8.3).
+      // The peer may still have the last connection of our QP, so the QP needs timewait (vol1
+      // 12.10.8.3).
       if (rej.reason == RejReason::kStaleConnection) {
         return enter_timewait(now);
       }
@@ -145,8 +146,8 @@ void Endpoint::on_timer(Time now) {
   }
 }
 
-// Ends an exchange that the peer did not answer.  A REJ with reason 4 (timeout) tells the peer, if
-// it arrives.
+// Ends an exchange that the peer did not answer.  After a REQ or REP, a REJ with reason 4 (timeout)
+// tells the peer, if the REJ arrives.
 void Endpoint::give_up(Time now) {
   const bool never_sent = is_queued();
   Unreachable event{
@@ -240,7 +241,8 @@ void Endpoint::send_timeout_rej(RejSubject subject) {
 }
 
 // Stores the REJ, in case it gets lost.  A peer repeats its REQ or REP within about its response
-// timeout plus a round trip.  A repeat within twice that time gets the same REJ.
+// timeout plus a round trip.  A repeat within twice that time, but at most kTimewaitMax, gets the
+// same REJ.
 void Endpoint::remember_rej(Time now) {
   const Duration interval =
       std::max<Duration>(timeout_of_code(peer_response_timeout_), Retry::kIntervalMax) +

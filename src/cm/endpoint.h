@@ -48,7 +48,7 @@ using PeerToPeerKey = std::tuple<ServiceId, Gid, Gid>;
 //     | REP             | no REP: REJ 4             | accept(): REP            |   | reject(): REJ
 //  kRepReceived         +--> kClosed             kRepSent <--------------------+   +--> kClosed
 //     | establish(): RTU                            |  <-> kMraRepReceived
-//     |                                             | RTU, data, DREQ; neither: REJ 4, kTimewait
+//     |                                             | RTU, data, DREQ, LAP; none: REJ 4, kTimewait
 //     +-----------------> kEstablished <------------+
 //                           |        | disconnect(), reset(), abandon(): DREQ
 //         DREQ: send DREP,  |     kDreqSent
@@ -86,7 +86,7 @@ using PeerToPeerKey = std::tuple<ServiceId, Gid, Gid>;
 // (Bookkeeping::ticket) only gives the order.
 class Endpoint {
  public:
-  // Limits the time for which a DREQ is repeated.  No program waits for its answer.
+  // Limits the time for which a DREQ is repeated.
   static constexpr Duration kDisconnectTimeout = std::chrono::seconds(10);
   // Limits timewait, whatever packet life the peer names.
   static constexpr Duration kTimewaitMax = std::chrono::seconds(60);

@@ -40,8 +40,8 @@ class Listeners {
   // Adds a listener.  kAddressInUse: a request could match both this listener and another one.
   // kNoResources: a limit is reached.
   Result<void> add(const Service& service, std::uint64_t cookie);
-  // Removes the listener that add() added for the same value.  kInvalidArgument: there is no such
-  // listener.
+  // Removes the listener with the same masked id, mask and data.  kInvalidArgument: there is no
+  // such listener.
   Result<void> remove(const Service& service);
   // Returns the cookie of the listener that a request matches, or nullopt if there is none.
   std::optional<std::uint64_t> find(ServiceId id, std::span<const std::byte> private_data) const;

@@ -44,7 +44,7 @@ TEST(ListenersTest, ExpectationsExpire) {
   }
   EXPECT_TRUE(listeners.expects({Listeners::kExpectedMax - 1}, now));
   EXPECT_FALSE(listeners.expects({Listeners::kExpectedMax}, now));
-  // The other expectations have expired.
+  // The other expectations have expired, so they do not count for the limit.
   listeners.expect({9999}, until, until + std::chrono::seconds(1));
   EXPECT_TRUE(listeners.expects({9999}, until));
 }
@@ -155,7 +155,7 @@ TEST(ListenersTest, HaveLimitsForMasksAndForOneService) {
   Listeners listeners;
   for (std::uint64_t i = 0; i < Listeners::kMasksMax; ++i) {
     const std::uint64_t bit = std::uint64_t{1} << i;
-    // Each mask leaves out another bit; the data keeps the listeners from overlapping.
+    // Each mask leaves out another bit.  The listeners do not overlap, because their data differs.
     ASSERT_TRUE(listeners.add({.id = {0},
                                .mask = {~bit},
                                .data = {static_cast<std::byte>(i)},

@@ -80,7 +80,7 @@ class Manager {
   // Ends a listen() for the same service.  kInvalidArgument: there is no such listener.
   Result<void> unlisten(const Service& service);
   // Announces that a program will probably listen for the service before `until`.  Until then,
-  // requests for the service are neither answered nor rejected, so that their peers repeat them.
+  // requests for the service are neither answered nor rejected, so the peers repeat them.
   void expect(ServiceId id, Time now, Time until) { listeners_.expect(id, now, until); }
   void stop_expecting(ServiceId id) { listeners_.stop_expecting(id); }
 
@@ -99,7 +99,7 @@ class Manager {
   void comm_established(EndpointHandle endpoint, Time now);
   void comm_established(Qpn local, Time now);
   // Ends the connection with a DREQ.  `private_data` has at most 220 bytes.  kBadState: the
-  // connection is over, or was never established.
+  // connection was neither accepted nor established, or is ending already.
   Result<void> disconnect(EndpointHandle endpoint, std::span<const std::byte> private_data,
                           Time now);
   // Sends a LAP, which offers the peer an alternate path for the QP.  Only the active side of an
@@ -157,7 +157,7 @@ class Manager {
  private:
   bool is_our_partition(PortId port, Pkey theirs) const;
   void receive_req(const mad::Delivered& mad, const wire::cm::Req& req, Time now);
-  // Returns true if this REQ belongs to one of our endpoints, which connects peer to peer.
+  // If this REQ belongs to one of our peer-to-peer endpoints, gives it the REQ and returns true.
   bool match_peer_to_peer(const mad::Delivered& mad, const wire::cm::Req& req, Time now);
   void receive_rep(const mad::Delivered& mad, const wire::cm::Rep& rep, Time now);
   void receive_rej(const wire::cm::Rej& rej, Time now);

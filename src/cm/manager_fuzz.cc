@@ -1,6 +1,6 @@
-// Sends arbitrary MADs to a manager that has endpoints in all states.  The input is cut into MADs.
-// A byte before each MAD selects the fields that are made valid: ids of existing endpoints, a known
-// attribute.
+// Sends arbitrary MADs to a manager that has endpoints in most states.  The input is cut into MADs.
+// A byte before each MAD selects the fields that are made valid: the MAD header, the attribute, the
+// addresses, or the ids of an existing endpoint.
 //
 // fuzz: runs 5000
 
@@ -40,7 +40,7 @@ class TestedManager {
   static std::byte attribute(std::byte chosen) {
     return static_cast<std::byte>(0x10 + std::to_integer<unsigned>(chosen) % 11);
   }
-  // Makes the addresses in the message match those of the MAD, which are all zeros here.
+  // Gives a REQ or SIDR_REQ the default P_Key, and a REQ the GIDs of the MAD, which are zero here.
   static void match_addresses(mad::Mad& mad) {
     const auto message = std::span(mad).subspan(wire::kMadHeaderBytes);
     if (mad[17] == std::byte{0x17}) std::ranges::fill(message.subspan(4, 2), std::byte{0xff});

@@ -99,11 +99,12 @@ class Host {
     int laps_unanswered = 0;
     int timewait_exits = 0;
     std::uint16_t reason = 0;
-    bool rejected_here = false;  // this host's consumer rejected it, and so gets no event
+    bool rejected_here = false;  // the consumer rejected the connection itself, so it gets no event
 
     int ends() const { return failed + disconnected; }
   };
-  // Returns true if the end of the endpoint was reported once, or not at all for an open endpoint.
+  // Returns true if the end of the endpoint was reported as often as it should: once if the
+  // endpoint has ended, not at all if it is open, and at most once if it was destroyed.
   bool reported_once(EndpointHandle endpoint) const {
     const auto view = cm.view(endpoint);
     const bool over = view && (view->state == State::kClosed || view->state == State::kTimewait);
@@ -112,6 +113,7 @@ class Host {
   }
   std::map<EndpointHandle, Outcome> outcomes;
   std::vector<EndpointHandle> endpoints;  // in order of creation
+  // Returns the endpoint that was created last.
   EndpointHandle last() const { return endpoints.back(); }
 
   Manager cm;

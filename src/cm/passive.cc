@@ -54,7 +54,7 @@ void Endpoint::report_req(const mad::Delivered& mad, const Req& req) {
 void Endpoint::on_duplicate_req(Time now) {
   count_duplicate(AttributeId::kReq);
   switch (state_) {
-    case State::kReqReceived:  // our consumer has not answered: ask the peer for time
+    case State::kReqReceived:  // our consumer has not answered, so we ask the peer for time
       state_ = State::kMraReqSent;
       answer_ = store(mra_of(MraSubject::kReq));
       return send(answer_);
@@ -66,10 +66,10 @@ void Endpoint::on_duplicate_req(Time now) {
       return send(request_, Outbox::Kind::kRepeat);
     case State::kDreqSent:
     case State::kTimewait:
-      if (was_established_) return;  // an old copy that arrives late
+      if (was_established_) return;  // this REQ is an old copy that arrives late
       if (answer_.id() == AttributeId::kRej) return send(answer_, Outbox::Kind::kRepeat);
       return send_rej(RejSubject::kReq, {});
-    case State::kEstablished: return;  // an old copy that arrives late
+    case State::kEstablished: return;  // this REQ is an old copy that arrives late
     case State::kReqSent:
     case State::kMraReqReceived:
     case State::kRepReceived:
@@ -146,7 +146,7 @@ void Endpoint::on_rtu(const Rtu& rtu, Time now) {
 // Treats data on the QP like an RTU (vol1 12.9.6, 10.2.6: "communication established").
 void Endpoint::comm_established() {
   if (state_ != State::kRepSent && state_ != State::kMraRepReceived) return;
-  if (is_queued()) return;  // a late packet of the QP's last connection
+  if (is_queued()) return;  // the data is a late packet of the QP's last connection
   report_established(Established::Cause::kData, nullptr);
 }
 

@@ -89,7 +89,7 @@ class PeerTest : public testing::Test {
   Manager cm;
   Time now{};
   std::vector<Event> events;
-  wire::MadHeader header;
+  wire::MadHeader header;  // of the last MAD that the manager sent
 };
 
 }  // namespace verbena::cm

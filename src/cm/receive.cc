@@ -202,7 +202,8 @@ bool Manager::match_peer_to_peer(const mad::Delivered& mad, const Req& req, Time
   const auto matches = [&](const Endpoint& ours) {
     const bool is_own_req =
         ours.local_id() == req.local_comm_id && req.local_ca_guid == config_.ca_guid;
-    // An endpoint that got an MRA is talking to a listener, not to a peer that connects to us.
+    // An endpoint that got an MRA is talking to a listener, not to a peer that connects to us, so
+    // it must not become passive.
     return !is_own_req && (ours.state() == State::kReqSent || ours.wins_against(req));
   };
   Endpoint* ours = tables_->find_peer(req.service_id, mad.from, matches);
@@ -279,8 +280,8 @@ void Manager::receive_lap(const mad::Delivered& mad, const Lap& lap, Time now) {
 void Manager::receive_dreq(const mad::Delivered& mad, const Dreq& dreq, Time now) {
   Endpoint* endpoint = tables_->by_local_id(dreq.remote_comm_id);
   if (endpoint == nullptr) {
-    // The connection ended long ago, or belonged to a former manager; the peer may end it (vol1
-    // 12.9.8.1).
+    // The connection ended long ago, or belonged to a former manager.  The DREP lets the peer end
+    // it (vol1 12.9.8.1).
     ignore(Ignored::kUnknownId);
     const Drep drep{.local_comm_id = dreq.remote_comm_id, .remote_comm_id = dreq.local_comm_id};
     return outbox_.send(mad.from, AttributeId::kDrep, answer(mad, drep));
@@ -291,8 +292,8 @@ void Manager::receive_dreq(const mad::Delivered& mad, const Dreq& dreq, Time now
   update_or_remove(*endpoint, now);
 }
 
-// Rejects requests of another class version.  All versions so far have the ids at the same place.
-// Other messages get no answer.
+// Rejects a REQ, REP or SIDR_REQ of another class version.  All versions so far have the ids at the
+// same place.  Other messages get no answer.
 void Manager::receive_wrong_version(const mad::Delivered& mad, const Message& message) {
   std::visit(Overloaded{
                  [&](const Req& m) {

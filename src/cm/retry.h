@@ -16,7 +16,7 @@ namespace verbena::cm {
 // includes the wait.  The owner remembers whether the message was sent.
 //
 // Invariants:
-//  * The deadline is never later than `timeout_end_`, except after set_deadline().
+//  * The deadline is never later than `timeout_end_`, except after set_deadline() and stop().
 //  * `timeout_end_` moves only when the peer asks for time (extend()) or answers another request
 //    (renew()), at most to kExtensionMax after the start.  After extend() the number of repeats has
 //    no limit.
@@ -28,7 +28,7 @@ class Retry {
   // works for only half a second at a time.  The interval may be longer if a limited number of
   // repeats must last until the timeout.
   static constexpr Duration kSilentIntervalMax = std::chrono::milliseconds(500);
-  // Limits the interval once the peer has asked for time: at most one repeat a second, so that a
+  // Limits the interval once the peer has asked for time: about one repeat a second, so that a
   // slow peer is not flooded, but often enough even if three of four answers get lost.
   static constexpr Duration kIntervalMax = std::chrono::seconds(1);
   static constexpr Duration kExtensionMax = std::chrono::minutes(5);

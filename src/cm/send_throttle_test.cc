@@ -386,7 +386,7 @@ TEST_F(SendThrottleTest, EveryEndOfAnAcceptReleasesItsPermitOnce) {
   expect_all_permits_free("silence");
 }
 
-// The first interval must end the permit if there are no repeats.
+// If a REP may not be repeated any more, its permit must end after the interval that follows.
 TEST_F(SendThrottleTest, RepWithoutRepeatsReleasesItsPermitSoon) {
   net.p.on_req = net.a.on_rep = Host::Reaction::kNoAnswer;
   for (const std::uint8_t repeats : {std::uint8_t{0}, std::uint8_t{1}}) {

@@ -27,8 +27,8 @@
 
 namespace verbena::cm {
 
-// Identifies a peer's SIDR_REQ: by its address, its request id, the transaction and the service.
-// (RoCE has no LID to tell hosts apart.)
+// Identifies a peer's SIDR_REQ: by the addresses of the peer, the request id, the transaction id
+// and the service.  (Only InfiniBand has LIDs, and only packets with a GRH have GIDs.)
 struct SidrRequestKey {
   Gid remote{};
   Lid remote_lid{};  // a request without a GRH has no GID

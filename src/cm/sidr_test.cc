@@ -136,7 +136,8 @@ TEST_F(SidrTest, DuplicateGetsTheSameAnswer) {
   EXPECT_EQ(events.size(), 2u);
 }
 
-// RoCE has no LIDs, and two hosts may choose the same request id.
+// Two hosts may choose the same request id.  RoCE has no LIDs, so the GID has to distinguish the
+// hosts.
 TEST_F(SidrTest, TwoHostsMayUseTheSameRequestId) {
   receive(kRequest);
   address.path.destination = wire::ipv4_gid(0x0a000003);

@@ -28,13 +28,14 @@ using wire::cm::MraSubject;
 using wire::cm::RejReason;
 
 constexpr std::size_t kEntriesMax = 14;
-// Numbers begin with 1.  An endpoint uses 0 for a number that it does not know yet.  The test looks
-// up 0 as well.
+// Ids, GUIDs and QPNs begin with 1.  An endpoint uses 0 for a number that it does not know yet.
+// The test looks up 0 as well.
 constexpr std::uint32_t kIds = 20;
 constexpr std::uint32_t kPeerIds = 4;
 constexpr std::uint32_t kGuids = 2;
 constexpr std::uint32_t kPeerQpns = 4;
 constexpr std::uint32_t kQpns = 4;
+// Services and hosts begin with 0.
 constexpr std::uint32_t kServices = 2;
 constexpr std::uint32_t kHosts = 2;
 
@@ -44,17 +45,18 @@ struct Peer {
   Qpn qpn{};
 };
 
-// Tells whether by_request() finds an endpoint.  Several endpoints may have the same REQ.
-// by_request() finds the first of them until that endpoint is removed.  Then it finds none until
-// another one of them is updated.  Tables does not promise this order, but the model has to follow
-// it.
+// Tells whether Tables::by_request() finds an endpoint.  Several endpoints may have the same REQ.
+// Of these, by_request() finds the endpoint that was updated with the REQ first, until that
+// endpoint is removed.  Then by_request() finds none of them until another one is updated.  The
+// class Tables does not promise this order, but the model has to follow it.
 enum class Place : std::uint8_t {
   kNone,   // the endpoint knows no REQ yet
   kTaken,  // by_request() finds another endpoint with this REQ, or none
   kFound,
 };
 
-// Models an endpoint by the inputs that it got, because its own queries are under test.
+// Holds what the tables know of an endpoint, derived from the inputs of the endpoint.  The model
+// asks the endpoint itself only for its state, its deadline and its id.
 struct Entry {
   std::unique_ptr<Endpoint> endpoint;
   CommId id{};
@@ -347,7 +349,8 @@ class TablesRun {
 
   // ---- Comparisons
 
-  // Cuts the list after the first endpoint with at least this id, where the look-up stops.
+  // Removes what follows the first endpoint whose id is `wanted` or greater, because the look-up
+  // stops at this endpoint.
   static void cut(Found& found, CommId wanted) {
     const auto last = std::ranges::find_if(
         found, [&](const Endpoint* endpoint) { return endpoint->local_id() >= wanted; });
@@ -410,7 +413,7 @@ class TablesRun {
 
   CaseCounts& counts_;
   Random random_;
-  Config config_{.ca_guid = {1}};  // peers with the same GUID are on this host
+  Config config_{.ca_guid = {1}};  // a peer with the GUID 1 is on this host
   Counters counters_;
   Outbox outbox_{counters_};
   RejCache rej_cache_;

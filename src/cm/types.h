@@ -108,7 +108,7 @@ struct ResolveRequest {
   ServiceId service_id{};
   Pkey pkey{kDefaultPkey};
   std::array<std::byte, 216> private_data{};
-  // These two work as in ConnectRequest, but the number of repeats has no limit.
+  // These two work as in ConnectRequest.  The number of repeats has no limit.
   Duration give_up_after = std::chrono::seconds(30);
   Duration round_trip{};
 };
@@ -166,8 +166,9 @@ const char* to_string(State state);
 
 // ---- Events
 
-// Each event names its endpoint and the cookie that the consumer gave it.  Each kind comes at most
-// once for an endpoint, except the events of alternate paths.  TimewaitExit is the last one.
+// Each event (except StateChanged) names its endpoint or resolution, and the cookie that the
+// consumer gave it.  Each kind comes at most once for an endpoint, except StateChanged and the
+// events of alternate paths.  TimewaitExit is the last event for the consumer.
 
 // Passive: a REQ arrived.  The endpoint is new, and `cookie` is the listener's until set_cookie().
 // For peer to peer, the endpoint may be one that connect() made, and that has become the passive
@@ -197,7 +198,8 @@ struct Established {
   std::array<std::byte, 224> private_data{};  // of the RTU, if cause is kRtu
 };
 
-// Either side: the peer rejected the connection before it was established.
+// Either side: before the connection was established, the peer rejected it, or began a new
+// connection with the same QP.
 struct Rejected {
   EndpointHandle endpoint{};
   std::uint64_t cookie{};
@@ -218,7 +220,7 @@ struct Unreachable {
 struct Disconnected {
   enum class Cause : std::uint8_t {
     kPeer,     // the peer sent a DREQ
-    kLocal,    // our DREQ was answered
+    kLocal,    // our DREQ was answered, or disconnect() came before the REP was sent
     kSilence,  // our DREQ was never answered
     kReset,    // the peer lost the connection: it sent a REJ, or its QP connected again
   };

@@ -3,7 +3,7 @@
 namespace verbena::ethernet {
 namespace {
 
-// Inserts or erases an element of a set.
+// Inserts an element into a set or erases it from the set.
 template <class Element>
 void set_presence(std::set<Element>& elements, const Element& element, bool present) {
   if (present) {

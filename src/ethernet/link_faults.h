@@ -22,6 +22,7 @@ using plan::RailId;
 // network.
 class LinkFaults {
  public:
+  // Pulls the cable of a link if `up` is false, and plugs the cable in if `up` is true.
   void set_link(RailId rail, bool up);
   // Cuts a host off from all of its networks if `on` is false, and reconnects it if `on` is true.
   // Does not change the states of its links.
@@ -50,7 +51,7 @@ class LinkFaults {
   // return nullopt and null, and the value of the fabric's file applies.
   std::optional<std::uint32_t> mtu_bytes(RailId rail) const;
   const std::vector<Pkey>* pkeys(RailId rail) const;
-  // Counts a packet of the link.  Returns true if it is lost.
+  // Counts a packet of the link.  Returns true if the packet is lost.
   bool should_drop_next(RailId rail);
 
  private:

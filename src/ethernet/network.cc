@@ -76,7 +76,8 @@ std::expected<Network::Route, std::string> Network::route(HostIndex host, const 
     return std::unexpected("the host " + name + " has no address " + wire::address_text(*source));
   }
   const auto own_rail = rail_of(host, destination);
-  // As on Linux, a packet to its own host uses loopback, and its default source is its destination.
+  // As on Linux, a packet to its own host uses loopback.  Its default source address is its
+  // destination address.
   if (own_rail) {
     return Route{.source = source.value_or(destination),
                  .interface = is_loopback(source.value_or(destination))
@@ -225,7 +226,7 @@ std::vector<Network::Member> Network::receivers(HostIndex host, const Gid& sourc
   const auto from = rail_of(host, source);
   const auto found = groups_.find(group);
   if (!from || found == groups_.end() || ip_bytes > mtu_bytes(*from)) return {};
-  // Packets of a host to itself use no link, so link faults do not affect them.
+  // A packet to a member on the same rail uses no link, so link faults do not affect it.
   const bool leaves_host =
       !is_loopback(source) && faults_.is_up(*from) && !faults_.should_drop_next(*from);
   std::vector<Member> all;

@@ -53,7 +53,7 @@ class Network {
     kNoRoute,        // the rails do not reach each other
     kTooLong,        // the packet is too long for one of the two rails
     kLinkDown,       // a user has taken down the link of one rail, or cut a host off
-    kLost,           // a user has made the link of one of the rails lossy
+    kLost,           // a lossy link of one of the two rails has lost the packet
     kCount,
   };
   static constexpr std::size_t kDrops = static_cast<std::size_t>(Drop::kCount);
@@ -61,12 +61,13 @@ class Network {
   explicit Network(plan::Fabric fabric);
 
   const plan::Fabric& fabric() const { return fabric_; }
-  // Returns the addresses of a host, loopback last.  Device n has the interface number n + 2.
+  // Returns the addresses of a host.  The loopback addresses are the last.  Device n has the
+  // interface number n + 2.
   std::vector<node::HostAddress> addresses(HostIndex host) const;
 
   // Finds the route from a host to an address, which may be a multicast group.  Without a source,
-  // uses the first rail that reaches the destination's rail.  The error is a message for the user
-  // that names the rails.
+  // uses the first rail from which a packet can reach the destination.  The error is a message for
+  // the user that names the rails.
   std::expected<Route, std::string> route(HostIndex host, const Gid& destination,
                                           const std::optional<Gid>& source) const;
   // Returns the rail to which a packet goes, or the reason for which it is dropped.  `ip_bytes` is
@@ -85,13 +86,13 @@ class Network {
                      std::size_t ip_bytes) const;
 
   // Makes the program that has the range a member of the group on exactly these interfaces of its
-  // host.  Ignores interfaces that the host does not have.  Returns false if the group has
-  // kMembersMax members, or if there are kGroupsMax groups.
+  // host.  Ignores interfaces that the host does not have.  Returns false if kMembersMax or
+  // kGroupsMax does not permit all of these memberships.
   bool set_members(HostIndex host, std::uint16_t range, const Gid& group,
                    std::span<const std::uint32_t> interfaces);
   // Returns the members that receive a packet from this source address.  The result is empty if the
-  // source is not an address of the host, or if the packet is too long for its rail.  Lossy links
-  // count the packet.
+  // source is not an address of the host, or if the packet is too long for the rail of the
+  // source.  Lossy links count the packet.
   std::vector<Member> receivers(HostIndex host, const Gid& source, const Gid& group,
                                 std::size_t ip_bytes);
   // Returns the total number of members in all groups.
@@ -104,7 +105,7 @@ class Network {
   // set them.
   std::uint32_t mtu_bytes(RailId rail) const;
   const std::vector<Pkey>& pkeys(RailId rail) const;
-  // Returns the reason why the port of a rail is down; nothing if it is up.
+  // Returns the reason why the port of a rail is down, or nullopt if the port is up.
   std::optional<std::string> down_reason(RailId rail) const;
 
   static std::uint32_t interface_of(std::uint8_t device) { return device + 2U; }

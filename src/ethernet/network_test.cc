@@ -17,8 +17,8 @@ using Drop = Network::Drop;
 Gid ip(const char* text) { return wire::parse_address(text).value(); }
 
 // Returns a network with four hosts.  Hosts a and b have one rail each in network "red".  Host c
-// has a rail with MTU 1500 in "blue".  Host a has a second rail in "green", which no router
-// connects.  Host d has a rail in "red" with VLAN 7.
+// has a rail with MTU 1500 in "blue".  Host a has a second rail in "green".  Host d has a
+// rail in "red" with VLAN 7.  If `has_router` is true, a router connects "red" and "blue".
 Network network(bool has_router = true) {
   std::string text = R"(
     [[hosts]]

@@ -9,8 +9,8 @@
 #include "fabric/test_scene.h"
 #include "sim/seeds.h"
 
-// Tests networks whose faults last longer than a round trip: bursts of lost packets, and a line
-// that is down for seconds.  All connections must be established.
+// Tests networks whose faults last longer than a round trip: bursts of lost and corrupt packets,
+// and a line that is down for seconds.  All connections must be established.
 namespace verbena::fabric {
 namespace {
 

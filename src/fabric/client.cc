@@ -130,7 +130,7 @@ void Client::start_operation(std::uint32_t operation) {
   // A SEND has two parts: its own completion, and the arrival of its echo.
   pending_[operation] = kind == Operation::Kind::kSend ? 2 : 1;
   if (kind == Operation::Kind::kRead) {
-    // Read the slot of the last WRITE.
+    // A READ reads the slot of the last WRITE.
     std::uint32_t last_write = operation;
     while (last_write > 0 && config_.operations[last_write].kind != Operation::Kind::kWrite)
       --last_write;
@@ -159,8 +159,9 @@ void Client::on_completion(const hca::WorkCompletion& completion) {
     if (!is_allowed)
       sim_process_.report_violation(std::string("completion: ") +
                                     hca::to_string(completion.status));
-    // If the echo of a SEND has arrived, the peer has received the SEND, even if the SEND failed
-    // here.  Its ACK was lost, and the server disconnected before it could repeat the ACK.
+    // If the echo of a SEND has arrived, the server has received the SEND, even if the SEND failed
+    // here.  In this case the server's ACK was lost, and the server disconnected before it could
+    // repeat the ACK.
     const bool is_send = !request->is_receive && request->opcode == hca::WrOpcode::kSend;
     if (is_send && std::ranges::find(echoes_, request->index) == echoes_.end())
       complete_part(request->index);
@@ -217,7 +218,7 @@ void Client::disconnect() {
         "disconnect", sim_process_.process().disconnect(id_, sim_process_.now(),
                                                         sim_process_.completion_for("disconnect")));
   } else if (!outcome_.has_ended()) {
-    finish();  // the client has not requested the connection, so no event will follow
+    finish();  // the connection does not exist, so no event will follow
   }
 }
 

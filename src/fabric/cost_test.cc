@@ -6,7 +6,7 @@
 
 #include "fabric/test_scene.h"
 
-// Counts the messages that each control call sends between program and agent.
+// Counts the messages between program and agent that control calls cause.
 namespace verbena::fabric {
 namespace {
 
@@ -69,8 +69,9 @@ class Cost : public ::testing::Test {
   hca::QpHandle first_{}, second_{};
 };
 
-// Calls for a listener wait for a reply of the agent.  Calls for a connection wait only for events.
-// The agent creates an id when it receives the first message about the id.
+// Calls for a listener wait for a reply of the agent, and so does the first create_qp of a program,
+// which leases QP numbers.  Calls for a connection wait only for events.  The agent creates an id
+// when it receives the first message about the id.
 TEST_F(Cost, ConnectingNeedsNoReplies) {
   network_.run(1ms);
   const auto ok = [](const char* what) {

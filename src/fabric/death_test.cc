@@ -6,7 +6,7 @@
 
 #include "fabric/test_scene.h"
 
-// Kills programs and agents at every moment during the life of a connection.
+// Kills programs and agents at many moments during the life of a connection, kStep apart.
 namespace verbena::fabric {
 namespace {
 
@@ -53,7 +53,8 @@ TEST_P(Death, ServerNoticesTheClientsDeathInEachState) {
       return;
     }
   }
-  // The side that is not the first to disconnect skips kDisconnecting.
+  // The side that is not the first to disconnect leaves kDisconnecting at once, so the test does
+  // not see this state.
   EXPECT_EQ(states.size(), GetParam() ? 6u : 7u);
 }
 
@@ -80,7 +81,8 @@ TEST_P(Death, ClientNoticesTheServersDeathInEachState) {
     }
   }
   EXPECT_EQ(states.size(), 4u);
-  // The side that is not the first to disconnect skips kDisconnecting.
+  // The side that is not the first to disconnect leaves kDisconnecting at once, so the test does
+  // not see this state.
   EXPECT_EQ(peer_states.size(), GetParam() ? 4u : 3u);
 }
 
@@ -115,7 +117,8 @@ TEST_P(Death, ClientEndsWhenItsAgentDies) {
   }
 }
 
-// The client detects the death of the agent, because its operations fail or its DREQ gets no reply.
+// The client detects the death of the agent, because the client's operations fail or its DREQ gets
+// no reply.
 TEST(AgentDeath, ClientNoticesTheDeathOfTheServersAgent) {
   for (Duration moment{}; moment < kExchangeDuration; moment += kStep) {
     SCOPED_TRACE(moment.count());

@@ -6,8 +6,8 @@
 
 #include "fabric/test_scene.h"
 
-// Tests connections between whole hosts.  Tests compare the complete exchange, with names and times
-// of all packets.
+// Tests connections between whole hosts.  Most tests compare the complete exchange, with names and
+// times of all packets.
 namespace verbena::fabric {
 namespace {
 

@@ -5,13 +5,14 @@
 #include "fabric/rc_endpoint.h"
 #include "rdmacm/types.h"
 
-// Encodes the private data of the REQs and REPs between the client and the server of this layer.
+// Encodes and decodes the private data of the REQs and REPs between the client and the server of
+// this layer.
 namespace verbena::fabric {
 
 // Tells the server what the client is going to do.  The REQ carries it as private data.
 struct ClientPlan {
   std::uint32_t sends = 0;               // the number of SENDs that the client will make
-  std::uint32_t server_disconnects = 0;  // 1 if the server has to disconnect after the last SEND
+  std::uint32_t server_disconnects = 0;  // 1: the server disconnects after its last echo
 };
 
 inline void write_plan(rdmacm::ConnParam& param, const ClientPlan& plan) {

@@ -108,6 +108,7 @@ void Host::connect_to_agent(SimProcess& sim_process) {
   send_hello(sim_process);
 }
 
+// Simulates the end of a process's sockets: its ranges get no more packets.
 void Host::close_sockets(SimProcess::Id id) {
   std::erase_if(process_of_range_, [id](const auto& entry) { return entry.second == id; });
 }
@@ -218,7 +219,8 @@ void Host::send_to_program(SimProcess::Id id, ipc::Bytes message, LaneMemory lan
   });
 }
 
-// Simulates agent::Agent, which answers a Hello itself and passes other requests to the node.
+// Simulates agent::Agent, which answers a Hello itself, passes requests for the node to the node,
+// and confirms all other requests.
 void Host::receive_at_agent(SimProcess::Id id, const ipc::Bytes& message) {
   const auto session = sessions_.find(id);
   if (!node_ || session == sessions_.end()) return;
@@ -244,7 +246,7 @@ void Host::receive_at_program(SimProcess::Id id, const ipc::Bytes& message,
   const auto envelope = ipc::open(message);
   if (envelope && envelope->request == 0) ++sim_process.traffic.events;
   if (envelope && envelope->request != 0) ++sim_process.traffic.replies;
-  // A real agent passes the sockets of the range with this message.  From now on the program
+  // A real agent passes the sockets of the range with the message Leased.  From then on the program
   // receives the packets of the range.
   if (envelope && envelope->type == ipc::Type::kLeased) {
     if (const auto leased = ipc::decode<ipc::Leased>(*envelope))
@@ -356,8 +358,8 @@ void Host::carry_out(const node::Node::RouteRequest& out) {
   });
 }
 
-// Simulates the kernel's routing table.  Packets to an own address use loopback.  Other packets use
-// an interface that has an address of the same IP version.
+// Simulates the kernel's routing table.  Packets to an address of the host use loopback.  Other
+// packets use an interface that has an address of the same IP version.
 Result<node::HostRoute> Host::route(const node::Node::RouteRequest& request) const {
   const auto* const own_addresses = &config_.addresses;
   const auto self = std::ranges::find(*own_addresses, request.destination, &node::HostAddress::gid);

@@ -70,7 +70,7 @@ class Host {
   void kill(SimProcess::Id id);
   bool is_alive(SimProcess::Id id) const { return sim_processes_.contains(id); }
   // Sends the packets and messages of the process, delivers its notices and sets its timer.  The
-  // caller calls pump() after each call of the process.
+  // caller calls pump() after each call of a function of the process.
   void pump(SimProcess& sim_process);
 
   // ---- the agent
@@ -88,7 +88,7 @@ class Host {
 
   // ---- the port
   bool has_address(const Gid& gid) const { return port_of(gid).has_value(); }
-  // Returns the port that has the address.
+  // Returns the port that has the address, or nullopt if the host does not have the address.
   std::optional<PortId> port_of(const Gid& gid) const;
   void set_port_state(PortId port, const node::PortState& state);
   // Returns the number of ranges that are leased or quiescing.
@@ -97,6 +97,7 @@ class Host {
   bool is_member(const Gid& group) const { return members_.contains(group); }
   // Returns the name of the program or host that receives packets for this QP.
   std::string receiver_name(Qpn qpn) const;
+  // Returns the wire of the packets that stay within the host.
   sim::FaultyWire& loopback() { return loopback_; }
 
  private:

@@ -24,7 +24,7 @@ class InfinibandLine {
   struct Counters {
     std::uint64_t delivered = 0;
     std::uint64_t unknown_lid = 0;  // packets to a LID that no port has
-    std::uint64_t malformed = 0;    // packets that the receiver dropped, mostly by their ICRC
+    std::uint64_t malformed = 0;    // packets that were dropped, mostly because of their ICRC
   };
 
   // REQUIRES: the world outlives the line.

@@ -49,7 +49,7 @@ class IbHost {
         qp1_(Random(number)),
         cm_({.ca_guid = {number}}, Random(100 + number)),
         engine_({}, Random(200 + number)) {
-    // The port has two LIDs.  The second one is another path of the subnet.
+    // The port has two LIDs.  The second LID belongs to another path of the subnet.
     line.attach(lid, 1, [this](const link::Arrival& arrival) { receive(arrival); });
     pd_ = engine_.create_pd().value();
     cq_ = engine_.create_cq(16, 0).value();
@@ -167,7 +167,7 @@ class IbHost {
 
   std::vector<link::Address> arrived_addresses;  // the addresses of all received packets
   std::optional<cm::ReqReceived> request;
-  bool accepted = false;     // this host has received a REP
+  bool accepted = false;     // this host has received a REP and sent an RTU
   bool established = false;  // this host has received an RTU
 
  private:

@@ -104,7 +104,7 @@ void Network::send(Host& from, const std::string& sender, const link::Address& a
     }
     return;
   }
-  // Every host has the loopback address, so the sender is searched first.
+  // Every host has the loopback address, so the addresses of the sender are searched first.
   deliver(packet, from,
           from.has_address(address.destination) ? &from : host_with(address.destination));
 }

@@ -31,7 +31,7 @@ class Network {
     // agent, a lease or a route query takes.
     Duration ipc_min = std::chrono::microseconds(5);
     Duration ipc_max = std::chrono::microseconds(5);
-    bool lanes = false;  // true: programs use lanes to programs of the same host
+    bool lanes = false;  // true: programs of the same host use shared memory (lanes)
   };
 
   explicit Network(const Config& config);

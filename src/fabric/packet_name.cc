@@ -7,7 +7,8 @@
 namespace verbena::fabric {
 namespace {
 
-// Returns the full name of a CM message in vol1 12.6.
+// Returns the full name of a message of a connection, as in vol1 12.6, and the abbreviation of
+// other CM messages.
 const char* cm_name(wire::cm::AttributeId id) {
   using enum wire::cm::AttributeId;
   switch (id) {

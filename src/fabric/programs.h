@@ -25,7 +25,7 @@ class Verbs {
   void open();
   void close();
   bool is_open() const { return static_cast<bool>(pd); }
-  // Calls on_completion() for every completion, and arms the CQ for the next ones.
+  // Calls on_completion() for every completion, and arms the CQ for the next completions.
   void poll(auto&& on_completion) {
     bool is_armed = false;
     for (;;) {
@@ -54,7 +54,7 @@ struct Outcome {
   std::uint32_t rejected = 0;
   std::uint32_t unreachable = 0;
   std::uint32_t device_removed = 0;
-  std::int32_t status = 0;  // the status of the last event
+  std::int32_t status = 0;  // the status of the last event that was counted
   void count(const rdmacm::Event& event);
   bool has_ended() const { return disconnected + rejected + unreachable + device_removed > 0; }
 };
@@ -82,8 +82,8 @@ class Client final : public Program {
     std::vector<Operation> operations{};  // a READ reads the data of the last WRITE before it
     std::uint32_t window = 1;             // the maximum number of pending operations
     bool server_disconnects = false;      // after the last operation, which must be a SEND
-    std::uint64_t salt = 0;
-    rdmacm::SocketAddress source{};  // with family 0, the stack chooses the source
+    std::uint64_t salt = 0;               // determines the data of the messages
+    rdmacm::SocketAddress source{};       // with family 0, the stack chooses the source
   };
 
   Client(SimProcess& sim_process, Config config);
@@ -102,7 +102,8 @@ class Client final : public Program {
   Time ended_at() const { return ended_at_; }
   // Returns the time of the connect() call.
   Time connect_called_at() const { return connect_called_at_; }
-  // Returns the port of the connection.  It is known after the server's address is resolved.
+  // Returns the port of the connection.  The port is known after the route to the
+  // server is resolved.
   PortId port() const { return port_; }
   // Returns all events of ports, in the order of their arrival.
   const std::vector<process::AsyncNotice>& port_events() const { return port_events_; }
@@ -159,6 +160,7 @@ class Server final : public Program {
   void on_notice(const process::Notice& notice) override;
 
   State state() const { return state_; }
+  // Returns the state of each connection that is not destroyed.
   std::vector<PeerState> peers() const;
   bool finished() const { return state_ == State::kDone; }
   // Returns the outcomes of connections that have ended.
@@ -172,7 +174,7 @@ class Server final : public Program {
     PeerState state = PeerState::kCreatingQp;
     std::unique_ptr<RcEndpoint> endpoint{};
     std::uint32_t remaining_sends = 0;  // SENDs of the client that have not arrived
-    bool server_disconnects = false;    // true: disconnect after the last SEND
+    bool server_disconnects = false;    // true: the server disconnects after its last echo
     std::uint32_t pending_echoes = 0;   // echoes that were posted but have not completed
     std::uint32_t next_out = 0;
     bool is_creating_qp = true;

@@ -60,7 +60,7 @@ std::span<std::byte> RcEndpoint::slot(Area area, std::uint32_t index) {
   return std::span(memory_).subspan(offset_of(area, index), kSlotBytes);
 }
 
-// The region is registered with the virtual address 0, so an offset in it is its address.
+// The region is registered with the virtual address 0, so an offset in the region is an address.
 RemoteMemory RcEndpoint::exposed_memory() const { return {.address = 0, .r_key = region_.rkey}; }
 
 std::uint64_t RcEndpoint::slot_address(std::uint64_t base, Area area, std::uint32_t index) {

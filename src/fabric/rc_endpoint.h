@@ -69,8 +69,8 @@ class RcEndpoint {
   static std::uint32_t endpoint_of(std::uint64_t wr_id) {
     return static_cast<std::uint32_t>(wr_id >> 32);
   }
-  // Finds and removes the posted request that has completed.  Without such a request, reports a
-  // violation and returns nullopt.
+  // Removes and returns the posted request that has completed.  If this is not the oldest request
+  // of its queue, reports a violation and returns nullopt.
   std::optional<CompletedRequest> find_completed(const hca::WorkCompletion& completion);
   bool is_drained() const { return sends_.empty() && receives_.empty(); }
 

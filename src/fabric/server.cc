@@ -159,7 +159,8 @@ void Server::disconnect(process::ConnectionHandle id, Peer& peer) {
                                                        sim_process_.completion_for("disconnect")));
 }
 
-// Destroys the connections that have ended, if all of their requests have completed.
+// Destroys the connections that have ended, if all of their requests have completed.  Then ends the
+// server if no other connection will follow.
 void Server::destroy_finished_peers() {
   for (auto at = peers_.begin(); at != peers_.end();) {
     auto& [id, peer] = *at;

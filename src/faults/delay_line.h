@@ -10,7 +10,8 @@
 namespace verbena::faults {
 
 // Queues delayed packets of one direction of a link, in their order.  A packet on a slow link waits
-// until it is due.  A packet to or from a paused host waits until the pause ends.
+// until it is due.  The owner leaves the packets to and from a paused host in the line until the
+// pause ends.
 template <class Packet>
 class DelayLine {
  public:

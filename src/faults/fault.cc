@@ -43,8 +43,8 @@ std::optional<double> parse_decimal(std::string_view word) {
   return value && std::isfinite(*value) ? value : std::nullopt;
 }
 
-// The following set_...() functions parse a word and store its value in the fault.  They return an
-// error message for the user, or nullopt.
+// The following set_...() functions parse a word and store its value in the fault or in `out`.
+// They return an error message for the user, or nullopt.
 std::optional<std::string> set_loss(Fault& fault, const std::string& word) {
   const auto percent = parse_decimal(word);
   if (!percent || *percent < 0 || *percent > 100)

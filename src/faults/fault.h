@@ -29,7 +29,7 @@ inline constexpr std::size_t kWordsMax = 6;
 inline constexpr std::size_t kWordBytesMax = 128;
 inline constexpr Duration kDelayMax = std::chrono::seconds(10);
 
-// The numbers are a part of the messages between programs of one build.
+// The numbers of these enumerators are a part of the messages between programs of one build.
 enum class Kind : std::uint8_t {
   kLinkDown,
   kLinkUp,
@@ -68,7 +68,7 @@ std::expected<Fault, std::string> parse_fault(std::span<const std::string> words
                                               std::optional<std::uint64_t> seed);
 
 // Formats a fault as text.  parse_fault() gives the same fault for the words of this text and the
-// same seed.
+// same seed, unless a name contains a quotation mark.
 std::string text_of(const Fault& fault);
 
 // Splits a text at its spaces.  Text in single quotes is one word, even if it contains spaces.

@@ -1,5 +1,5 @@
-// Parses arbitrary bytes as the words of a fault.  Checks that an accepted fault is within the
-// limits, and that formatting and parsing it again gives the same fault.
+// Parses arbitrary bytes as the words of a fault.  Checks that delay and loss of an accepted
+// fault are within their limits, and that formatting and parsing it again gives the same fault.
 
 #include <cstdint>
 #include <string_view>

@@ -7,8 +7,8 @@ namespace verbena::faults {
 
 // Determines which packets a lossy link loses.
 struct Loss {
-  static constexpr std::uint32_t kAll = 1'000'000;
-  std::uint32_t per_million = 0;  // lost packets per million
+  static constexpr std::uint32_t kAll = 1'000'000;  // per_million of a link that loses all packets
+  std::uint32_t per_million = 0;                    // lost packets per million
   std::uint64_t seed = 0;
   friend constexpr auto operator<=>(const Loss&, const Loss&) = default;
 };
@@ -24,7 +24,7 @@ class LossyLink {
   explicit LossyLink(const Loss& loss) : loss_(loss) {}
 
   const Loss& loss() const { return loss_; }
-  // Counts a packet.  Returns true if it is lost.
+  // Counts a packet.  Returns true if the packet is lost.
   bool should_drop_next() { return is_lost(loss_, packets_++); }
 
  private:

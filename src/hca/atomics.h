@@ -18,15 +18,16 @@ namespace verbena::hca {
 constexpr bool is_atomic_address(std::uint64_t address) { return address % kAtomicBytes == 0; }
 
 // Executes an atomic operation on the number in `target`, and returns the old number for the
-// response.  The operation is a single machine instruction.  So it is atomic with respect to all
-// other accesses: by other QPs and adapters, and by the std::atomic objects of the program.
+// response.  The operation is one operation of std::atomic_ref.  So it is atomic with respect to
+// the atomics of other QPs and of other engines, and to the std::atomic objects of the program.
 // Numbers have the byte order of this machine.  REQUIRES: `target` is 8 aligned bytes.
 std::uint64_t execute_atomic(wire::Opcode opcode, const wire::AtomicEth& operands,
                              std::span<std::byte> target);
 
 // Stores the results of the latest atomics.  A duplicate request gets the result of the first
 // execution, because a second execution would be wrong (vol1 9.7.5.1).  A requester has at most
-// max_dest_rd_atomic atomics outstanding, so it never repeats an older atomic.
+// max_dest_rd_atomic atomics outstanding, so it never repeats an atomic whose result was
+// overwritten.
 class AtomicResults {
  public:
   // Reserves memory for this number of outstanding atomics.

@@ -370,7 +370,7 @@ class Trial {
 
   Random random_;
   InjectedError error_;
-  unsigned opportunities_ = 0;  // the packets or completions that could have had the error so far
+  unsigned opportunities_ = 0;  // the packets or polls that could have had the error so far
   Wire wire_;
   Host a_{1, kMemory}, b_{2, kMemory};
   std::vector<std::vector<std::byte>> models_;  // models of a's and b's memory

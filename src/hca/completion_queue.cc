@@ -40,7 +40,7 @@ unsigned CompletionQueue::poll(std::span<WorkCompletion> out) {
 }
 
 void CompletionQueue::arm(bool solicited_only) {
-  // Two threads may arm one CQ.  Then the request for more completions takes effect.
+  // Two threads may arm one CQ.  If one of them requests kAnyCompletion, this request takes effect.
   std::uint8_t current = armed_.load(std::memory_order_seq_cst);
   const std::uint8_t request = solicited_only ? kSolicitedOnly : kAnyCompletion;
   while (!armed_.compare_exchange_weak(current, std::max(current, request),

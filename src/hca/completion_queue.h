@@ -31,9 +31,9 @@ struct WqeSlot {
 //
 // Empty polls.  A program that finds the queue empty probably waits for a new completion.  The
 // driver can ask if a poll has left the queue empty since a certain call of start_epoch().  Each
-// call starts an epoch with a new number.  A poll that leaves the queue empty stores the number
-// only if the number has changed.  So a program that polls an empty queue repeatedly writes no
-// memory.
+// call starts an epoch with a new number.  A poll that leaves the queue empty stores the number of
+// the current epoch, unless this number is already stored.  So a program that polls an empty queue
+// repeatedly writes no memory.
 //
 // Invariants: head_ <= tail_ <= push_position_ <= head_ + capacity (free-running numbers); entries
 // in [head_, tail_) belong to consumers, all others to the driver.
@@ -75,7 +75,7 @@ class CompletionQueue {
   bool resize(std::uint32_t entries);
 
   // The next members store the driver's state of this queue.
-  std::uint32_t queue_pairs = 0;
+  std::uint32_t queue_pairs = 0;  // a QP that uses the CQ for sends and for receives counts twice
   CqHandle handle{};
   bool notify_pending = false;
   bool error_pending = false;
@@ -104,10 +104,11 @@ class CompletionQueue {
   std::unique_ptr<Entry[]> ring_;
   const std::uint64_t cookie_;
   std::uint32_t push_position_ = 0;     // only the driver uses it
-  bool unpublished_solicited_ = false;  // a completion in [tail_, push_position_) is solicited
+  bool unpublished_solicited_ = false;  // a solicited completion was pushed since publish()
   std::mutex consumers_mutex_;
   alignas(64) std::atomic<std::uint32_t> head_ = 0;
-  std::atomic<std::uint32_t> last_emptied_epoch_ = 0;  // of the last poll that left the CQ empty
+  // The epoch of the last poll that left the CQ empty.
+  std::atomic<std::uint32_t> last_emptied_epoch_ = 0;
   alignas(64) std::atomic<std::uint32_t> tail_ = 0;
   std::atomic<std::uint32_t> epoch_ = 0;  // the current epoch
   std::atomic<std::uint8_t> armed_ = kNotArmed;

@@ -11,6 +11,7 @@
 namespace verbena::hca {
 
 enum class Counter : std::uint8_t {
+  // The first four also count direct accesses, as if their data had been sent in packets.
   kPacketsIn,
   kBytesIn,  // the bytes from the BTH to the padding; kBytesOut counts the same bytes
   kPacketsOut,
@@ -19,21 +20,21 @@ enum class Counter : std::uint8_t {
   // rejected.
   kDropUnknownQp,
   kDropWrongTransport,  // for example an RC packet for a UD QP
-  kDropBadState,        // the QP is not ready to receive
+  kDropBadState,        // the state of the QP does not accept the packet
   kDropBadPkey,
   kDropBadQkey,
-  kDropWrongSource,         // not from the address of the QP's peer
-  kDropNoReceive,           // UD or UC: no receive is posted
-  kDropTooLong,             // UD or UC: the message is longer than the posted receive
-  kDropGap,                 // UC: an earlier packet of the message is missing
-  kDropRefused,             // UC: a reliable connection would send a NAK
-  kDropNoMember,            // the packet is for a multicast group that no QP is attached to
-  kDropBadGroup,            // a group address with another QPN than 0xffffff, or the reverse
-  kDropUnexpectedResponse,  // a response to no outstanding request
-  kDropExecuted,            // a record of a direct access that does not match the QP's state
-  // Counts packets that were passed to a QP, once for each member of a group.  This includes
-  // packets that the QP itself drops: bad Q_Key, missing or short receive, gap, refused, unexpected
-  // response.
+  kDropWrongSource,  // not from the address of the QP's peer; UD: to another port of the host
+  kDropNoReceive,    // UD or UC: no receive is posted
+  kDropTooLong,      // UD or UC: the message is longer than the posted receive
+  kDropGap,          // UC: a packet of the message is missing
+  kDropRefused,      // UC: a reliable connection would send a NAK
+  kDropNoMember,     // the packet is for a multicast group that no QP is attached to
+  kDropBadGroup,  // a group address without the QPN 0xffffff, or this QPN without a group address
+  kDropUnexpectedResponse,  // a response that matches no outstanding request
+  kDropExecuted,            // a record of a direct access that does not match the state of its QP
+  // Counts packets whose transport, P_Key and source are right for the state of their QP, once for
+  // each member of a group.  This includes packets that are dropped later: bad Q_Key, missing or
+  // short receive, gap, refused, unexpected response.
   kPacketsToQps,
   // These count losses and retransmissions.
   kRetransmissions,
@@ -45,7 +46,7 @@ enum class Counter : std::uint8_t {
   kSequenceNaksOut,
   kErrorNaksIn,
   kErrorNaksOut,
-  kReadGaps,            // missing READ responses that a later packet revealed
+  kReadGaps,            // missing responses to READs or atomics that a later packet revealed
   kDuplicates,          // requests with a PSN before the expected PSN
   kOutOfOrder,          // requests with a PSN after the expected PSN
   kMigrations,          // switches of QPs to their alternate path
@@ -58,11 +59,11 @@ enum class Counter : std::uint8_t {
   kDirectWrites,
   kDirectReads,
   kDirectBytes,
-  kDirectRefused,  // requests that could not be direct accesses, and were sent as packets
+  kDirectRefused,  // direct accesses that failed, so that their requests were sent as packets
   // These count failed objects.
   kQpErrors,  // QPs that went to the error state because of a failure
   kCqOverflows,
-  // These count reached limits (hca::Limits), by name.
+  // These count how often a limit was reached.  Most of these limits are in hca::Limits.
   kLimitPds,
   kLimitMrs,
   kLimitMws,

@@ -10,7 +10,7 @@
 
 namespace verbena::hca {
 
-// Stores the position of an object in a heap of deadlines.
+// Stores the position of an object in a heap of deadlines, and the deadline of its entry.
 struct HeapPosition {
   static constexpr std::size_t kNone = ~std::size_t{0};
   std::size_t index = kNone;

@@ -7,7 +7,8 @@
 namespace verbena::hca {
 namespace {
 
-// After a refusal, this number of requests does not wait for a direct access.
+// After a refusal, this number of requests do not wait for earlier requests, as a direct access
+// would have to.
 constexpr std::uint32_t kPacketsAfterRefusal = 64;
 
 }  // namespace

@@ -26,7 +26,7 @@ namespace verbena::hca {
 class DirectAccess {
  public:
   enum class Outcome : std::uint8_t {
-    kDone,
+    kDone,      // done, except for the last packet of a WRITE with immediate data
     kMore,      // a part is done; call again for the rest
     kLaneFull,  // the lane is full
     kRefused,   // the caller must send packets
@@ -41,15 +41,15 @@ class DirectAccess {
   static constexpr std::uint32_t kImmediateBytesMin = 16 * 1024;
   // A stream of WRITEs is faster as packets if the WRITEs are shorter than this (short_writes.h).
   // ib_write_bw measured WRITEs of 4 KiB at 6.1 GB/s as packets and at 3.8 GB/s as direct accesses.
-  // WRITEs of 8 KiB reached 7.4 and 7.0 GB/s.
+  // WRITEs of 8 KiB reached 7.4 GB/s as packets and 7.0 GB/s as direct accesses.
   static constexpr std::uint32_t kShortWriteBytes = 8192;
 
   explicit DirectAccess(QpCore& core) : core_(core) {}
 
   // Resets the state for a new connection.
   void start();
-  // Returns true if the request is of a kind that can be carried out here, and the peer allows
-  // accesses.
+  // Returns true if the kind and the length of the request are suitable, the QP cannot migrate, and
+  // the peer allows accesses.
   bool can_carry_out(const SendWqe& wqe) const;
   // Returns true unless packets would be better for the request.  REQUIRES: all earlier requests
   // are complete.
@@ -93,8 +93,8 @@ class DirectAccess {
   std::uint32_t copied_bytes_ = 0;  // bytes of the current request that are copied
   ShortWrites short_writes_{};
   std::uint32_t last_short_write_ = 0;  // the epoch that the last short WRITE has started
-  // After a refusal, this number of requests does not wait for a direct access, because later
-  // requests are often refused as well.
+  // After a refusal, this number of requests do not wait for earlier requests in order to become
+  // direct accesses, because later requests are often refused as well.
   std::uint32_t requests_not_to_wait_ = 0;
 };
 

@@ -32,7 +32,7 @@ namespace verbena::hca {
 // Threads.  All calls except the "direct" ones belong to the *driver*: only one thread at a time
 // may make them, so the owner holds a lock.  Any thread may make the direct calls, in parallel with
 // the driver and with each other.  Each queue has a mutex for its producers (send and receive
-// queues) or consumers (CQs), which is held only while an entry is copied.  A caller must not
+// queues) or consumers (CQs), which is held only while entries are copied.  A caller must not
 // destroy an object while another thread uses it, as with all verbs objects.  No call of the data
 // path allocates memory.
 //
@@ -44,8 +44,8 @@ namespace verbena::hca {
 // other objects use gives kBusy, and the error's context names these objects.
 class Engine {
  public:
-  // `random` makes the keys of memory regions.  Peers cannot guess these keys if the seed of
-  // `random` came from the kernel.
+  // `random` makes the keys of memory regions and windows.  Peers cannot guess these keys if the
+  // seed of `random` came from the kernel.
   Engine(const Limits& limits, Random random, const Personality& personality = kConnectX);
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
@@ -69,8 +69,9 @@ class Engine {
   // do not need.
   Result<MrInfo> register_null_mr(PdHandle pd);
   // Changes the domain, the memory or the access rights of a region, as `what` says (vol1
-  // 10.6.3.3.4, 11.2.8.5).  For new memory, `iova` is its address, or 0 with kZeroBased.  The keys
-  // stay the same.  If the call fails, nothing changes.  kBusy: windows are bound to the region.
+  // 10.6.3.3.4, 11.2.8.5).  Peers and Sges address new memory from `address` on, or from 0 on with
+  // kZeroBased.  The keys stay the same.  If the call fails, nothing changes.  kBusy: windows are
+  // bound to the region.
   struct MrChange {
     static constexpr std::uint32_t kTranslation = 1, kPd = 2, kAccess = 4;  // ibv_rereg_mr_flags
     std::uint32_t what = 0;
@@ -82,7 +83,7 @@ class Engine {
   Result<void> reregister_mr(MrHandle mr, const MrChange& change);
   Result<void> deregister_mr(MrHandle mr);  // kBusy while windows are bound to it
   // Returns the memory that `sge` names if it belongs to this domain and grants all rights in
-  // `needed`; otherwise kFault.
+  // `needed`; otherwise kFault.  If `sge` has the length 0, returns an empty span without a check.
   Result<std::span<std::byte>> find_memory(PdHandle pd, const Sge& sge, std::uint32_t needed) const;
   // Installs a function through which drivers and posting threads touch registered memory.  With
   // it, memory that was unmapped causes a protection or access error, as a bad key does.  Without
@@ -120,8 +121,8 @@ class Engine {
   Result<AhHandle> create_ah(PdHandle pd, const Path& path);
   Result<void> destroy_ah(AhHandle ah);
 
-  // Creates a queue of receives for several QPs.  A QP takes a receive when a message begins
-  // (vol1 10.2.9).
+  // Creates a queue of receives for several QPs.  A QP takes a receive when a SEND begins, or when
+  // the immediate data of a WRITE arrive (vol1 10.2.9).
   Result<SrqHandle> create_srq(PdHandle pd, const SrqCaps& caps, std::uint64_t cookie);
   struct SrqInfo {
     SrqCaps caps{};  // the granted sizes, at least the requested ones
@@ -140,7 +141,8 @@ class Engine {
   Result<QpHandle> create_qp(const QpInit& init, Qpn qpn);
   // Changes attributes and state as the specification's table of transitions allows, with its
   // required and optional attributes (vol1 11.2.5.2).  kInvalidArgument: the table does not allow
-  // this; nothing has changed.
+  // this, or a value is invalid.  kNotSupported: the mask contains kCaps.  After an error nothing
+  // has changed.
   Result<void> modify_qp(QpHandle qp, const QpAttributes& attributes, std::uint32_t mask, Time now);
   struct QpInfo {
     Qpn qpn{};
@@ -153,8 +155,8 @@ class Engine {
   // multicast groups.
   Result<void> destroy_qp(QpHandle qp);
   // Attaches the QP, which must be UD, to a group.  While the QP is in a state to receive, it gets
-  // a copy of each packet to the group, also of packets from QPs of this engine (vol1 10.5, 11.3).
-  // Attaching twice has no further effect.
+  // a copy of each packet to the group that receive() gets, also if a QP of this engine has sent
+  // the packet (vol1 10.5, 11.3).  Attaching twice has no further effect.
   Result<void> attach_multicast(QpHandle qp, const Gid& group);
   // Detaches the QP from a group.  kInvalidArgument: the QP is not attached.
   Result<void> detach_multicast(QpHandle qp, const Gid& group);
@@ -192,21 +194,22 @@ class Engine {
   // (link/lane.h).
   void receive(const link::ExecutedRecord& executed, Time now);
   // Adds packets to the burst and to lanes until the burst is full, a few hundred packets are sent,
-  // or no packet remains to be sent.  Returns true if the caller must send the burst and call
+  // or no further packet can be sent now.  Returns true if the caller must send the burst and call
   // again.
   bool transmit(link::Burst& burst, Time now);
-  // Returns true if all new posts are small and follow packets that the peer has not answered yet.
-  // Then the driver may wait for more posts, and send all of them as a batch.  Returns false when
-  // the waiting posts already fill a batch.
+  // Returns true if the driver may wait for more posts, and send all of them as a batch: there are
+  // new posts, they follow packets that the peer has not answered yet, and the newest post of each
+  // QP is small.  Returns false when the waiting posts of a QP already fill a batch.
   bool posts_can_wait() const;
   // Sends packets for processes of this host by these lanes from now on.  With null, all packets
   // are added to bursts.  REQUIRES: the lanes live until the engine is destroyed or this function
   // is called again.
   void set_lanes(link::Lanes* lanes);
-  // Drops all pointers to lanes.  Each QP chooses its lane again with its next packet.  REQUIRES:
-  // the owner calls this function before it removes a lane from link::Lanes.
+  // Drops all pointers to lanes.  Each QP chooses its lane again with its next packet.  Only a UC
+  // QP that has already chosen its link sends all later packets in bursts.  REQUIRES: the owner
+  // calls this function before it removes a lane from link::Lanes.
   void detach_lanes();
-  // Returns true if packets wait for room in a lane.  The next transmit() tries again.
+  // Returns true if packets wait for space in a lane.  The next transmit() tries again.
   bool waits_for_lane() const;
   // Makes completions visible to the consumer (Personality::batches_completions).  A driver that
   // delays its packets calls this function.  transmit() also makes completions visible, before it
@@ -219,13 +222,14 @@ class Engine {
   Time deadline() const;
   std::optional<Event> poll_event();
   // Returns the oldest failure, and removes it.  The caller may ignore failures: the engine stores
-  // only the first few.
+  // a few of them, and only counts the others until the caller has removed some.
   std::optional<RequestFailure> poll_failure();
 
   // ---- diagnostics (driver) -------------------------------------------------------------------
 
   std::size_t qp_count() const;
-  // Writes one row per QP.  Returns the number of rows that were written.
+  // Writes one row per QP, as far as `out` has space.  Returns the number of rows that were
+  // written.
   std::size_t rows(std::span<QpRow> out) const;
   // Returns the current values.  They include the events that posting threads have counted.
   Counters counters() const;

@@ -13,7 +13,8 @@ namespace {
 // threads.  Without the limit, the driver could send for ever to a peer that reads its lane fast
 // enough.
 constexpr std::uint64_t kPacketsPerTransmit = 256;
-// A direct access counts towards kPacketsPerTransmit as one packet per this number of bytes.
+// Each call of DirectAccess::carry_out() counts towards kPacketsPerTransmit as one packet per this
+// number of bytes.  A direct WRITE counts once more, because kPacketsOut contains its packets.
 constexpr std::uint64_t kBytesPerPacket = 4096;
 
 }  // namespace
@@ -140,7 +141,7 @@ bool Engine::transmit(link::Burst& burst, Time now) {
   while (!s.waiting_for_burst.empty()) {
     Qp& qp = s.waiting_for_burst.pop_front();
     qp.on_burst_sent();
-    s.active.push_back(qp);  // the end of the burst may allow the QP to send
+    s.active.push_back(qp);  // the QP may have waited for on_burst_sent() to send again
   }
   while (!s.waiting_for_lane.empty()) s.active.push_back(s.waiting_for_lane.pop_front());
   s.activate_ready();

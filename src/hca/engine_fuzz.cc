@@ -1,4 +1,5 @@
-// Checks that no input makes an engine with QPs in every state crash or send for ever.
+// Checks that no input makes an engine crash or hang.  The engine has QPs that begin in all states
+// except SQD and SQE.
 //
 // The input is a script of steps: raw packets, packets with valid headers and fuzzed fields (which
 // pass the first checks), timers, and draining of the output.
@@ -141,7 +142,7 @@ struct FuzzedEngine {
     to_state(host, initial.qp, initial.attributes, initial.state);
     post(initial.qp);
   }
-  // Limits the number of bursts, because the response to a READ of 2 GiB is long.
+  // Limits the number of bursts, so that one step of the script does not take long.
   void drain() {
     for (int i = 0; i < 8 && host.engine.transmit(burst, now); ++i) burst.clear();
     burst.clear();
@@ -156,14 +157,15 @@ struct FuzzedEngine {
     host.engine.receive({{.source = gid_of(from_peer ? 2 : 3), .destination = gid_of(1)}, block},
                         now);
   }
-  // Delivers a packet to one of the QPs.  Its opcode, length and bytes come from the input.
+  // Delivers a packet to one of the QPs, or to a QPN that does not exist.  The opcode, the length
+  // and the bytes of the packet come from the input.
   void deliver_addressed(std::vector<std::byte> bytes, std::uint8_t qp, std::uint8_t psn) {
     const auto write_number = [&](std::size_t at, std::uint32_t value, std::size_t count) {
       for (std::size_t i = 0; i < count && at + i < bytes.size(); ++i) {
         bytes[at + i] = static_cast<std::byte>(value >> 8 * (count - 1 - i));
       }
     };
-    if (bytes.size() > 1) bytes[1] &= std::byte{0xb0};  // transport version 0
+    if (bytes.size() > 1) bytes[1] &= std::byte{0xb0};  // clears MigReq and the transport version
     write_number(2, 0xffff, 2);
     write_number(5, 0x10u + qp % 10, 3);
     write_number(

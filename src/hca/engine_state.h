@@ -61,7 +61,8 @@ struct Engine::State {
   Result<MrInfo> add_region(PdHandle pd_handle, std::uint64_t address, std::uint64_t length,
                             std::uint64_t iova, std::uint32_t access_flags);
   void receive_for_group(const wire::TransportPacket& packet, const link::Arrival& arrival);
-  // Makes the driver check after a change if the QP has packets to send, and when its timer is due.
+  // After a change of the QP, makes the driver check if the QP has packets to send, and when its
+  // timer is due.
   void reschedule(Qp& qp) {
     active.push_back(qp);
     deadlines.schedule(qp, qp.deadline());

@@ -227,7 +227,7 @@ TEST(Engine, RefusesToDestroyAnObjectInUse) {
   EXPECT_TRUE(p.a.engine.destroy_cq(p.a.cq));
 }
 
-// Tries every call that takes a handle with handles that name no object.
+// Tries many calls that take a handle, with handles that name no object.
 void expect_bad_handles(Engine& e, PdHandle pd, MrHandle mr, CqHandle cq, AhHandle ah, QpHandle qp,
                         const Host& good) {
   const auto bad = [](const auto& result) {

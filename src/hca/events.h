@@ -38,12 +38,12 @@ struct QpEvent {
     kFatal = 1,
     kRequestError = 2,
     kAccessError = 3,
-    kCommEst = 4,  // the first packet of the peer arrived in the state RTR
+    kCommEst = 4,  // the first packet of the peer arrived while the QP was in RTR
     kSqDrained = 5,
     kPathMigrated = 6,
     kPathMigrationError = 7,  // the peer migrated to a path that is not the alternate path
     kLastWqe = 16,
-    kFirstPacket = 31,  // the first packet of the peer arrived after RTR; only for the CM
+    kFirstPacket = 31,  // the first packet of the peer arrived in a later state; only for the CM
   };
   QpHandle qp{};
   std::uint64_t cookie = 0;

@@ -9,9 +9,9 @@
 
 namespace verbena::hca {
 
-// Maps a 32-bit number from a packet to an object: QPs by QPN, memory regions by key.  A look-up
-// costs one multiplication and usually one probe; only insert() allocates.  The table does not own
-// the objects.
+// Maps a 32-bit number to an object: QPs by QPN, memory regions and windows by the upper bits of
+// their key.  A look-up costs one multiplication and usually one probe; only insert() allocates.
+// The table does not own the objects.
 //
 // Invariant: at most half of the slots are used.  All slots from the home index of a key to the
 // slot of the key are used.

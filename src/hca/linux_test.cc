@@ -1,6 +1,6 @@
 // Tests against captures of Linux.  The engine replaces one of two Linux machines.  It receives the
 // captured packets of the other machine, and must send the same packets as the replaced machine.
-// The captures contain each behaviour of soft-RoCE that differs from ours.
+// The captures contain behaviours of soft-RoCE that differ from ours.
 
 #include <gtest/gtest.h>
 

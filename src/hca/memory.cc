@@ -19,9 +19,9 @@ std::byte* pointer(std::uint64_t address) {
   return reinterpret_cast<std::byte*>(static_cast<std::uintptr_t>(address));
 }
 
-// Calls copy(bytes, position in the packet) for the part of the packet that is in each element, and
-// skip(position, length) for a part in a null region.  copy() returns false if the bytes are not
-// accessible.
+// Splits the range [offset, offset + bytes) of the elements into the parts that are in each
+// element.  Calls copy(memory, position of the part in the range) for each part, but skip(position,
+// length) for a part in a null region.  copy() returns false if the memory is not accessible.
 template <class Copy, class Skip>
 CopyFault for_each_part(const Memory& memory, const Pd& pd, std::span<const Sge> sges,
                         std::uint64_t offset, std::size_t bytes, std::uint32_t needed, Copy copy,

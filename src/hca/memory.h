@@ -14,7 +14,8 @@
 #include "link/access_table.h"
 
 // Accesses the memory of the program (vol1 10.6): protection domains, memory regions and their
-// keys.  Only the functions of this header read or write that memory for the engine.
+// keys.  The engine reads and writes registered memory only through the functions of this header.
+// Inline data need not be registered (post_queues.cc), and link::PeerMemory does direct accesses.
 namespace verbena::hca {
 
 // Counts the objects that use a protection domain.
@@ -48,7 +49,7 @@ class MemoryRegion {
 
   Pd& pd;
   const std::uint64_t address;
-  const std::uint64_t length;  // at least 1; address + length and iova + length do not wrap
+  const std::uint64_t length;  // at least 1; no address or iova of a byte exceeds 2^64 - 1
   const std::uint64_t iova;
   const std::uint32_t access_flags;
   std::uint32_t key = 0;      // L_Key and R_Key are equal
@@ -130,7 +131,7 @@ class Memory {
     const auto call = [](void* context) { (*static_cast<Body*>(context))(); };
     return guard_(memory.data(), memory.size(), writes, call, &body);
   }
-  // The next two functions copy to and from memory of the user; write() copies in order
+  // The next two functions copy to and from memory of the program; write() copies in order
   // (copy_in_order()).  They return false if the memory is not mapped, as touch() does.
   bool write(std::span<std::byte> to, std::span<const std::byte> from) const;
   bool read(std::span<const std::byte> from, std::span<std::byte> to) const;
@@ -150,8 +151,8 @@ class Memory {
   // regions.
   bool is_null_region(const Pd& pd, std::uint32_t key) const;
 
-  // Returns true if all elements with a length name memory of this PD and have the rights in
-  // `needed`.
+  // Returns true if each element that is not empty names memory of this PD with the rights in
+  // `needed`, or a null region of this PD.
   bool are_valid(const Pd& pd, std::span<const Sge> sges, std::uint32_t needed) const;
 
   // Copies bytes [offset, offset + out.size()) of the memory that the elements describe.
@@ -163,8 +164,8 @@ class Memory {
                     std::span<const std::byte> in) const;
 
   // Copies all bytes of the elements for a request that is being posted.  Any thread may call this
-  // function.  Returns false if a copy failed.  The driver finds and reports the reason when it
-  // starts the request.
+  // function.  Returns false if an element cannot be copied now.  Then the driver copies the bytes
+  // when it sends the request, or reports an error.
   bool copy_for_post(const Pd& pd, std::span<const Sge> sges, std::span<std::byte> out) const;
   // Returns a number that changes whenever a key of a region may have become invalid.  Any thread
   // may call this function.  The number wraps after 2^32 changes, but no request waits during so

@@ -13,9 +13,9 @@
 //           program: kMigrated; a packet with MigReq on the alternate path;
 //           no answer to a request on the primary path
 //
-// A QP sets MigReq in all packets that it sends in MIGRATED.  A peer without alternate paths
-// (Linux's soft-RoCE never sets the bit) looks like an armed peer, and ignores packets from other
-// addresses.
+// A connected QP sets MigReq in all packets that it sends in MIGRATED.  An implementation without
+// migration, such as Linux's soft-RoCE, never sets the bit.  So it looks like an armed peer, but it
+// ignores packets from other addresses.
 namespace verbena::hca {
 
 // Returns true if a packet with this address is from the QP's peer.  Also updates the migration

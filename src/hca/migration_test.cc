@@ -26,7 +26,7 @@ class Migration : public ::testing::Test {
   }
   static constexpr std::uint32_t kLoad = attribute::kAlternatePath | attribute::kMigrationState;
 
-  // Loads an alternate path between the second addresses of both hosts.
+  // Loads an alternate path between the second addresses of both hosts, and requests REARM.
   Result<void> load(Host& self, const Host& peer, QpHandle qp, std::uint32_t mask = kLoad) {
     QpAttributes a;
     a.alternate_path.address = {.source = other_gid_of(self.number),

@@ -31,10 +31,10 @@ class PkeyTable {
   }
 
   std::size_t size() const { return size_; }
-  // Returns the invalid P_Key if the table has no such entry.  A new table may be shorter than the
-  // old one.
+  // Returns the invalid P_Key 0 if the table has no such entry.  A new table may be shorter than
+  // the old one.
   Pkey at(std::size_t index) const { return index < size_ ? entries_[index] : Pkey{}; }
-  // Returns the first valid P_Key, or the invalid P_Key if there is none.
+  // Returns the first valid P_Key, or the invalid P_Key 0 if there is none.
   Pkey first_valid() const {
     for (const Pkey pkey : std::span(entries_).first(size_)) {
       if (is_valid_pkey(pkey)) return pkey;
@@ -43,8 +43,8 @@ class PkeyTable {
   }
   // Returns true if a packet with the P_Key `theirs` matches this entry.
   bool admits(std::size_t index, Pkey theirs) const { return wire::pkeys_match(at(index), theirs); }
-  // Returns true if a packet with the P_Key `theirs` matches any entry, which is enough for QP1
-  // (vol1 10.9.8).
+  // Returns true if a packet with the P_Key `theirs` matches any entry, which is enough for
+  // QP1 (vol1 10.9.8).
   bool admits(Pkey theirs) const {
     return std::ranges::any_of(std::span(entries_).first(size_),
                                [&](Pkey ours) { return wire::pkeys_match(ours, theirs); });

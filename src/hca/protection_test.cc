@@ -15,7 +15,7 @@ namespace {
 using namespace testing;
 
 constexpr std::uint32_t kEverything = Host::kAllAccess;
-constexpr std::size_t kBytes = 4096;  // the target region, at the start of the peer's memory
+constexpr std::size_t kBytes = 4096;  // the size of the target region, at the start of b's memory
 constexpr std::uint64_t kAddressMax = ~std::uint64_t{0};
 
 // Selects the kind of key that an access uses.

@@ -10,8 +10,8 @@
 namespace verbena::hca {
 namespace {
 
-// Grants as many inline bytes as the elements of a request occupy.  Some programs use inline data
-// without a request for it, because most adapters grant it anyway.
+// Grants at least as many inline bytes as the elements of a request occupy.  Some programs use
+// inline data without a request for it, because most adapters grant it anyway.
 QpInit with_capacities(QpInit init) {
   QpCaps& caps = init.caps;
   if (init.srq) caps.max_recv_wr = caps.max_recv_sge = 0;
@@ -250,7 +250,7 @@ void Qp::publish_access() {
   if (table == nullptr || core_.init.type != QpType::kRc) return;
   const QpAttributes& a = core_.attributes;
   // A peer checks the length of a message only against its own limit.  The default limit is the
-  // maximum of the specification.
+  // maximum of the specification.  So a QP with a smaller limit is not published.
   const bool has_default_limit =
       core_.shared.limits.max_message_bytes >= Limits{}.max_message_bytes;
   if (!accepts_requests() || a.migration != MigrationState::kMigrated || !has_default_limit) {
@@ -288,8 +288,9 @@ bool Qp::is_from_partition(const wire::Bth& bth, const link::Address& address) c
   return ports.pkeys(core_.port()).admits(a.pkey_index, bth.pkey);
 }
 
-// A UD QP receives from every peer, but only by its own port.  For a connected QP, a packet on the
-// alternate path can show that the peer has migrated.  Then this QP migrates, too.
+// A UD QP receives from every peer, but only by its own port; QP1 receives by all ports.  For a
+// connected QP, a packet on the alternate path can show that the peer has migrated.  Then this QP
+// migrates, too.
 bool Qp::is_from_peer(const wire::Bth& bth, const link::Address& address) {
   if (core_.init.type == QpType::kUd) return core_.is_gsi() || address.port == core_.port();
   const MigrationState before = core_.attributes.migration;
@@ -478,7 +479,7 @@ Time Qp::deadline() const {
 }
 
 // Reports once in SQD that the send queue is drained: all requests that were started are complete
-// (vol1 10.3.1.5).
+// (vol1 10.3.1.5).  Raises the event only if the program has requested it.
 void Qp::report_if_drained() {
   const QpAttributes& a = core_.attributes;
   if (a.state != QpState::kSqd || drain_reported_) return;

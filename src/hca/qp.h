@@ -28,7 +28,8 @@ namespace verbena::hca {
 // kFlushed.  The responder may still send the responses to earlier READs, and then its NAK.  If the
 // error has no NAK, the responder may still send the responses to earlier requests.
 //
-// Threads: any thread may call post_send() and post_recv(); the driver makes all other calls.
+// Threads: any thread may call post_send(), post_recv() and free_send_slots(); the driver makes all
+// other calls.
 class Qp {
  public:
   // Limits the packets that one QP may send before the next QP gets its turn.
@@ -74,7 +75,7 @@ class Qp {
   // Returns true while packets wait because the lane is full.
   bool waits_for_lane() const { return core_.lane_is_full; }
   // Drops the pointer to the lane, so that the owner may remove the lane.  The next packets choose
-  // their link again, except that a UC QP uses the burst from now on.
+  // their link again.  Only a UC QP that has already chosen its link uses bursts from now on.
   void detach_lane();
   void on_timer(Time now);
   Time deadline() const;
@@ -87,7 +88,8 @@ class Qp {
   HeapPosition heap_position{};
   Qp* ready_next = nullptr;  // the next QP in ReadyList
   std::uint32_t groups = 0;  // the number of multicast groups that the QP is attached to
-  std::atomic<bool> in_ready_list = false;  // the QP is in ReadyList, or is being added
+  // The QP is in ReadyList, or is being added or taken out.
+  std::atomic<bool> in_ready_list = false;
 
  private:
   void apply(const QpAttributes& target, std::uint32_t mask);

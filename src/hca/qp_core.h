@@ -28,7 +28,8 @@ namespace verbena::hca {
 
 struct Shared;
 
-// Tells the QP how to continue after an input.  kError requests the error state.
+// Tells the QP how to continue after an input.  kError requests the error state, or SQE if a send
+// of a UC or UD QP has failed.
 enum class [[nodiscard]] Verdict : std::uint8_t{kContinue, kError};
 
 // Tells the direction of the data of a direct access, as seen from one end.
@@ -105,7 +106,7 @@ struct Shared {
   const Personality personality;
   link::Lanes* lanes = nullptr;               // null: all packets are added to bursts
   link::AccessTable* access_table = nullptr;  // null: nothing is published
-  std::uint64_t connections = 0;              // counts the changes of RC QPs to RTR
+  std::uint64_t connections = 0;              // counts the changes of QPs to RTR
   Memory memory;
   Ports ports{};
   Counters counters{};

@@ -119,7 +119,7 @@ TEST(ReceiveErrors, FailsOneReceiveOfASharedQueueAndKeepsTheOthers) {
   EXPECT_EQ(b.events(), (std::vector<Event>{QpEvent{qb, 600, Qpn{0x22}, QpEvent::Kind::kLastWqe}}));
 }
 
-// The specification sends no NAK for errors of class J (vol1 9.9.6.3), and a request that was not
+// The specification allows no NAK for errors of class J (vol1 9.9.6.3), and a request that was not
 // executed gets no acknowledgement.
 TEST(ReceiveErrors, ASendThatInvalidatesABadKeyGetsNoAnswer) {
   Target t;

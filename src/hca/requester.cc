@@ -15,15 +15,16 @@ constexpr std::uint32_t kPostsPerBatchMax = 32;
 // A request that is longer than this does not wait, because its own system call is a small part of
 // its cost.
 constexpr std::uint32_t kWaitingPostBytesMax = 1024;
-// The requester requests an acknowledgement at least once in this number of packets.
+// Without a lane, the requester requests an acknowledgement at least once in this number of
+// packets.
 constexpr std::uint32_t kPacketsPerAckMax = 32;
 // Limits the packets that a QP has outstanding on a lane.  The lane loses nothing, and its ring is
 // a limit too.
 constexpr std::uint32_t kLaneWindowPackets = 4096;
 
-// The requester treats lower timeout codes as this code.  Their timeouts are too short for a peer
-// in user space, which may have no CPU for that time (vol1 9.7.6.1.3 lets an adapter round up).
-// 4.096 us * 2^11 = 8.4 ms.
+// The requester treats lower timeout codes as this code, except 0 (no timer).  Their timeouts are
+// too short for a peer in user space, which may have no CPU for that time (vol1 9.7.6.1.3 lets an
+// adapter round up).  4.096 us * 2^11 = 8.4 ms.
 constexpr unsigned kTimeoutCodeMin = 11;
 
 }  // namespace
@@ -123,8 +124,8 @@ Requester::Step Requester::begin_next(bool begin_new, Time now) {
   return Step::kContinue;
 }
 
-// The first request of a connection is sent as packets, because its first packet establishes the
-// connection at the peer.
+// Requests are sent as packets until the peer has acknowledged the first packet of the connection,
+// because this packet establishes the connection at the peer.
 bool Requester::may_be_direct(const SendWqe& wqe) const {
   if (una_ == 0 || !direct_.can_carry_out(wqe)) return false;
   return una_ == next_number_ ? direct_.is_better_than_packets(wqe)
@@ -335,7 +336,7 @@ Verdict Requester::fail(WcStatus status, std::uint32_t vendor_error) {
   return Verdict::kError;
 }
 
-// Counts a response to no outstanding request.
+// Counts and drops a response that matches no outstanding request.
 Verdict Requester::drop_unexpected_response() {
   ++core_.shared.counters[Counter::kDropUnexpectedResponse];
   return Verdict::kContinue;
@@ -391,7 +392,8 @@ Verdict Requester::on_nak(const wire::Aeth& aeth, std::uint64_t number, Time now
     case wire::NakCode::kPsnSequenceError:
       ++core_.shared.counters[Counter::kSequenceNaksIn];
       // Linux sends such a NAK for every packet after an RNR NAK, so this NAK is ignored during an
-      // RNR delay.  It is also ignored if the retransmission has already begun.
+      // RNR delay.  It is also ignored if the cursor is already at the oldest unacknowledged
+      // packet, because this packet will be sent next.
       if (rnr_until_ != kNever || cursor_ == una_) return Verdict::kContinue;
       window_.on_loss();
       round_trip_.on_loss();
@@ -442,8 +444,8 @@ Verdict Requester::on_response(const wire::TransportPacket& packet, Time now) {
 
 // ---- loss ---------------------------------------------------------------------------------------
 
-// Handles an answer to a packet after una_, while una_ is a READ or atomic whose response is
-// missing: that response is lost or delayed.
+// Handles an answer to a packet after una_, while una_ belongs to a READ or atomic whose response
+// is missing: that response is lost or delayed.
 Verdict Requester::on_response_missing(Time now) {
   if (requested_gap_ == una_ + 1 || cursor_ == una_) return Verdict::kContinue;
   requested_gap_ = una_ + 1;

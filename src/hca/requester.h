@@ -32,9 +32,10 @@ namespace verbena::hca {
 // than the window allows.  When responses are missing, the requester sends a new READ request that
 // begins with the first missing packet.  If a later response reveals the gap, the requester does so
 // at once, but only once per gap.  Otherwise it does so when the timer expires.  The requester
-// checks responses only by PSN and length, because Linux's soft-RoCE answers a repeated request
-// with MIDDLE and LAST but no FIRST.  An atomic is a chunk of one packet; when it is retransmitted,
-// the peer repeats its stored response.
+// checks the PSN, the kind and the length of a response, but accepts FIRST, MIDDLE, LAST and ONLY
+// in any order, because Linux's soft-RoCE answers a repeated READ with MIDDLE and LAST but no
+// FIRST.  An atomic is a chunk of one packet; when it is retransmitted, the peer repeats its stored
+// response.
 //
 // The window (send_window.h) limits the packets in flight.  On a lane (link/lane.h) the window is
 // fixed, the lane's ring is a second limit, and there are no probes.  A timeout on a lane uses up a
@@ -54,9 +55,10 @@ namespace verbena::hca {
 //  * una_ <= cursor_ <= sent_end_; una_ lies in the request at the queue's head, if one is started.
 //  * Requests [head, next_to_begin_) have numbers; current_request_ is the request that contains
 //    cursor_.
-//  * chunks_ holds the ends of all READ requests and atomics without a full response, ascending.  A
-//    retransmitted chunk keeps its end, because responders find the original by its range.
-//  * Completions come in the order of posting, one for each request.
+//  * chunks_ holds the ends of all sent READ requests and atomics that lack a part of their
+//    response, in ascending order.  A retransmitted chunk keeps its end, because responders find
+//    the original by its range.
+//  * Completions come in the order of posting, one for each signaled or failed request.
 class Requester {
  public:
   Requester(QpCore& core, SendQueue& queue);

@@ -17,8 +17,8 @@ std::uint32_t response_count(std::uint32_t length, std::uint32_t mtu) {
   return std::max(1u, length / mtu + (length % mtu != 0 ? 1 : 0));
 }
 
-// Returns true for requests that must not be executed twice.  Their results are stored for
-// duplicates.
+// Returns true for atomics and ATOMIC WRITEs.  Their results are stored, because a duplicate of
+// them must be answered without a second execution.
 bool is_executed_once(Opcode opcode) {
   return wire::is_atomic(opcode) || opcode == Opcode::kRcAtomicWrite;
 }
@@ -152,7 +152,8 @@ Verdict Responder::on_write(const wire::TransportPacket& packet) {
     send_rnr_nak();
     return Verdict::kContinue;
   }
-  // Each packet checks the whole remaining range.  An empty WRITE needs no key (vol1 9.7.4.1.5).
+  // The responder checks the whole remaining range for each packet.  An empty WRITE needs no key
+  // (vol1 9.7.4.1.5).
   if (remaining > 0) {
     const auto to = core_.remote_memory(key, address, remaining, access::kRemoteWrite);
     if (!to || !core_.shared.memory.write(to->first(bytes), packet.payload)) {
@@ -338,7 +339,8 @@ void Responder::on_duplicate(const wire::TransportPacket& packet) {
     if (pending_ack_ == PendingAck::kNone) pending_ack_ = PendingAck::kAck;
     return;
   }
-  // A repeated READ must lie within the original READ (vol1 9.7.5.1.4).
+  // A repeated READ must lie within the original READ (vol1 9.7.5.1.4).  The responder checks only
+  // that the repeated READ ends before the expected PSN.
   const std::uint32_t psns = response_count(packet.reth.dma_length_bytes, core_.mtu());
   const auto distance = static_cast<std::uint32_t>(-packet.bth.psn.since(expected_));
   if (psns > distance || (core_.attributes.access_flags & access::kRemoteRead) == 0) return;

@@ -21,8 +21,8 @@ namespace verbena::hca {
 // The responder stores pending responses until transmit():
 //   * A READ or atomic is a job {next PSN, address, length}; jobs are in ascending order of PSNs.
 //     transmit() makes the response packets when it sends them, so a READ of any length takes one
-//     job.  There are at most max_dest_rd_atomic jobs (vol1 9.7.4); a new job replaces the oldest
-//     job that only repeats a response.
+//     job.  There are at most max_dest_rd_atomic jobs (vol1 9.7.4).  If there is no space, a new
+//     job replaces a job that only repeats a response (make_job_space()).
 //   * At most one acknowledgement is pending.  A newer acknowledgement replaces it, because the
 //     newer one covers more requests.  The acknowledgement is sent after all jobs.  If the
 //     requester got the acknowledgement first, it would regard the READ responses as lost.
@@ -35,7 +35,8 @@ namespace verbena::hca {
 // Invariants:
 //  * expected_ advances only past requests that were executed.
 //  * A receive request leaves its queue when its message is complete or failed.  A receive request
-//    of a shared queue leaves the queue when its message begins (vol1 10.2.9.2).
+//    of a shared queue leaves the queue when a SEND begins, or when immediate data of a WRITE
+//    arrive (vol1 10.2.9.2).
 //  * The responder stores at most max_dest_rd_atomic jobs and results of atomics, so a peer cannot
 //    make it use more memory.
 class Responder {
@@ -149,7 +150,7 @@ class Responder {
   Psn nak_psn_{};
   bool gap_reported_ = false;         // a NAK was sent for the expected PSN
   std::uint8_t rnr_naks_in_row_ = 0;  // RNR NAKs for the expected request
-  bool closing_ = false;
+  bool closing_ = false;  // an error has ended the connection, and its last packets are pending
 };
 
 }  // namespace verbena::hca

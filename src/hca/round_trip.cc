@@ -7,8 +7,8 @@ namespace {
 
 // This timeout applies until the first round trip is measured.
 constexpr Duration kTimeoutInitial = std::chrono::milliseconds(50);
-// floor_ stays between these bounds.  It grows to the maximum on a line without losses, and shrinks
-// to the minimum on a line with many losses.
+// floor_ stays between these bounds.  It begins with the maximum, shrinks after a loss, and grows
+// after a probe that was too early.
 constexpr Duration kFloorMax = std::chrono::milliseconds(5);
 constexpr Duration kFloorMin = std::chrono::microseconds(200);
 // Limits the interval between probes, so that the requester soon notices when the line works again.

@@ -49,7 +49,8 @@ class RoundTrip {
   // Returns true if an answer that arrives now could be an answer to the last probe.
   bool may_answer_probe(Time now) const { return now - last_probe_ >= shortest_; }
 
-  // Returns the time of the next probe, counted from the last progress or the last probe.
+  // Returns the time of the next probe.  It is counted from the last progress or from the last
+  // probe, whichever is later.
   Time next_probe(Time last_progress) const;
 
  private:
@@ -57,7 +58,7 @@ class RoundTrip {
   Duration timeout() const;
 
   std::uint64_t end_ = 0;          // 1 + the number of the measured packet; 0: none is measured
-  std::uint64_t una_at_sent_ = 0;  // the oldest unanswered packet when it was sent
+  std::uint64_t una_at_sent_ = 0;  // the oldest unanswered packet at that time
   Time sent_at_{};
   Time last_probe_{};
   unsigned probes_ = 0;             // the number of probes since the last progress

@@ -47,7 +47,8 @@ TEST(RoundTrip, TheProbeTimeoutFollowsTheRoundTrip) {
   EXPECT_EQ(time_to_probe(s), milliseconds(40 + 4 * 20));
   EXPECT_EQ(time_to_probe(s), milliseconds(240));
   s.now += milliseconds(40);
-  s.acknowledge(1001, wire::ack(2));  // not measured: it may answer any of 3 packets
+  // This acknowledgement is not measured, because it may answer any of 3 packets.
+  s.acknowledge(1001, wire::ack(2));
   s.post(WrOpcode::kSend, 3, 10);
   s.out();
   EXPECT_EQ(time_to_probe(s), milliseconds(120));  // progress has reset the doubling

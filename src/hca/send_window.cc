@@ -10,7 +10,7 @@ constexpr std::uint32_t kMaxBytes = 128 * 1024;
 constexpr std::uint32_t kStartBytes = 16 * 1024;
 constexpr std::uint32_t kMinPackets = 2;
 constexpr std::uint32_t kPacketChargeBytes = 1024;  // a smaller packet counts as this size
-// Limits the window on a long line: the product of 10 Gbit/s and 50 ms.
+// Limits the window on a long line: about the product of 10 Gbit/s and 50 ms.
 constexpr std::uint32_t kLongLineMaxBytes = 64 * 1024 * 1024;
 // Even a round trip within one machine may take this long, when programs wait for a processor.  So
 // only a longer round trip indicates a long line.

@@ -22,7 +22,8 @@ namespace verbena::hca {
 //
 // After a loss on a long line, all packets are sent again, and no acknowledgements pace them.  So
 // the window begins again with at most 64 KiB, and grows quickly to half of its former size.  Then
-// it grows by as much in a second as on a short line.
+// each window grows by one packet for each half millisecond of the round trip, so that a long round
+// trip does not slow the growth.
 //
 // The class is pure: the window depends only on the calls, and no call reads a clock.
 class SendWindow {
@@ -55,9 +56,9 @@ class SendWindow {
   std::uint32_t limit_ = 0;
   std::uint32_t window_ = 0;
   std::uint32_t threshold_ = 0;
-  std::uint32_t step_ = 1;  // the growth for each window of packets beyond the threshold
-  std::uint32_t acknowledged_packets_ = 0;    // packets acknowledged since the last step
-  std::uint32_t window_before_probe_ = 0;     // the window before an unanswered probe, or 0
+  std::uint32_t step_ = 1;                  // packets to add beyond the threshold after each window
+  std::uint32_t acknowledged_packets_ = 0;  // packets acknowledged since the last step
+  std::uint32_t window_before_probe_ = 0;   // the window before an unanswered probe, or 0
   std::uint32_t threshold_before_probe_ = 0;  // UINT32_MAX: the threshold was equal to the limit
 };
 

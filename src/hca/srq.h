@@ -21,14 +21,14 @@ namespace verbena::hca {
 
 struct Shared;
 
-// Holds receives for several QPs (vol1 10.2.9): each QP takes a receive from this queue when a
-// message begins.
+// Holds receives for several QPs (vol1 10.2.9): each QP takes a receive from this queue when a SEND
+// begins, or when immediate data of a WRITE arrive.
 //
 //   any thread --post()--> order_: | 5 | 2 | 7 | --take()--> the QP --> completion, polled
 //                              slots:  hold the receives; used and freed in any order
 //
-// A receive is bound to a QP when the first packet of a message arrives, and receives complete in
-// any order.  So each receive has its own slot until its completion is polled (vol1 10.8.5.1), and
+// A QP may take a receive long before its message is complete, so receives complete in any order.
+// So each receive has its own slot until its completion is polled (vol1 10.8.5.1), and
 // the queue contains slot numbers.
 //
 // The limit (vol1 10.2.9.1.3): when fewer receives wait than the limit, the queue raises one event
@@ -78,7 +78,7 @@ class SharedReceiveQueue {
  private:
   static constexpr std::uint32_t kChunkSlots = 64;
   struct Chunk {
-    std::array<std::atomic<std::uint32_t>, kChunkSlots> busy{};
+    std::array<std::atomic<std::uint32_t>, kChunkSlots> busy{};  // 0: the slot is free
     std::unique_ptr<std::byte[]> memory;
   };
 
@@ -125,7 +125,7 @@ class ReceiveSource {
     if (shared_ == nullptr) return own_.at(own_.head());
     return shared_->at(taken_slot_ ? *taken_slot_ : shared_->front());
   }
-  // Takes a receive from the SRQ for a message that begins, so that no other QP gets it.
+  // Takes a receive from the SRQ for a message, so that no other QP gets this receive.
   void begin_message() {
     if (shared_ != nullptr && !taken_slot_) taken_slot_ = shared_->take();
   }

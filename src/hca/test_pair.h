@@ -163,7 +163,7 @@ class Wire {
 
   void attach(Host& host) { hosts_.push_back(&host); }
 
-  // Runs until no packet and no deadline is due before `end`.
+  // Handles all packets and deadlines that are due at `end` or before.
   void run_until(Time end) {
     while (true) {
       do {
@@ -274,7 +274,7 @@ struct Options {
   std::vector<Pkey> pkeys_a{wire::kDefaultPkey}, pkeys_b{wire::kDefaultPkey};
 };
 
-// Creates a connected QP: RC, or UC if `o` says so.
+// Creates a QP for a connection, in RESET: RC, or UC if `o` says so.
 inline QpHandle create_rc(Host& host, const Options& o, Qpn qpn) {
   return host.engine
       .create_qp({.type = o.type,

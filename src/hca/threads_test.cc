@@ -156,7 +156,7 @@ TEST(Threads, RequestsPostedWhileAQpFailsAreFlushed) {
     std::thread driver([&] { drive(p.a, p.b, stop, notifications); });
     const auto post = [&] {
       for (int i = 0; i < 40; ++i) {
-        // One request is invalid: a WRITE with a bad key.
+        // One request of each thread is invalid: a WRITE with a bad key.
         const Sge sge = p.a.sge(0, 8);
         const SendRequest request{.wr_id = 1,
                                   .opcode = WrOpcode::kWrite,
@@ -185,8 +185,8 @@ TEST(Threads, RequestsPostedWhileAQpFailsAreFlushed) {
   }
 }
 
-// Posts receives while a QP goes to the error state.  A receive that is posted before needs no work
-// of the driver.  A receive that is posted after must be flushed by the driver.
+// Posts receives while a QP goes to the error state.  A receive that is posted before the change
+// needs no work of the driver.  The driver must flush a receive that is posted after the change.
 TEST(Threads, ReceivesPostedDuringTheErrorTransitionAreFlushed) {
   Pair p;
   QpAttributes error;

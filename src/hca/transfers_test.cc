@@ -9,7 +9,7 @@
 #include "hca/test_pair.h"
 #include "hca/work_queue.h"
 
-// Transfers messages of every size from one engine to the other.
+// Transfers messages of many sizes from one engine to the other: empty, around the MTU, and long.
 
 namespace verbena::hca {
 namespace {

@@ -62,8 +62,8 @@ constexpr std::uint8_t kThreeBits = 7;
 constexpr const char* kNoPort = "the device has no port with this number";
 constexpr const char* kNoPkey = "the P_Key table has no entry at this index";
 
-// Returns a message if the device does not have the port, the port of a path, or the P_Key index;
-// else null.
+// Returns a message if the port, the port of a path, or a P_Key index is not valid for the device
+// and its tables; else null.
 const char* find_port_error(const QpAttributes& current, const QpAttributes& a, std::uint32_t mask,
                             const Ports& ports, std::uint8_t device) {
   const auto has = [mask](std::uint32_t bit) { return (mask & bit) != 0; };

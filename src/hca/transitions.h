@@ -14,8 +14,7 @@ namespace verbena::hca {
 //   RESET --> INIT --> RTR --> RTS <--> SQD      any --> ERROR, RESET
 //              |__^             ^___ SQE (UC, UD: from RTS by a failed send)
 //
-// Ports and paths must belong to the device of the QP.  Does not check attributes that depend on
-// other objects of the engine.
+// Ports and paths must belong to the device of the QP.
 Result<void> check_transition(QpType type, const QpAttributes& current, const QpAttributes& target,
                               std::uint32_t mask, const Limits& limits, const Ports& ports,
                               std::uint8_t device = 0);

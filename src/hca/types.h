@@ -91,7 +91,8 @@ enum class WcOpcode : std::uint8_t {
   kReceiveWriteImm = 129,
 };
 
-// These are bits.  They are plain numbers because callers pass them as masks.
+// The constants of the next four namespaces are bits.  They are plain numbers because callers pass
+// them as masks.
 namespace send_flag {
 inline constexpr std::uint32_t kFence = 1, kSignaled = 2, kSolicited = 4, kInline = 8;
 }
@@ -163,7 +164,7 @@ struct RecvRequest {
   std::span<const Sge> sges{};
 };
 
-// If the status is not kSuccess, only wr_id, status, vendor_error and qpn are valid.
+// If the status is not kSuccess, only wr_id, status, vendor_error, qpn and time are valid.
 struct WorkCompletion {
   std::uint64_t wr_id = 0;
   WcStatus status = WcStatus::kSuccess;
@@ -203,8 +204,9 @@ struct QpInit {
   PdHandle pd{};
   CqHandle send_cq{};
   CqHandle recv_cq{};
-  SrqHandle srq{};  // if set, the QP takes receives from it; max_recv_wr and max_recv_sge are 0
-  QpCaps caps{};    // the requested sizes; query_qp() returns the granted ones, which may be larger
+  // If set, the QP takes receives from this queue, and max_recv_wr and max_recv_sge are ignored.
+  SrqHandle srq{};
+  QpCaps caps{};  // the requested sizes; query_qp() returns the granted ones, which may be larger
   bool signal_all = false;
   std::uint8_t device = 0;   // PortId::device of the ports that the QP may use
   std::uint64_t cookie = 0;  // returned in events
@@ -292,8 +294,9 @@ struct Limits {
   std::uint32_t max_sge = 32;
   std::uint32_t max_cqe = 4'194'304;
   std::uint32_t max_inline_bytes = 1'024;
-  std::uint8_t max_rd_atomic = 16;                           // per QP, as initiator and as target
-  std::uint64_t max_message_bytes = std::uint64_t{1} << 31;  // the maximum of vol1 9.3.3
+  std::uint8_t max_rd_atomic = 16;  // per QP, as initiator and as target
+  // This default is the maximum of vol1 9.3.3.  A longer request completes with an error.
+  std::uint64_t max_message_bytes = std::uint64_t{1} << 31;
 };
 
 // Selects behaviour that differs between adapters, each within the specification.  Programs tend to
@@ -305,8 +308,9 @@ struct Personality {
   bool batches_completions = false;
   // A QP that enters the error state waits for this time before it flushes its requests.
   Duration flush_delay{};
-  // True: the service level of a received datagram tells its network type (vol1 A17.4.5.1), with
-  // the values of ConnectX: 10 is IPv4, 9 is IPv6.  False: the service level is 0.
+  // True: the service level of a datagram that was received by RoCE tells its network type (vol1
+  // A17.4.5.1), with the values of ConnectX: 10 is IPv4, 9 is IPv6.  False: the level
+  // is 0.
   bool reports_network = true;
   friend bool operator==(const Personality&, const Personality&) = default;
 };
@@ -324,8 +328,8 @@ struct QpTraffic {
   std::uint64_t rnr_naks_in = 0, rnr_naks_out = 0;
 };
 
-// Describes one QP for `verbena ps`.  It is flat and trivially copyable, so that it fits in shared
-// memory.
+// Describes one QP for `verbena ps`.  It is trivially copyable, so that it can be copied to
+// shared memory.
 struct QpRow : QpTraffic {
   std::uint32_t qpn = 0;
   QpType type{};
@@ -355,8 +359,8 @@ struct RequestFailure {
   WrOpcode opcode{};           // not valid for a receive request
   bool is_receive = false;     // the request is a receive request
   std::uint8_t rnr_retry = 0;  // QpAttributes::rnr_retry
-  std::uint32_t tries = 0;     // the number of times that the oldest unacknowledged packet was sent
-  Time since{};                // when this packet became the oldest; not valid if tries is 0
+  std::uint32_t tries = 0;  // how often the oldest unacknowledged packet was sent, without probes
+  Time since{};             // when this packet became the oldest; not valid if tries is 0
 };
 
 const char* to_string(QpType type);

@@ -53,7 +53,7 @@ Verdict UcTransport::complete_sent() {
   return Verdict::kContinue;
 }
 
-// Completes a request without a packet, but only after the requests before it are complete.
+// Completes a request without a further packet, but only after the requests before it are complete.
 Verdict UcTransport::complete_locally(const SendWqe& wqe, WcStatus status) {
   if (in_burst_ > 0) return Verdict::kContinue;
   packet_index_ = 0;

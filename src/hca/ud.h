@@ -8,11 +8,11 @@
 namespace verbena::hca {
 
 // Implements the UD transport (vol1 9.8.3): a send is one packet, and completes when its burst is
-// sent.  A received packet fills one receive or is dropped.
+// sent.  A received packet uses one receive or is dropped.
 //
 // A receive begins with 40 bytes for the network header (vol1 11.4.2.1, annex A17.4.4): an IPv6
-// header, or 20 zero bytes and an IPv4 header.  The link does not pass the header on, so this class
-// rebuilds it from the address.
+// header, or 20 zero bytes and an IPv4 header; on InfiniBand the GRH, or zeros without one.  The
+// link does not pass the header on, so this class rebuilds it from the address.
 class UdTransport {
  public:
   static constexpr std::uint32_t kGrhBytes = 40;

@@ -144,7 +144,8 @@ TEST(UdTransport, DropsADatagramWithoutAReceiveThatIsLargeEnough) {
   EXPECT_EQ(text(p.b.poll()), "7");
 }
 
-// A program may exit when it sees a send's completion, and then unsent packets would be lost.
+// Checks that a send completes only after its burst was sent.  A program may exit when it sees the
+// completion, and then unsent packets would be lost.
 void expect_completion_when_sent(UdPair& p) {
   link::Burst burst;
   EXPECT_TRUE(p.a.engine.transmit(burst, p.wire.now));

@@ -2,7 +2,7 @@
 
 #include "hca/test_pair.h"
 
-// Tests which posts may wait for more (Engine::posts_can_wait()).
+// Tests which posts may wait for more posts (Engine::posts_can_wait()).
 namespace verbena::hca {
 namespace {
 

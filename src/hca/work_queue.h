@@ -45,8 +45,8 @@ struct SendWqe {
     Remote remote;
     WindowBinding bind;  // kBindWindow
   };
-  // The requester sets the next two members when it starts the request: the number of the first
-  // packet, and the number of packets, which is 0 for a local request.
+  // The transport sets the next two members when it starts the request: the number of the first
+  // packet (only RC), and the number of packets, which is 0 for a local request.
   std::uint64_t first_number = 0;
   std::uint32_t packets = 0;
 
@@ -87,8 +87,9 @@ struct RecvWqe {
 //
 // head() and tail() only increase; request number n is in slot n & (capacity - 1).
 //
-// A completed slot becomes free when its completion, or a later completion of this queue, is polled
-// (vol1 10.8.5.1).  So an unsignaled request keeps its slot until a later completion is polled.
+// The slot of a completed request becomes free when the completion of this request, or of a later
+// request of this queue, is polled (vol1 10.8.5.1).  So an unsignaled request keeps its slot until
+// a later completion is polled.
 //
 // To post: lock mutex(), check full() and the QP's state (which changes only under both mutexes of
 // the QP), fill the slot that prepare() returns, and call publish().  The driver reads [head, tail)
@@ -112,6 +113,7 @@ class WorkQueue {
   // ---- producers, under mutex() ----
   std::mutex& mutex() { return mutex_; }
   bool full() const { return free_slots() == 0; }
+  // Any thread may call this function without the mutex.  Then other posts may change the result.
   std::uint32_t free_slots() const {
     return capacity_ -
            (tail_.load(std::memory_order_relaxed) - freed_.load(std::memory_order_acquire));

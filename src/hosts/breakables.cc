@@ -14,6 +14,8 @@ namespace {
 template <class T>
 using Answer = Breakable::Answer<T>;
 
+// A Breakable::Link of an Ethernet fabric contains the device in these lowest bits, and the host
+// above them.
 constexpr unsigned kDeviceBits = 8;
 
 std::string missing_pkey_text(const std::string& name, Pkey pkey) {

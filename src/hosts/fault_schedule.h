@@ -12,16 +12,16 @@
 
 namespace verbena::hosts {
 
-// Triggers the faults of a file at their times, and logs each.  The times count from the creation
-// of this object.  Faults of the same time happen in the order of the file.  Only one thread may
-// use it.
+// Triggers the faults that the user's files schedule, and logs the result of each.  The times count
+// from the creation of this object.  Faults of the same time are triggered in the order of
+// `scheduled`.  Only one thread may use an object of this class.
 class FaultSchedule {
  public:
   // REQUIRES: the faults outlive this object.
   FaultSchedule(asio::io_context& loop, Faults& faults, std::vector<plan::ScheduledFault> scheduled,
                 const agent::Log& log);
 
-  // Returns the number of faults that have not happened.
+  // Returns the number of faults that have not been triggered yet.
   std::size_t remaining() const { return scheduled_.size() - next_; }
 
  private:

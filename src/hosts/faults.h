@@ -19,7 +19,7 @@
 
 namespace verbena::hosts {
 
-// Breaks and repairs the links and nodes of a fabric, which are identified by numbers.
+// Breaks and repairs the links and nodes of a fabric.  A number identifies each link and each node.
 class Breakable {
  public:
   using Link = std::uint64_t;
@@ -56,8 +56,8 @@ class Breakable {
   // Returns the state of a node that is off, as text: "is off".
   virtual std::string off_text() const = 0;
   virtual void set_paused(Node node, bool paused) = 0;
-  // Adds a P_Key to the tables of the node's ports, or removes it.  Fails if this changes no port,
-  // because the tables are full or do not have the P_Key.
+  // Adds a P_Key to the tables of the node's ports, or removes it.  Adding a P_Key that the table
+  // has already succeeds.  Fails if all tables are full, or if none has the P_Key to remove.
   virtual Answer<void> set_pkey(Node node, Pkey pkey, bool present) = 0;
   // Returns true if at least one port of the node has exactly this P_Key.
   virtual bool has_pkey(Node node, Pkey pkey) const = 0;
@@ -70,8 +70,8 @@ class Faults {
   // REQUIRES: the fabric outlives this object.
   Faults(asio::io_context& loop, Breakable& fabric);
 
-  // Returns the new state as a line for the user.  The error is a line with the reason for a
-  // refusal.
+  // Carries out the fault, and returns the new state as a line for the user.  The error is a line
+  // with the reason for a refusal.
   std::expected<std::string, std::string> set(const faults::Fault& fault);
   // Returns all faults that are active now.
   std::vector<ipc::FaultStatus> status() const;
@@ -88,7 +88,7 @@ class Faults {
   struct NodeState {
     bool off = false;
     bool paused = false;
-    std::map<Pkey, bool> pkeys{};  // true: the user's last command added it; false: removed it
+    std::map<Pkey, bool> pkeys{};  // true: the last fault added it; false: removed it
   };
 
   std::string set_link(Breakable::Link link, const faults::Fault& fault);

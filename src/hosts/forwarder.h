@@ -4,8 +4,9 @@
 
 namespace verbena::hosts {
 
-// Moves the packets of programs between the hosts of a fabric.  The owner calls forward() when the
-// loop has run, and park() before the loop sleeps.  Only the loop's thread uses it.
+// Moves the packets of programs between the hosts of a fabric.  The owner calls forward()
+// repeatedly, park() before its loop sleeps, and unpark() after that.  Only the loop's thread uses
+// a Forwarder.
 class Forwarder {
  public:
   Forwarder() = default;
@@ -17,6 +18,7 @@ class Forwarder {
   virtual bool forward(Time now) = 0;
   // Asks the programs to wake the loop for the next packet.  Returns false if packets wait already.
   virtual bool park() = 0;
+  // Tells the programs that they need not wake the loop any more.
   virtual void unpark() = 0;
 };
 

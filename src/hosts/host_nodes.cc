@@ -15,7 +15,7 @@ constexpr std::uint8_t kRailIpv4PrefixBits = 24;
 constexpr std::uint8_t kRailIpv6PrefixBits = 64;
 
 // Returns a MAC address for the interface of a device.  The address is locally administered, and
-// contains the last bytes of the device's GUID.
+// contains the last five bytes of the device's GUID.
 std::vector<std::byte> mac_of(Guid guid) {
   constexpr std::byte kLocallyAdministered{2};
   std::vector<std::byte> mac{kLocallyAdministered};

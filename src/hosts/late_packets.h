@@ -47,7 +47,7 @@ class LatePackets {
   // Returns true if packets wait in this queue.  A new packet must then wait behind them.
   bool has_packets(const QueueKey& key) const { return queues_.contains(key); }
   bool empty() const { return queues_.empty(); }
-  // Returns the number of packets.
+  // Returns the number of packets in all queues.
   std::size_t size() const;
 
   // Adds a packet to a queue.  Returns false if the queue is full.
@@ -56,8 +56,9 @@ class LatePackets {
   }
 
   // Calls pass(key, packet) for the packets that are due, in the order of their queue, and removes
-  // them.  pass() returns false if the packet must wait until its receiver has space, and may call
-  // add().  Packets of paused hosts remain in their queues.  Returns true if a packet was removed.
+  // those for which pass() returns true.  pass() returns false if the packet must wait until its
+  // receiver has space.  pass() may call add().  Packets of paused hosts remain in their queues.
+  // Returns true if a packet was removed.
   bool release(Time now, const ethernet::LinkFaults& faults, auto pass) {
     bool passed = false;
     for (auto it = queues_.begin(); it != queues_.end();) {

@@ -53,13 +53,15 @@ sa::PathCache::Mode path_mode(const std::string& word) {
   return word == "uncached" ? sa::PathCache::Mode::kUncached : sa::PathCache::Mode::kGet;
 }
 
+// Reports why the fabric cannot start, and returns the exit code.
 int failed(const Arguments& arguments, const std::string& text) {
   std::fprintf(stderr, "verbena-fabric: %s\n", text.c_str());
   if (arguments.ready_fd >= 0) os::report_failure(arguments.ready_fd, text);
   return 1;
 }
 
-// Forwards for a moment instead of sleeping.  Returns true if there was something to forward.
+// Polls for a moment, instead of sleeping, until there is a packet to forward.  Returns true if a
+// packet was forwarded.
 bool spin_for_packet(Forwarder& packets, os::AdaptiveSpin& spin) {
   const Time began = os::now();
   for (Time now = began; now - began < spin.spin_time();) {
@@ -75,7 +77,7 @@ bool spin_for_packet(Forwarder& packets, os::AdaptiveSpin& spin) {
   return false;
 }
 
-// Runs the loop.  While there are packets to forward, it polls the descriptors only after every
+// Runs the loop.  While there are packets to forward, it polls the descriptors only after
 // kForwardsPerPoll calls of forward().
 void run_until_stopped(asio::io_context& loop, Forwarder& packets) {
   constexpr int kForwardsPerPoll = 16;
@@ -170,7 +172,8 @@ int main(int argc, char** argv) {  // NOLINT(bugprone-exception-escape)
   app.add_option("--scratch", arguments.scratch,
                  "Directory in which to create a directory for OpenSM's files");
   const auto allow_variable = [](CLI::Option* option, const char* name) {
-    if (::getauxval(AT_SECURE) == 0) option->envname(name);  // CLI11 calls plain getenv()
+    // CLI11 would also read the variable in a privileged process, because it calls plain getenv().
+    if (::getauxval(AT_SECURE) == 0) option->envname(name);
   };
   allow_variable(app.add_option("--log", arguments.log, "File to append a log to"),
                  "VERBENA_FABRIC_LOG");

@@ -33,7 +33,8 @@ std::vector<std::string> arguments(const ManagerProcess::Options& options) {
           "2"};
 }
 
-// Returns this process's environment, with the variables that make a program belong to the node.
+// Returns this process's environment, but sets the variables that make a program belong to the node
+// and that name the directory for OpenSM's files.
 std::vector<std::string> environment(const ManagerProcess::Options& options) {
   std::error_code error;
   const auto libraries = std::filesystem::read_symlink("/proc/self/exe", error).parent_path();

@@ -14,9 +14,9 @@
 
 namespace verbena::hosts {
 
-// Runs OpenSM on a node of a simulated subnet, as a child of this process with the environment that
-// `verbena run --node` would give it.  The kernel kills OpenSM when this process ends for any
-// reason.  A directory contains OpenSM's log, its output and its other files.
+// Runs OpenSM on a node of a simulated subnet, as a child of this process.  The environment makes
+// OpenSM a program of the node, as `verbena run --node` does.  The kernel kills OpenSM when this
+// process ends for any reason.  Options::directory contains OpenSM's log, output and other files.
 //
 // Only the loop's thread uses it.  The process must have no other thread, because the kernel kills
 // the child when the thread that started it ends.
@@ -42,7 +42,7 @@ class ManagerProcess {
       asio::io_context& loop, Options options, std::move_only_function<void()> on_opensm_end);
   ManagerProcess(const ManagerProcess&) = delete;
   ManagerProcess& operator=(const ManagerProcess&) = delete;
-  // Kills OpenSM.  Its files are lost, because its directory is removed as well.
+  // Kills OpenSM if it still runs.  The owner of the directory removes OpenSM's files.
   ~ManagerProcess();
 
   const std::string& node() const { return options_.node; }

@@ -18,7 +18,7 @@ std::string port_text(const subnet::Topology& topology, subnet::PortRef port) {
   return fmt::format("{}:{}", topology.nodes[port.node].name, port.port);
 }
 
-// Returns the first port of an HCA that has a cable.
+// Finds the HCA with this name, and returns its first port that has a cable.
 std::expected<subnet::PortRef, std::string> manager_port(const subnet::Topology& topology,
                                                          const std::string& name) {
   const auto node = topology.find(name);
@@ -69,7 +69,8 @@ Managers::Managers(asio::io_context& loop, const subnet::Subnet& subnet, Options
       directory_(std::move(directory)),
       timer_(loop, [this] { on_timer(); }) {}
 
-// Returns a problem as a line for the user, or an empty text.
+// Starts OpenSM on each node of the options.  Returns a problem as a line for the user, or an empty
+// text.
 std::string Managers::start(asio::io_context& loop) {
   for (std::size_t i = 0; i < options_.nodes.size(); ++i) {
     const std::string& node = options_.nodes[i];

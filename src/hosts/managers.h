@@ -27,7 +27,7 @@ class Managers {
  public:
   static constexpr std::size_t kManagersMax = 2;  // a master and a standby
   static constexpr std::size_t kWaitersMax = 64;
-  // Limits the ports that a message names.
+  // Limits the number of ports that a message names.
   static constexpr std::size_t kPortsNamedMax = 4;
 
   struct Options {

@@ -88,7 +88,8 @@ void Service::on_listener() {
   for (;;) {
     auto channel = listener_.accept();
     if (!channel) return;
-    // Any user may connect to an abstract name.  Connections of other users are closed at once.
+    // Any user may connect to an abstract name.  This function closes the connections of other
+    // users, and those above the limit, at once.
     if (!channel->check_peer_uid(::geteuid()) || tools_.size() >= kToolsMax) continue;
     const std::uint64_t id = next_tool_++;
     auto tool = std::make_unique<Tool>(loop_, std::move(*channel), id, *this);

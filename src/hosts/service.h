@@ -92,8 +92,8 @@ class Service final : public agent::Connection::Owner {
   void await_subnet(Tool& tool, const ipc::Envelope& envelope);
   void show_log(Tool& tool, const ipc::Envelope& envelope);
   void set_fault(Tool& tool, const ipc::Envelope& envelope);
-  // Starts the schedule of faults.  If this process runs subnet managers, it first waits until the
-  // subnet is up, or has failed to come up.
+  // Starts the schedule of faults, if there are any.  If this process runs subnet managers, the
+  // schedule starts when the subnet is up, or has failed to come up.
   void begin_faults();
   void close_slow_tools();
   void stop(const char* why);

@@ -15,8 +15,8 @@ namespace verbena::hosts {
 
 using agent::HostIndex;
 
-// Records which ranges of QP numbers are members of which multicast groups at which ports, so that
-// an HCA knows for which ranges it copies a multicast packet (vol1 10.5.2).
+// Records the members of multicast groups at each port.  A member is a range of QP numbers, for
+// which an HCA makes a copy of each packet to the group (vol1 10.5.2).
 class SubnetGroups {
  public:
   static constexpr std::size_t kMembersMax = 65536;
@@ -49,7 +49,7 @@ class SubnetGroups {
   std::size_t size() const { return members_.size(); }
 
  private:
-  // HCA, group, range and port
+  // A key contains the HCA, group, range and port of a membership.
   using Key = std::tuple<HostIndex, Gid, std::uint16_t, std::uint8_t>;
   static bool is_same(const Key& a, const Key& b) {
     return std::tie(std::get<0>(a), std::get<1>(a), std::get<2>(a)) ==

@@ -36,7 +36,7 @@ class SubnetNodes final : public Nodes {
   }
 
   // set_link() to set_mtu() do the same as the functions of subnet::Subnet with these names, and
-  // deliver the packets and events that result.
+  // then deliver the packets and events that result, if there are any.
   void set_link(std::size_t link, bool up);
   void set_power(std::uint32_t node, bool on);
   void set_paused(std::uint32_t node, bool paused);
@@ -44,7 +44,7 @@ class SubnetNodes final : public Nodes {
   void set_delay(std::size_t link, Duration delay);
   void set_mtu(std::size_t link, std::optional<subnet::Mtu> mtu);
   // Adds a P_Key to the table of a port, or removes it.  Returns false if the table is full, or
-  // does not have the P_Key.
+  // does not have the P_Key to remove.
   bool set_pkey(subnet::PortRef port, Pkey pkey, bool present);
 
   Forwarder& forwarder() override { return *switch_; }

@@ -36,8 +36,9 @@ namespace verbena::hosts {
 // MADs of the CM and responses to the agent's SA client go only to the agent.  Reports of the SA go
 // to the agent and to programs.  All other MADs go only to programs.
 //
-// A packet gets the LID of its port as SLID, as on an HCA (vol1 9.6.1).  It is dropped if the port
-// does not have its P_Key or its source GID, or if it is for QP0.
+// The SLID of a packet is always a LID of its port, as on an HCA (vol1 9.6.1): a program chooses
+// only the path bits.  A packet is dropped if the port does not have the packet's P_Key or source
+// GID, or if the packet is for QP0.
 //
 // A full uplink blocks the programs that send to it, as in agent::Uplinks.  One packet of each
 // blocked program has already crossed the subnet.  This class stores that packet until the uplink
@@ -111,9 +112,9 @@ class SubnetSwitch final : public Forwarder, private agent::Uplinks::Reader {
     std::uint64_t unknown_qp = 0;    // no program has the QP number
     std::uint64_t to_groups = 0;     // copies of multicast packets
     std::uint64_t groups_limit = 0;  // set_members() failed
-    std::uint64_t agents_full = 0;
-    std::uint64_t waiting_full = 0;
-    std::uint64_t wrong_gid = 0;  // the port does not have the destination GID
+    std::uint64_t agents_full = 0;   // over kAgentPacketsMax
+    std::uint64_t waiting_full = 0;  // over kWaitingMax
+    std::uint64_t wrong_gid = 0;     // the port does not have the destination GID
     std::array<std::uint64_t, kDrops> dropped{};
   };
 

@@ -99,8 +99,8 @@ bool Switch::pass(const agent::ProgramId& from, const link::Arrival& arrival, Ti
   return send_from_host({.host = from.first, .program = from.second}, arrival, now, may_wait);
 }
 
-// Handles a packet that a host sends.  The packet becomes a late packet if the host's link is slow
-// or the host is paused.
+// Handles a packet that a host sends.  The packet becomes a late packet if the host's link is
+// slow, if the host is paused, or if earlier packets wait in the same queue.
 bool Switch::send_from_host(const Sender& from, const link::Arrival& arrival, Time now,
                             bool may_wait) {
   if (!network_.faults().may_delay_packets() && late_.empty()) {

@@ -31,23 +31,24 @@ using agent::HostIndex;
 using ethernet::RailId;
 
 // Forwards the packets of an Ethernet fabric.  Each program has an uplink (uplinks.h).  The switch
-// reads a packet from the sender's uplink, asks ethernet::Network where it goes, and copies it
-// once, to the uplink of the program that has the packet's QP number.  Packets for QP1 go to the
-// node of the host.
+// reads a packet from the sender's uplink, asks ethernet::Network for the receiving host, and
+// copies the packet to the uplink of that host's program that has the packet's QP number.  Packets
+// for QP1 go to the node of the host.
 //
 //   program --uplink--> forward() --uplink--> program
 //                          |  '------------> Station (node of a host)
 //   Station --send()-------'
 //
 // Packets of slow links and of paused hosts wait in LatePackets: before they leave their host, and
-// again before they reach a program of another host.
+// again before they reach another host.
 //
 // Only the loop's thread uses it.
 class Switch final : public Forwarder, private agent::Uplinks::Reader {
  public:
   // Limits the packets that wait for nodes.
   static constexpr std::size_t kNodePacketsMax = 8192;
-  // Limits the reports of dropped packets to a program: one for each source and destination.
+  // Limits how many reports of dropped packets a program gets.  Each report is for another pair of
+  // source and destination.
   static constexpr std::size_t kRemarksMax = 16;
 
   // Represents the node of one host.
@@ -93,9 +94,9 @@ class Switch final : public Forwarder, private agent::Uplinks::Reader {
   struct Counters {
     std::uint64_t to_nodes = 0;
     std::uint64_t copies = 0;      // for members of multicast groups
-    std::uint64_t unknown_qp = 0;  // no program has the QP number
-    std::uint64_t nodes_full = 0;
-    std::uint64_t late_full = 0;  // over faults::DelayLine::kPacketsMax
+    std::uint64_t unknown_qp = 0;  // no program has the QP number, or there is no BTH
+    std::uint64_t nodes_full = 0;  // over kNodePacketsMax
+    std::uint64_t late_full = 0;   // over faults::DelayLine::kPacketsMax
     std::array<std::uint64_t, ethernet::Network::kDrops> dropped{};
   };
 

@@ -207,7 +207,7 @@ TEST_F(SwitchTest, APausedHostSendsItsPacketsAfterThePause) {
   const auto a = program(kA, 1), b = program(kB, 1);
   switch_->network().faults().set_paused(kA, true);
   ASSERT_TRUE(send(*a, "10.0.0.1", "10.0.0.2", b->qpn()));
-  ASSERT_TRUE(send(*a, "10.0.0.1", "10.0.0.1", a->qpn()));  // to itself
+  ASSERT_TRUE(send(*a, "10.0.0.1", "10.0.0.1", a->qpn()));  // a sends to itself
   link::Burst burst;
   const auto transport = packet(Qpn{1});
   std::ranges::copy(transport, burst.prepare().begin());

@@ -22,7 +22,8 @@ class TestProgram {
   std::uint16_t range() const { return range_; }
   Qpn qpn() const { return {static_cast<std::uint32_t>(range_) << 12 | 5}; }
   std::span<std::byte> memory() { return memory_.bytes(); }
-  // Returns true if the switch waits for the space that the last receive() has freed.
+  // Returns true if the program must wake the switch, because the switch waits for the space that
+  // the last receive() has freed.
   bool wakes_switch() const { return wakes_switch_; }
 
   // Sends a packet.  Returns false if the uplink is full.
@@ -32,6 +33,7 @@ class TestProgram {
     lane_.commit(transport.size());
     return true;
   }
+  // Receives all packets that have arrived, and returns their addresses.
   std::vector<link::Address> receive() {
     std::vector<link::Address> all;
     lane_.receive(100000, [&](const link::Arrival& arrival) { all.push_back(arrival.address); });

@@ -9,7 +9,7 @@
 #include "interfaces/interfaces.h"
 
 // Makes the results of getifaddrs(3) and if_nameindex(3) for a program on a virtual host.  The
-// results contain the loopback interface of this machine, and the interfaces of the virtual host.
+// results contain the loopback interfaces of this machine, and the interfaces of the virtual host.
 namespace verbena::ifaddrs {
 
 // Returns a list like that of getifaddrs(), in the same order: the link-layer addresses (AF_PACKET)

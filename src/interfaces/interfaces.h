@@ -44,8 +44,8 @@ std::string name_for(std::string_view device, std::size_t index);
 
 // Writes "verbena0 2 9000 running 02a1b2c3d4e5 10.31.0.1/24 fd31::1/64; verbena1 ...".
 std::string to_text(const std::vector<Interface>& interfaces);
-// Parses a text of to_text().  Returns nothing for any other text: a user may set the variable to
-// anything.
+// Parses a text of to_text().  Returns nothing if the text is invalid, because a user may set the
+// variable to anything.
 std::optional<std::vector<Interface>> parse(std::string_view text);
 
 }  // namespace verbena::interfaces

@@ -36,7 +36,7 @@ struct RailStatus {
 
 struct HostStatus {
   std::string name{};
-  std::uint32_t programs = 0;
+  std::uint32_t programs = 0;  // the number of programs that run on the host
   std::vector<RailStatus> rails{};
   void fields(auto& a) { a(name, programs, rails); }
 };
@@ -50,8 +50,8 @@ struct ManagerStatus {
   void fields(auto& a) { a(node, pid, state, directory); }
 };
 
-// Describes a fault that a user has set.  An example is the link or node "link a:verbena0 - red"
-// with the state "is down".
+// Describes a fault that a user has set.  `what` names the link or node, for example
+// "link a:verbena0 - red".  `state` describes the fault, for example "is down".
 struct FaultStatus {
   std::string what{};
   std::string state{};
@@ -67,7 +67,7 @@ struct FabricReply {
   std::string name{};
   std::string file{};
   Duration uptime{};
-  bool more = false;
+  bool more = false;  // there are hosts after those in `hosts`
   std::vector<HostStatus> hosts{};
   std::vector<NamedCount> counters{};
   std::vector<ManagerStatus> managers{};
@@ -138,7 +138,7 @@ inline constexpr std::size_t kLinesPerReply = 48;
 struct LogReply {
   static constexpr Type kType = Type::kLogReply;
   std::uint64_t next_line = 0;  // the number of the line after `lines`
-  bool more = false;
+  bool more = false;            // there are lines after `lines`
   std::vector<std::string> lines{};
   void fields(auto& a) { a(next_line, more, lines); }
 };

@@ -61,8 +61,8 @@ struct LaneClosed {
   void fields(auto& a) { a(lane); }
 };
 
-// Reports that there is no lane to a range, because no other program has the range, or because a
-// limit was reached.
+// Reports that there is no lane to a range.  Either no other program has the range, one of the two
+// programs does not use lanes, a limit was reached, or the memory for the lane is missing.
 struct NoLane {
   static constexpr Type kType = Type::kNoLane;
   std::uint16_t range = 0;

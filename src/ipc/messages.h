@@ -299,7 +299,7 @@ struct ReturnRange {
 // but whose peers must still get a DREQ, and ranges whose QPNs are still in use.
 struct UnfinishedWork {
   static constexpr Type kType = Type::kHandOver;
-  static constexpr std::size_t kDisconnectsMax = 512;  // in one message; each has some 60 bytes
+  static constexpr std::size_t kDisconnectsMax = 512;  // in one message; each has 70 bytes
   static constexpr std::size_t kRangesMax = 512;       // all leases of an agent
   std::vector<std::uint16_t> ranges{};
   std::vector<rdmacm::PendingDisconnect> disconnects{};

@@ -70,7 +70,8 @@ class QpTable {
   static constexpr std::size_t kCounterBytes = 8 + kCounterNameBytes;
   static constexpr std::size_t kBytes = 64 + kRows * kRowBytes + kCounters * kCounterBytes;
 
-  // REQUIRES: `memory` is kBytes long, zeroed when new, aligned to 8 bytes, and outlives the table.
+  // REQUIRES: `memory` has at least kBytes bytes, is zeroed when new, aligned to 8 bytes, and
+  // outlives the table.
   explicit QpTable(std::span<std::byte> memory) : memory_(memory) {
     VB_CHECK(memory.size() >= kBytes);
   }

@@ -82,7 +82,8 @@ struct SaAddressRow {
   std::string state{};  // incomplete, reachable, stale or probe
   Gid gid{};            // gid and qpn are zeros if the state is incomplete
   Qpn qpn{};
-  // The time since the neighbour's last answer, or if incomplete, since the first request.
+  // Holds the time since the neighbour's last answer.  In the state incomplete, holds the time
+  // since the first request.
   Duration age{};
   std::uint32_t waiters = 0;
   std::uint32_t tries = 0;  // requests without an answer

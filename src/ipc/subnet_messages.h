@@ -20,15 +20,15 @@ namespace verbena::ipc {
 
 // Joins a group for an id on an InfiniBand port.  The agent asks the subnet administration (SA),
 // which answers with the destination for packets to the group.  JoinGroup then makes the program's
-// queue pairs members.  A join that has succeeded ends with LeaveMulticast, with MulticastLost, or
-// with the program.
+// queue pairs members.  A join that has succeeded ends with LeaveMulticast or
+// MulticastLost, or when the program ends.
 struct JoinMulticast {
   static constexpr Type kType = Type::kJoinMulticast;
   PortId port{};
   std::uint16_t port_space = 0;  // determines the MGID and the group's Q_Key
   Pkey pkey{wire::kDefaultPkey};
-  // Holds an IP address, from which the agent derives the MGID.  If all bytes are zero, or the
-  // address is the IPv4 wildcard, the SA chooses a group.
+  // Holds an MGID if is_mgid is true, otherwise an IP address, from which the agent derives the
+  // MGID.  If all bytes are zero, or the address is the IPv4 wildcard, the SA chooses a group.
   Gid group{};
   bool is_mgid = false;         // `group` is an MGID (AF_IB)
   std::uint8_t join_state = 1;  // bits of MCMemberRecord; 1: full member, 8: send-only full member
@@ -125,9 +125,9 @@ struct ServicesFound {
   void fields(auto& a) { a(services, omitted); }
 };
 
-// Registers a service with the SA.  The agent renews the registration before its lease ends.  It
-// removes the registration when the program requests that, or ends.  If the SA refuses to renew the
-// registration, a UserNotice reports the refusal.
+// Registers a service with the SA.  The agent renews the registration before its lease ends.  The
+// agent removes the registration when the program requests that or ends.  If the SA refuses to
+// renew the registration, a UserNotice reports the refusal.
 struct AddService {
   static constexpr Type kType = Type::kAddService;
   PortId port{};

@@ -74,7 +74,7 @@ struct StatusReply {
 };
 
 inline constexpr std::uint32_t kProcessesPerReply = 32;
-inline constexpr std::uint32_t kConnectionsPerReply = 256;  // each has some 140 bytes
+inline constexpr std::uint32_t kConnectionsPerReply = 256;  // each has some 100 bytes
 
 // Describes one process.  The reply carries the descriptors of the QP tables, in the order of the
 // processes that have one.

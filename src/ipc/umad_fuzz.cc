@@ -1,5 +1,6 @@
 // Decodes any bytes as each kind of message between libibumad and the MAD service.  Encodes each
-// decoded message, decodes the result, and encodes again.  Both encodings must be equal.
+// decoded message, decodes the result, and encodes that again.  Both encodings must be equal.  Of a
+// Send message, checks only the sizes of its parts.
 
 #include <algorithm>
 #include <cstdint>

@@ -198,8 +198,8 @@ Result<Message> decode(std::span<const std::byte> message) {
   return decoded;
 }
 
-// Holds a Send and its parts.  `mad` points into the message, and is empty if the MAD is in the
-// memfd.
+// Holds the parts of a decoded Send message.  `mad` points into the message, and is empty if the
+// MAD is in the memfd.
 struct ReceivedSend {
   bool in_memory = false;
   UserMad header{};

@@ -8,10 +8,10 @@
 
 namespace verbena::ipoib {
 
-// Names the reasons why the interface ignored a received frame: the frame changed no entry and got
-// no answer.
+// Names the reasons why the interface ignored a received frame: the frame set no link address,
+// confirmed no entry and got no answer.
 enum class Ignored : std::uint8_t {
-  kMalformed,         // parse_ipoib_frame() refuses the frame
+  kMalformed,         // the frame is invalid
   kOtherProtocol,     // the frame is valid, but not for address resolution
   kNotJoined,         // the interface is not in its broadcast group
   kOwnFrame,          // this interface has sent the frame to a group
@@ -22,7 +22,7 @@ enum class Ignored : std::uint8_t {
   kAddressConflict,   // another host has an IP address of this interface
   kNotForUs,          // the frame requests the address of another host
   kUnknownNeighbour,  // the table has no entry for the sender
-  kUnchanged,         // the entry already has this link address
+  kUnchanged,         // the entry already has this link address, and is not confirmed
   kNoOverride,        // the frame has a new link address but no Override flag
   kWithinLockTime,    // the entry got another link address less than kLockTime ago
   kCount,

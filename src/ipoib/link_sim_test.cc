@@ -49,6 +49,7 @@ class Link {
     members_[index]->station.neighbours.set_interface(interface, world.now());
     set_joined(index, true);
   }
+  // Makes an interface forget a peer, or all peers if `peer` is the interface itself.
   void forget(std::uint32_t index, std::uint32_t peer) {
     Neighbours& neighbours = members_[index]->station.neighbours;
     note(index, "forgets");
@@ -273,8 +274,8 @@ TEST(IpoibLinkSim, EachCallOfResolveEndsOnceWithACorrectAnswer) {
   }
 }
 
-// On a link that loses a tenth of all frames, about one call in 140 fails, because all its three
-// tries are lost.
+// On a link that loses a tenth of all frames, about one call in 140 fails, because each of its
+// three tries loses the request or the answer.
 TEST(IpoibLinkSim, MostCallsSucceedOnALossyLink) {
   int calls = 0;
   int failures = 0;

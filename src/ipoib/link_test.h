@@ -77,7 +77,7 @@ class Station {
   explicit Station(const Interface& interface, const Config& config = {})
       : neighbours(interface, config) {}
 
-  // Returns the frames that the interface sends, and stores its results.
+  // Takes all outputs.  Returns the frames, and stores the results of calls in `results`.
   std::vector<SendFrame> frames() {
     std::vector<SendFrame> all;
     while (auto output = neighbours.poll()) {

@@ -1,6 +1,6 @@
 // Sends arbitrary frames to an interface with entries in all states.  The input is a sequence of
-// frames.  Three bytes precede each frame: the length of the frame, its options, and a call that
-// the program makes before the frame arrives.  A frame contains arbitrary bytes, or is a valid
+// blocks.  Three bytes precede each block: its length, options, and a call that the program makes
+// before a frame arrives.  The block is the frame itself, or selects the contents of a valid
 // message with addresses of the link.
 //
 // fuzz: runs 20000
@@ -190,7 +190,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       fuzzed.receive((options & 8) != 0 ? named_sender(frame, sender) : sender, frame, options);
     } else {
       std::vector<std::byte> frame = wire::write_ipoib_frame(take_message(input));
-      // Changes one byte, which gives a forged address, a wrong checksum or another message.
+      // Changes one byte, which may give a forged address, a wrong checksum or another message.
       if ((options & 4) != 0)
         frame[input.take<std::uint16_t>() % frame.size()] ^= std::byte{options};
       fuzzed.receive((options & 8) != 0 ? named_sender(frame, sender) : sender, frame, options);

@@ -29,7 +29,7 @@ struct Entry {
   std::deque<Waiter> waiters{};  // the oldest waiter is first
   std::uint32_t tries = 0;       // requests since the last answer; 0 if no request is pending
   Time next_request = kNever;    // the time at which a pending request is repeated
-  Time confirmed_at{};           // the time at which the neighbour last sent its link address
+  Time confirmed_at{};           // the time at which a message last set or confirmed the address
   Time changed_at{};             // the time at which the link address last changed
   Time reachable_until{};        // the entry becomes stale at this time
 
@@ -54,8 +54,8 @@ struct Entry {
 // Stores the entries, and finds them by IP address, by GID, by deadline and by use.
 //
 // The table has at most `entries_max` entries.  If the table is full, a new entry replaces the
-// least recently used entry that has a link address.  Pointers to entries remain valid until
-// erase().
+// least recently used entry that has a link address.  A pointer to an entry remains valid until
+// erase(), or until a new entry replaces the entry.
 class Table {
  public:
   explicit Table(std::uint32_t entries_max) : entries_max_(entries_max) {}
@@ -68,7 +68,7 @@ class Table {
 
   void set_address(Entry& entry, const std::optional<LinkAddress>& address);
   void set_deadline(Entry& entry, Time deadline);
-  // Makes the entry the most recently used.
+  // Makes the entry the most recently used, if it has a link address.
   void touch(Entry& entry);
 
   Time deadline() const { return deadlines_.empty() ? kNever : deadlines_.begin()->first; }

@@ -30,9 +30,10 @@ struct Config {
   std::uint32_t frames_max = 8192;    // frames that wait for poll()
 };
 
-// Requests are repeated at this interval as long as a call of resolve() (a waiter) waits.  RFC 4861
-// section 10 and Linux have the same interval and number of tries.  The interval does not grow,
-// because each waiter waits for only three tries.
+// Requests are repeated at this interval as long as a call of resolve() (a waiter) waits.  Requests
+// for a known address (probes) are repeated until kTries of them got no answer.  RFC 4861 section
+// 10 and Linux have the same interval and number of tries.  The interval does not grow, because
+// each waiter waits for only three tries.
 inline constexpr Duration kRequestInterval = std::chrono::seconds(1);
 inline constexpr std::uint32_t kTries = 3;
 inline constexpr Duration kAnswerTimeout = kTries * kRequestInterval;
@@ -42,8 +43,8 @@ inline constexpr Duration kGroupTimeout = std::chrono::seconds(10);
 inline constexpr Duration kReachableTime = std::chrono::seconds(30);
 // Limits the age of the entries that resolve() uses.  Older entries are ignored.
 inline constexpr Duration kAgeMax = std::chrono::minutes(10);
-// A different answer is ignored if it comes within this time after the first answer (locktime of
-// ARP on Linux).
+// A message with another link address is ignored if it comes within this time after the address of
+// the entry last changed (locktime of ARP on Linux).
 inline constexpr Duration kLockTime = std::chrono::seconds(1);
 
 // Names the state of an entry (RFC 4861 section 7.3.2).  The state DELAY is not needed, because no
@@ -65,8 +66,8 @@ struct SendFrame {
   // another host, the owner may use the broadcast group.  All its members check the IP address in
   // the frame.
   LinkAddress to{};
-  // Only answers have this path, which is the reversed path of the request.  Therefore an answer
-  // needs no path record.  The source LID is not set.
+  // Only answers to one host have this path, which is the reversed path of the request.  Therefore
+  // such an answer needs no path record.  The source LID is not set.
   std::optional<link::Address> reply_path{};
   std::vector<std::byte> frame{};
 
@@ -90,8 +91,8 @@ struct Row {
   Gid ip{};
   State state{};
   LinkAddress neighbour{};  // not set if the entry is incomplete
-  // The time since the last message of the neighbour.  In an incomplete entry, the time since the
-  // oldest waiter called resolve().
+  // The time since a message of the neighbour last set or confirmed the link address.  In an
+  // incomplete entry, the time since the oldest waiter called resolve().
   Duration age{};
   std::size_t waiters = 0;
   std::uint32_t tries = 0;  // requests without an answer

@@ -57,7 +57,7 @@ void write(Row& row, const Row& words) {
   store(row[0], before + 2);
 }
 
-// Copies a row.  Returns none if the writer is changing it.
+// Copies a row.  Returns none if the writer changes the row during the call.
 std::optional<Row> read(Row& row) {
   Row copy{};
   for (std::size_t i = 0; i < row.size(); ++i) copy[i] = load(row[i]);

@@ -89,8 +89,8 @@ class AccessTable {
   void set_expected_psn(std::uint32_t qpn, std::uint32_t psn);
 
   // ---- readers ----
-  // These functions return a copy of the row, or none if there is no such row, or if the writer is
-  // changing it.
+  // These functions return a copy of the row, or none if there is no such row, or if the writer
+  // changes it during the call.
   std::optional<RegionRow> region(std::uint32_t key) const;
   std::optional<QpRow> qp(std::uint32_t qpn) const;
 

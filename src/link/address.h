@@ -21,7 +21,7 @@ struct Address {
   Gid source{};
   Gid destination{};
   std::uint32_t interface = 0;    // Ethernet: the interface index of a link-local address, else 0
-  std::uint16_t source_port = 0;  // Ethernet: the UDP port, 0xC000-0xFFFF (wire/source_port.h)
+  std::uint16_t source_port = 0;  // Ethernet: 0xC000 to 0xFFFF (wire/source_port.h)
   std::uint32_t flow_label = 0;   // 20 bits, for the GRH; on Ethernet, determines the source port
   std::uint8_t traffic_class = 0;
   std::uint8_t hop_limit = 64;
@@ -48,8 +48,9 @@ struct Address {
 };
 
 // Returns true if a packet that arrived as `arrival` comes from the peer of `path` (vol1 9.6.1.5).
-// On Ethernet this compares the source GID.  On InfiniBand it compares the source LID, and the
-// source GID if the path uses a GRH.  The packet has to arrive at the path's port.
+// On Ethernet this compares the source GID.  On InfiniBand it compares the source LID and the
+// presence of a GRH, and with a GRH also the source GID.  The packet has to arrive at the path's
+// port.
 inline bool is_from_peer(const Address& arrival, const Address& path) {
   if (arrival.port != path.port) return false;
   if (!path.is_infiniband()) return arrival.source == path.destination;

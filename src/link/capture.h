@@ -32,19 +32,20 @@ struct CaptureRecord {
 // only then uses it.
 class CaptureRing {
  public:
-  static constexpr std::size_t kBytes = std::size_t{4} << 20;  // space for 950 packets of MTU 4096
+  static constexpr std::size_t kBytes = std::size_t{4} << 20;  // at least 950 packets of MTU 4096
   static constexpr std::size_t kFrameBytesMax = 4096 + 256;
 
   // REQUIRES: `memory` is kBytes long, zeroed when new, aligned to 8 bytes, and outlives the ring.
   explicit CaptureRing(std::span<std::byte> memory);
 
   // Writes a packet as a frame (write_frame()).  `datagram` contains the bytes from BTH to ICRC.
-  // If the ring is full, counts the packet as dropped.
+  // If the ring has no space, or the frame is longer than kFrameBytesMax, counts the packet as
+  // dropped.
   void write(Time time, Direction direction, const Address& address, std::uint16_t identification,
              std::span<const std::byte> datagram);
 
   // Removes and returns the oldest record.  Returns none if the ring is empty.  kMalformed: the
-  // ring's memory is corrupt; all later calls fail as well.
+  // ring's memory is corrupt; nothing was removed, so do not read from the ring again.
   Result<std::optional<CaptureRecord>> read();
   // Returns the number of packets that write() has dropped.
   std::uint64_t dropped() const;

@@ -7,11 +7,10 @@
 #include "base/error.h"
 #include "link/address.h"
 
-// Converts between UDP payloads and transport packets, which means that it writes and checks the
-// ICRC.
+// Converts between UDP payloads and transport packets: writes and checks the ICRC of the payloads.
 namespace verbena::link {
 
-// Holds a received packet, whose ICRC was checked unless it came by a lane.
+// Holds a received packet.  Its ICRC was checked, unless the packet came by a lane.
 struct Arrival {
   Address address;                       // the source is the peer
   std::span<const std::byte> transport;  // BTH to pad

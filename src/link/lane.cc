@@ -68,7 +68,7 @@ void write_address(Fields& fields, const Address& address) {
   fields.write(address.port.number);
 }
 
-// Returns none if no Lane would write such a record.
+// Returns none if the size, the link layer, or an InfiniBand field of the record is invalid.
 std::optional<Address> read_address(std::span<const std::byte> record) {
   std::array<std::byte, kInfinibandBytes> copy{};
   if (record.size() != kEthernetBytes && record.size() != kInfinibandBytes) return {};
@@ -196,7 +196,8 @@ void Lane::leave() {
 
 // ---- receiving ----------------------------------------------------------------------------------
 
-// Reads the oldest record.  Stores the address in it, or sets `arrival` or received_executed_.
+// Reads the oldest record.  If it contains an address, stores the address in received_addresses_.
+// Otherwise sets `arrival` or received_executed_.
 // Returns false if there is no record, or if the lane has ended.
 bool Lane::read_next(std::optional<Arrival>& arrival) {
   arrival.reset();
@@ -208,7 +209,7 @@ bool Lane::read_next(std::optional<Arrival>& arrival) {
   return !ended_;
 }
 
-// Returns false if no Lane would write such a record.  The lane then ends.
+// Returns false if the record is invalid, or if the peer may not send it.  The lane then ends.
 bool Lane::interpret(const ring::Record& record, std::optional<Arrival>& arrival) {
   const std::uint16_t type = record.kind & kTypeMask;
   if (type == kAddressType) return store_address(record);

@@ -22,7 +22,8 @@ namespace verbena::link {
 // Observes every packet of lanes, for a capture.
 class LaneObserver {
  public:
-  // Is called for each packet.  `transport` contains the bytes from BTH to pad.
+  // Is called for each packet that a lane sends or receives.  `transport` contains the bytes from
+  // BTH to pad.
   virtual void on_packet(Direction direction, const Address& address,
                          std::span<const std::byte> transport) = 0;
 
@@ -52,8 +53,9 @@ struct ExecutedRecord {
   friend bool operator==(const ExecutedRecord&, const ExecutedRecord&) = default;
 };
 
-// Carries transport packets between two processes of one host through memory that both map, which
-// has a ring for each direction.  Packets arrive complete and in order, so they need no ICRC.
+// Carries transport packets between two processes of one host.  Both processes map the memory of
+// the lane, which contains a ring for each direction.  Packets arrive complete and in order, so
+// they need no ICRC.
 //
 //   sender                                    receiver
 //   prepare(address): is the ring full?       receive(max, accept): accept(arrival) per packet
@@ -65,12 +67,12 @@ struct ExecutedRecord {
 // it in its slot.  Only the record of an InfiniBand address contains the port.
 //
 // A process that accesses the other one's memory directly announces the access before it checks its
-// rights.  The order is: enter(), peer_allows_access(), grant() (access_grant.h), the copy,
+// rights.  The order is: begin_access(), peer_allows_access(), grant() (access_grant.h), the copy,
 // leave(), commit(executed).  The other process must have called allow_access().  To revoke a
 // right, the other process removes the row from its table, and then waits until the value of
 // peer_access_number() changes or is 0.
 //
-// A Lane does not trust the peer (ring/ring.h).  If the peer writes something that no Lane writes,
+// A Lane does not trust the peer (ring/ring.h).  If the peer writes an invalid record or position,
 // the lane ends: ended() is true, and the lane sends and receives nothing any more.
 //
 // Threads: one at a time.
@@ -98,7 +100,7 @@ class Lane {
   bool prepare(const Address& address);
   // Returns the space that the last prepare() has prepared.  It is kPacketBytesMax bytes long.
   std::span<std::byte> packet_space() { return room_; }
-  // Makes the first `bytes` of room() visible as a packet from BTH to pad.
+  // Makes the first `bytes` of packet_space() visible as a packet from BTH to pad.
   void commit(std::size_t bytes);
   // Returns the position in the stream of packets after the last committed packet.
   std::uint64_t position() const { return out_.position(); }
@@ -135,7 +137,7 @@ class Lane {
   // peer writes ExecutedRecords and was never allowed to access the memory, the lane ends.
   void allow_access(bool allowed);
   // Returns true if the peer allows accesses to its memory.  Call this function again after
-  // enter().
+  // begin_access().
   bool peer_allows_access() const {
     return ring::SharedMemory::load_acquire(peer_announcement_->allows_access) != 0;
   }
@@ -143,8 +145,8 @@ class Lane {
   void begin_access();
   // Announces the end of the access.
   void leave();
-  // Returns 0 if the peer does not access this process's memory now.  Otherwise returns a number
-  // that differs for each of the peer's accesses.
+  // Returns 0 if the peer does not access this process's memory now, or was never allowed to.
+  // Otherwise returns a number that differs for each of the peer's accesses.
   std::uint64_t peer_access_number() const {
     return access_was_allowed_ ? ring::SharedMemory::load_acquire(peer_announcement_->access_number)
                                : 0;
@@ -182,12 +184,13 @@ class Lane {
   bool finish() { return !ended_ && in_.finish(); }
 
   // ---- sleeping ----
-  // Asks the peer to wake this process with its next packet.  If prepare() has failed since the
-  // last call, also asks for a wake-up when there is space.  Returns false if there is a packet or
-  // space already; then do not sleep.  Returns true if the lane had ended before.
+  // Asks the peer to wake this process when the peer sends its next packet.  Also does what
+  // park_for_space() does.  Returns false if there is a packet or space already; then do not sleep.
+  // Returns true if the lane had ended before the call.
   bool park();
-  // If prepare() has failed since the last call, asks the peer to wake this process when there is
-  // space.  Returns false if there is space already.  Returns true if the lane had ended before.
+  // If the ring was full at a call of prepare() or prepare_executed(), asks the peer once to wake
+  // this process when there is space.  Returns false if there is space already.  Returns true if
+  // the lane had ended before the call.
   bool park_for_space();
   // Asks the peer not to wake this process, because it polls.
   void unpark() { in_.unpark(); }
@@ -228,15 +231,18 @@ class Lane {
   Announcement* own_announcement_;
   Announcement* peer_announcement_;
   PeerMemory* peer_memory_ = nullptr;
-  std::uint64_t accesses_ = 0;            // counts the calls of begin_access()
-  std::uint32_t unflushed_executed_ = 0;  // counts the ExecutedRecords since the last flush()
-  bool must_flush_ = false;               // packets were sent since the last flush()
+  std::uint64_t accesses_ = 0;  // counts the calls of begin_access()
+  // Counts the ExecutedRecords since flush() last checked whether the peer must be woken.
+  std::uint32_t unflushed_executed_ = 0;
+  bool must_flush_ = false;                            // packets were sent since the last flush()
   std::optional<ExecutedRecord> received_executed_{};  // the record that read_next() has read
   std::span<std::byte> room_{};
   std::span<std::byte> executed_space_{};
-  std::uint16_t kind_ = 0;  // the kind of the record that commit() makes
+  std::uint16_t kind_ = 0;  // the kind of the record that commit(bytes) makes
   LaneObserver* observer_ = nullptr;
-  bool was_full_ = false;  // prepare() has failed since the last park()
+  // The ring was full at a call of prepare() or prepare_executed(), and no wake-up was requested
+  // since.
+  bool was_full_ = false;
   bool ended_ = false;
   bool access_was_allowed_ = false;  // allow_access(true) was called at least once
   alignas(64) std::array<std::byte, kHeaderBytesMax> headers_{};

@@ -1,4 +1,4 @@
-// The input contains writes of a hostile peer to the memory of a lane, and calls of this side.
+// The input contains writes of a hostile peer to the memory of a lane, and calls of both sides.
 // Checks that no call accesses memory outside of the lane, and that all packets are in the lane's
 // memory.
 #include <algorithm>

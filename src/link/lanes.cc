@@ -66,8 +66,8 @@ void Lanes::refuse(std::uint16_t range) {
   if (range < kRanges && place_of_range_[range] == kUnknown) place_of_range_[range] = kNone;
 }
 
-// Checks first whether there is any refusal, because each new connection calls this function and
-// usually there is none.  memchr() finds that out much faster than a loop.
+// Checks first whether any range is kNone, because each new connection calls this function and
+// usually there is no such range.  memchr() searches much faster than a loop.
 void Lanes::forget_refusals() {
   if (std::memchr(place_of_range_.data(), kNone, place_of_range_.size()) == nullptr) return;
   std::ranges::replace(place_of_range_, kNone, kUnknown);

@@ -17,13 +17,14 @@
 
 namespace verbena::link {
 
-// Finds the lane for a packet.  A process has one lane to each process of its host to which it
-// sends.  The ranges of QP numbers identify a process.  The upper 12 bits of a QP number are the
-// number of its range.
+// Finds the lane for a packet.  A process has at most one lane to each other process of its host.
+// Each process has ranges of QP numbers, so the QP number of a packet's destination identifies a
+// process.  The upper 12 bits of a QP number are the number of its range.
 //
 // On a virtual host a process also has an uplink: a lane to the process of the fabric, which
-// forwards packets to any host of the fabric.  All InfiniBand packets use the uplink, because the
-// states and P_Keys of ports affect InfiniBand packets even within a host.
+// forwards packets to any host of the fabric.  A program of an agent of another user has an uplink,
+// too: a lane to the agent, which forwards packets.  All InfiniBand packets use the uplink, because
+// the states and P_Keys of ports affect InfiniBand packets even within a host.
 //
 // find() records the ranges of this host for which there is no lane.  The owner gets these ranges
 // from poll_range_without_lane(), and requests lanes from the agent.  Until there is a lane,
@@ -47,8 +48,9 @@ class Lanes {
     return std::ranges::find(addresses_, address) != addresses_.end();
   }
 
-  // Returns the lane to the process that has this QP.  Without such a lane, returns the uplink, or
-  // null if there is none.  Ignores lanes that have ended.  The pointer is valid until remove().
+  // Returns the lane to the process of this host that has this QP.  For an InfiniBand packet, a
+  // packet to another host, or without such a lane, returns the uplink, or null if there is no
+  // uplink.  Ignores lanes that have ended.  The pointer is valid until the lane is removed.
   Lane* find(const Address& address, Qpn destination) {
     const Place place = place_of_range_[destination.value / kRangeQpns];
     if (place != kNone && !address.is_infiniband() && has_address(address.destination)) {
@@ -81,9 +83,11 @@ class Lanes {
   // Notes that the agent has refused a lane to this range.  poll_range_without_lane() does not
   // return the range again until forget_refusals() is called.
   void refuse(std::uint16_t range);
+  // After this call, find() records the ranges without a lane again.
   void forget_refusals();
 
-  // Returns a range of this host for which find() had no lane, or none.  Returns each range once.
+  // Returns a range of this host for which find() had no lane, or none.  Returns each recorded
+  // range once.
   std::optional<std::uint16_t> poll_range_without_lane();
 
   // Calls visit(id, lane) for each lane.

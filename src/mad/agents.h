@@ -24,7 +24,7 @@ struct Registration {
   std::uint8_t class_version = 1;
   std::uint32_t oui = 0;  // distinguishes agents of the vendor classes 0x30 to 0x4f
   std::array<std::uint64_t, 2> methods{};  // bit n: the agent wants requests of method n
-  std::uint8_t rmpp_version = 0;           // 1: the port joins and splits messages of several MADs
+  std::uint8_t rmpp_version = 0;           // 1: a message may have several MADs; 0: one MAD only
   bool rmpp_by_agent = false;              // the agent does RMPP itself, even if rmpp_version is 1
 
   bool wants(unsigned method) const { return (methods[method / 64] >> (method % 64) & 1) != 0; }
@@ -43,13 +43,14 @@ class AgentTable {
   static constexpr unsigned kMethods = 128;
   static constexpr std::uint8_t kClassVersionsMax = 8;
 
-  // The first agent gets the number after `last`.  Two tables of one QP1 have numbers far apart, so
-  // that the transaction id of a response identifies the table.
+  // The first agent gets the number after `last`.  Two tables of one QP1 have numbers far
+  // apart, so that the transaction id of a response identifies the table.
   explicit AgentTable(AgentNumber last) : last_(last.value) {}
   AgentTable() = default;
 
   // Fails with kInvalidArgument: the registration is invalid, for example because its class belongs
-  // to the other QP; kAddressInUse: another agent has one of the methods; kNoResources: kAgentsMax.
+  // to the other QP; kAddressInUse: another agent has one of the methods; kNoResources: there
+  // are kAgentsMax agents.
   Result<AgentNumber> add(const Registration& registration);
   // Returns false if there is no such agent.
   bool remove(AgentNumber agent);

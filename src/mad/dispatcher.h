@@ -18,7 +18,8 @@ struct Delivered {
   Address from{};
   wire::MadHeader header{};
   std::span<const std::byte, wire::kMadBytes> mad;
-  // This is false only for CM messages of another class version, which the CM rejects (reason 31).
+  // This is false only for CM messages of another class version.  The CM rejects them with reason
+  // 31, or ignores them.
   bool class_version_known = true;
 
   std::span<const std::byte> data() const { return mad.subspan<wire::kMadHeaderBytes>(); }
@@ -30,14 +31,16 @@ struct Dropped {};
 // an answer to send at once.
 using Received = std::variant<Dropped, Delivered, SendMad>;
 
-// Checks every MAD that arrives at QP1 before anything else sees it.
+// Checks a MAD that arrives at QP1 (except the MADs of other classes that the owner gives to a
+// ManagementPort).
 //
 // The checks have this order, and each failure is counted (vol1 13.4.3, 13.5.3):
 //    length, base version, class, class version, method
 //
 // A Get or Set with the right length and base version always gets an answer, since its sender
 // waits: a Get of the CM class's ClassPortInfo gets the attribute, all others get an error status.
-// Responses and Sends get no answer.  Only the communication management (CM) class is delivered.
+// All other MADs get no answer.  Only Sends of the communication management (CM) class are
+// delivered.
 class Dispatcher {
  public:
   // Each received MAD counts as exactly one of: delivered, wrong_length, wrong_base_version,
@@ -49,7 +52,7 @@ class Dispatcher {
     std::uint64_t wrong_length = 0;
     std::uint64_t wrong_base_version = 0;
     std::uint64_t unknown_class = 0;
-    std::uint64_t wrong_class_version = 0;  // CM messages are delivered nevertheless
+    std::uint64_t wrong_class_version = 0;  // Sends of the CM class are delivered nevertheless
     std::uint64_t wrong_method = 0;
     std::uint64_t class_port_info = 0;  // Gets that were answered with the attribute
     std::uint64_t request_of_other_version = 0;

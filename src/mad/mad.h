@@ -10,11 +10,11 @@
 #include "link/address.h"
 #include "wire/mad.h"
 
-// Defines types that all users of QP1 share: the addresses of a MAD, and transaction ids.
+// Defines types for MADs: their addresses, their bytes, and transaction ids.
 namespace verbena::mad {
 
-// Holds source and destination of a MAD, from this host's point of view.  An answer uses the
-// address of its request unchanged.
+// Holds the source and the destination of a MAD, from this host's point of view.  An answer uses
+// the address of its request unchanged.
 struct Address {
   link::Address path{};  // from this host to the peer
   Qpn remote_qpn{wire::kGsiQpn};
@@ -28,7 +28,8 @@ struct Address {
 
 using Mad = std::array<std::byte, wire::kMadBytes>;
 
-// Asks the owner to send these bytes from QP1.
+// Asks the owner to send these bytes from QP1, or from QP0 if a ManagementPort returns the MAD for
+// QP0.
 struct SendMad {
   Address to{};
   Mad mad{};
@@ -38,7 +39,7 @@ struct SendMad {
 
 // Makes ids for our own requests (vol1 13.4.6.4).  The upper half is the same in all ids, and the
 // lower half is a counter.  Both begin with random values, so that an answer to a request of an
-// earlier process matches no request.
+// earlier process will hardly match a request of this process.
 class TransactionIds {
  public:
   explicit TransactionIds(Random& random)

@@ -1,6 +1,6 @@
 // Passes any bytes as MADs to a port with agents of several classes, one of which has sent
-// requests.  The port must answer each MAD with few MADs, and its deadline must advance.  At the
-// end, all its timers must expire.
+// requests.  The port must answer each MAD with few MADs, and after on_timer() its deadline must
+// lie in the future.  At the end, all its timers must expire.
 
 #include <cstdint>
 #include <cstring>

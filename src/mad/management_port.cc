@@ -229,7 +229,7 @@ void ManagementPort::expire(const TransactionKey& key, Time now) {
 }
 
 // Reports a message that got no answer.  On Linux, if the receiver aborts a message, the program
-// gets no report and waits forever.  Here the program gets the timeout.
+// gets no report and waits forever.  Here the program gets the report of a timeout.
 void ManagementPort::fail_transaction(const TransactionKey& key) {
   Request& request = transactions_.at(key).request;
   request.mad.resize(wire::kMadHeaderBytes);
@@ -304,7 +304,8 @@ void ManagementPort::receive(const Arrival& arrival, Time now) {
   std::vector<std::byte> mad(arrival.mad.begin(), arrival.mad.end());
   if (segment && is_response(header) &&
       !transactions_.contains(key_answered_by(agent, header, arrival.from))) {
-    // An agent that does RMPP itself gets all segments.  The first segment has ended the request.
+    // An agent for which the port does no RMPP gets all segments.  The first segment has ended the
+    // request.
     ++counters_.delivered;
     messages_.push_back({.agent = agent, .from = arrival.from, .mad = std::move(mad)});
     return;
@@ -513,6 +514,7 @@ void ManagementPort::send_ack(const Address& to,
   send_rmpp(to, peer_mad, rmpp);
 }
 
+// Sends a Stop if this host lacks resources, otherwise an Abort.
 void ManagementPort::send_abort(const Address& to,
                                 std::span<const std::byte, wire::kMadBytes> peer_mad,
                                 wire::RmppStatus reason) {
@@ -527,7 +529,7 @@ void ManagementPort::send_abort(const Address& to,
   send_rmpp(to, peer_mad, rmpp);
 }
 
-// Ends the message that we send in this transaction, and sends the peer an Abort.
+// Ends the message that we send in this transaction, if there is one, and sends the peer an Abort.
 void ManagementPort::abort_transaction(AgentNumber agent, const MadHeader& header,
                                        const Arrival& arrival, wire::RmppStatus reason) {
   const TransactionKey key = key_answered_by(agent, header, arrival.from);

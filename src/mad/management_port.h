@@ -25,24 +25,25 @@ namespace verbena::mad {
 // requests until the response or the timeout comes, and splits and joins messages by RMPP.
 //
 // A response, or a segment of a response, is accepted only while its request is pending.  Each
-// segment restarts the timeout and the retries of the request.  An agent that does RMPP itself gets
-// every segment.
+// new segment restarts the timeout and the retries of the request.  An agent for which the port
+// does no RMPP gets every segment, because the first segment has ended the request.
 //
 // The class has no clock and does no I/O: the owner passes the time, and takes packets and messages
-// after each call.  Only one thread may use it.
+// after each call.  Only one thread at a time may use a port.
 class ManagementPort {
  public:
   static constexpr std::size_t kTransactionsMax = 65536;  // requests and RMPP messages under way
   static constexpr std::size_t kReceiversMax = 1024;  // messages that are arriving or just arrived
   static constexpr std::size_t kMessageBytesMax = std::size_t{64} << 20;
   static constexpr std::size_t kReceiverBytesMax = std::size_t{256} << 20;  // in all receivers
-  // Linux uses the same times, because it does not know the packet lifetime either (vol1 13.6.3).
+  // The next three times are those of Linux, which does not know the packet lifetime either (vol1
+  // 13.6.3).  All segments of a message must arrive within kReceiverTimeout.
   static constexpr Duration kReceiverTimeout = std::chrono::seconds(40);
   // A message that has arrived is acknowledged again for this long, if its segments are repeated.
   static constexpr Duration kReceiverLinger = std::chrono::seconds(10);
   static constexpr Duration kAckTimeoutMax = std::chrono::seconds(2);
-  // A request is repeated only when no segment of its response has arrived for this long, so that
-  // the sender can repeat a segment twice.
+  // While a response arrives, its request is repeated only if no segment has arrived for this long.
+  // So the sender of the response can repeat a segment twice.
   static constexpr Duration kSegmentGapMax = 2 * kAckTimeoutMax + std::chrono::milliseconds(500);
 
   ManagementPort() = default;
@@ -65,7 +66,8 @@ class ManagementPort {
   };
   // Sends a request, a response or another MAD.  The upper half of a request's transaction id
   // becomes the agent's number.  Fails with kBadHandle: no such agent; kInvalidArgument: the length
-  // is wrong; kBusy: the transaction id is in use; kNoResources: kTransactionsMax.
+  // is wrong; kBusy: the transaction id is in use; kNoResources: kTransactionsMax
+  // messages are under way.
   Result<void> send(AgentNumber agent, Request request, Time now);
   // Cancels the agent's request whose transaction id has the lower half `transaction`.  No report
   // follows.  A response that next_message() has not returned yet is dropped, and the sender of a
@@ -88,8 +90,8 @@ class ManagementPort {
 
   struct Message {
     AgentNumber agent{};
-    // If true, the agent's own request has timed out.  Only its MAD header and its cookie are
-    // returned.
+    // If true, a message that the agent sent got no answer in time, or the peer aborted it.  This
+    // report has only the MAD header and the cookie of that message, and in `from` its destination.
     bool timed_out = false;
     std::uint64_t cookie = 0;
     Address from{};
@@ -147,8 +149,8 @@ class ManagementPort {
     Request request{};
     std::uint32_t retries_left = 0;
     Time due = kNever;
-    std::optional<RmppSender> segments{};   // empty when all segments are acknowledged
-    std::optional<ReceiverKey> response{};  // the response whose first segment has arrived
+    std::optional<RmppSender> segments{};   // set until all segments are acknowledged
+    std::optional<ReceiverKey> response{};  // the response of which segments have arrived
   };
   struct Receiver {
     RmppReceiver segments;

@@ -329,8 +329,8 @@ TEST_F(RmppTest, FirstSegmentTellsTheLengthOfTheMessage) {
       server, {.to = request->from, .mad = table(header_in(request->mad), 401)}, net.now));
   const auto first = net.port(2).next_packet();
   ASSERT_TRUE(first);
-  // The length counts the 20 bytes of the SA's header (vol1 15.2.1.1) in each of three segments,
-  // and 401 bytes of data.
+  // The length includes the 20 bytes of the SA's header (vol1 15.2.1.1), once for each of the three
+  // segments, and 401 bytes of data.
   EXPECT_EQ(rmpp_in(first->mad).length_or_window, 3U * 20 + 401);
   EXPECT_TRUE(rmpp_in(first->mad).first);
   EXPECT_FALSE(net.port(2).next_packet()) << "only one segment before the first ACK";
@@ -383,7 +383,7 @@ class StalledTableTest : public RmppTest {
         {.destination_qpn = wire::kGsiQpn, .from = lid_address(other, from), .mad = packet->mad},
         net.now);
   }
-  // Advances only the client's clock, and returns the MADs that it sends.
+  // Runs only the timers of the client for this time, and returns the MADs that the client sends.
   std::vector<Mad> wait_for(Duration duration) {
     std::vector<Mad> sent;
     const Time end = net.now + duration;

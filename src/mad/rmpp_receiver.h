@@ -23,8 +23,8 @@ class RmppReceiver {
 
   enum class Outcome {
     kStored,    // the owner has nothing to do
-    kDropped,   // the segment is beyond the window or the end
-    kAck,       // an ACK has to be sent: the window is used up, or the segment is a repetition
+    kDropped,   // the number of the segment is 0, or beyond the window or the end
+    kAck,       // an ACK has to be sent: the window is used up, or an old segment was repeated
     kComplete,  // an ACK has to be sent, and take_message() gives the message
     kTooLong,   // the message has more than `message_bytes_max` bytes
   };
@@ -52,7 +52,7 @@ class RmppReceiver {
   std::uint64_t ahead_ = 0;          // bit i: segment received_ + 1 + i has arrived
   std::uint32_t window_ = 1;         // the last segment that may arrive
   std::uint32_t final_segment_ = 0;  // the number of the last segment, once it has arrived
-  std::size_t last_data_bytes_ = 0;  // the data of the last segment
+  std::size_t last_data_bytes_ = 0;  // the length of the last segment's data
   bool complete_ = false;
 };
 

@@ -38,7 +38,7 @@ Mad RmppSender::next_segment() {
   header.last = sent_ == segments_;
   header.status = wire::RmppStatus::kNormal;
   header.segment = sent_;
-  // The lengths count the class's own header in each segment (vol1 13.6.2.4).
+  // Both lengths include the header of the class, once for each segment (vol1 13.6.2.4).
   const std::size_t class_bytes = wire::kRmppPayloadBytes - segment_data_bytes;
   const std::size_t padding = segments_ * segment_data_bytes - data;
   header.length_or_window = 0;

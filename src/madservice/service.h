@@ -45,7 +45,7 @@ class Service final : public Session::Owner {
   // Receives a MAD that has arrived at one of the HCAs.
   void receive(const subnet::MadDelivery& arrival);
 
-  // Returns the number of connections of programs of an HCA.
+  // Returns the number of connections that programs have with the service of an HCA.
   std::size_t programs(std::uint32_t hca) const;
   void add_counters(std::vector<ipc::NamedCount>& out) const;
 

@@ -94,8 +94,8 @@ void Session::on_request() {
   }
 }
 
-// Ends the session.  The program sends nothing on the connection for MADs, so this connection
-// becomes readable only when the program closes it.
+// Ends the session, because the program has closed the connection for MADs.  The program sends
+// nothing on this connection, so the connection becomes readable only then.
 void Session::on_mads_readable() { end(); }
 
 void Session::on_manager_file() {

@@ -48,7 +48,7 @@ class Session {
 
   std::uint64_t id() const { return id_; }
   // Returns the number of MADs that the program did not get, because it had not read earlier MADs,
-  // or because the allocation of memory failed.
+  // or because there was no memory or descriptor for a long MAD.
   std::uint64_t lost() const { return lost_; }
 
   template <class Message>
@@ -57,9 +57,11 @@ class Session {
   }
   // Makes the connection for MADs, and returns the channel for the program.
   Result<os::UnixChannel> open_mads();
-  // Makes the file of a subnet manager, and returns its descriptor, which the session owns.
+  // Makes the SM file, which the program's subnet manager (SM) keeps open while it runs.  Returns
+  // its descriptor, which the session owns.
   Result<int> open_manager_file();
-  // Sends a MAD to the program.  If the channel is full, queues the MAD.
+  // Sends a MAD to the program.  If the channel is full, queues the MAD.  If the queue is full, the
+  // MAD is lost.
   void deliver(const ipc::umad::UserMad& header, std::vector<std::byte> mad);
 
   // The owner stores its own data here.

@@ -35,7 +35,7 @@ class SessionTest : public testing::Test, private Session::Owner {
 };
 
 // A program that does not read its MADs must not exhaust the memory of the service.  Old versions
-// of Linux have no such limit.
+// of Linux do not limit the unread MADs.
 TEST_F(SessionTest, QueueOfAProgramThatDoesNotReadIsLimited) {
   os::UnixChannel program = session_.open_mads().value();
   constexpr std::uint64_t kAll = Session::kQueueMax + 20'000;

@@ -39,8 +39,8 @@ void add_members(CounterList& list, const auto& table, const Counters& counters)
   for (const auto& [member, name] : table) list.add(name, counters.*member);
 }
 
-// Lists a counter for each REJ reason that has occurred.  Leaves out the other reasons, because
-// there are about thirty.
+// Lists a counter for each REJ reason that has occurred.  Leaves out the reasons that have not
+// occurred, because there are about thirty reasons.
 void add_rejects(CounterList& list, const std::string& prefix,
                  const std::map<std::uint16_t, std::uint64_t>& by_reason) {
   for (const auto& [reason, count] : by_reason) {
@@ -50,8 +50,8 @@ void add_rejects(CounterList& list, const std::string& prefix,
   }
 }
 
-// Lists how long endpoints were in each state in which one side waits for the other.  Leaves out
-// the empty buckets of the histograms.
+// Lists how long endpoints were in each state.  Leaves out kEstablished and kTimewait, in which no
+// side waits for the other, and the empty buckets of the histograms.
 void add_times(CounterList& list, const cm::Counters& cm) {
   for (std::size_t i = 0; i < cm::Counters::kStates; ++i) {
     const auto state = static_cast<cm::State>(i);

@@ -35,7 +35,7 @@ class GeneralServices {
   void set_pkeys(PortId port, std::span<const Pkey> pkeys);
   // Returns the MAD in the packet, if the packet is for QP1.  The MAD is valid until the next call.
   std::optional<std::span<const std::byte>> receive(const link::Arrival& arrival, Time now);
-  // Queues a MAD for transmit(), or drops and counts it if kSends MADs wait.
+  // Queues a MAD for transmit().  If kSends MADs are queued or posted, drops and counts the MAD.
   void send(const mad::SendMad& mad, Time now);
   // Adds packets to the burst.  Returns true if MADs remain.
   bool transmit(link::Burst& burst, Time now);
@@ -44,7 +44,8 @@ class GeneralServices {
   hca::Counters counters() const { return engine_.counters(); }
 
  private:
-  // The wr_id of sends.  The wr_id of a receive is smaller.
+  // All sends have this wr_id.  The wr_id of a receive is the number of its buffer, which is
+  // smaller.
   static constexpr std::uint64_t kSendId = kPostedReceives;
   static constexpr std::size_t kGrhBytes = 40;
   static constexpr std::size_t kBufferBytes = kGrhBytes + 256;

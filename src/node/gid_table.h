@@ -36,7 +36,8 @@ std::uint8_t rdma_mtu(std::uint32_t interface_mtu_bytes);
 //
 // An address that disappears leaves an unused entry, and gets the same index when it comes back.
 // New addresses get new entries.  When the table is full, new addresses replace unused entries,
-// because a host that often creates interfaces leaves many of them.
+// because a host that often creates interfaces leaves many of them.  Only then, an address that
+// comes back may get another index.
 class GidTable {
  public:
   explicit GidTable(PortId port = {}, std::size_t entries_max = ipc::Port::kGidsMax)

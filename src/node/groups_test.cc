@@ -28,8 +28,8 @@ HostAddress ipv6_address(std::uint32_t interface) {
   return {.gid = gid, .interface = interface};
 }
 
-// Provides a node with two programs, which have the ranges 1 and 2.  The test acts as the node's
-// owner.
+// Provides a node with two programs, which have the QPN ranges 1 and 2.  The test acts as the
+// programs and as the node's owner.
 class Groups : public ::testing::Test {
  protected:
   std::uint64_t counter(const char* name) const {

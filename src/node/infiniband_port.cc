@@ -382,8 +382,8 @@ void InfinibandPort::receive(const link::Arrival& arrival, Time now) {
 }
 
 // Returns the link address for a frame of the interface; nothing if the path is not known yet.
-// Without an address, the frame is dropped.  Neighbours repeats its request later, and then sends
-// it to the group.
+// Without an address, the frame is dropped.  The object neighbours_ repeats its request later, and
+// then sends the request to the group.
 std::optional<link::Address> InfinibandPort::address_to(const ipoib::SendFrame& frame, Time now) {
   if (frame.is_multicast()) {
     // Frames for all groups go to the broadcast group, because no host joins solicited-node groups.

@@ -28,18 +28,20 @@ namespace verbena::node {
 //   find_route(IP)  -->  Neighbours: ARP, or neighbour discovery  -->  GID
 //   find_route(GID) ----------------------------------------------->  PathCache  -->  RouteFound
 //
-// The interface belongs to the partition of the port's default P_Key.  It exists only for address
-// resolution: it carries no IP packets.
+// The interface belongs to the partition of the P_Key that connection_pkey() chooses.  It exists
+// only for address resolution: it carries no IP packets.
 //
 // Pure, like its parts.  After each call, the owner calls poll() and transmit() until they return
 // nothing more, and then deadline() for the time of the next on_timer().
 class InfinibandPort {
  public:
-  // The queue pair of the IPoIB interface.  Programs never have QP numbers of the first range.
+  // The queue pair of the IPoIB interface has this number.  Programs never have QP numbers of the
+  // first range.
   static constexpr Qpn kIpoibQpn{2};
   static constexpr Duration kRouteTimeout = std::chrono::seconds(60);
   static constexpr std::size_t kRoutesMax = 65536;  // pending calls of find_route()
-  // A route of a port with several LIDs (LMC > 0) also has an alternate path.
+  // A port with several LIDs (LMC > 0) asks the SA for this number of paths, so that the route can
+  // have an alternate path.
   static constexpr std::uint8_t kPathsPerRoute = 2;
   static constexpr std::size_t kFramesMax = 1024;  // frames that wait for transmit()
   static constexpr std::size_t kJoinsMax = 65536;  // joined groups and pending joins
@@ -57,8 +59,9 @@ class InfinibandPort {
   void set_addresses(std::vector<ipoib::OwnAddress> addresses, Time now);
 
   // ---- routes
-  // Returns the address of this port from which an IP address can be reached, or nothing.  For a
-  // multicast address, this is the port's first address of the same family.
+  // Returns the address of this port from which an IP address can be reached; nothing if there is
+  // none, or if the port is down.  For a multicast address, this is the port's first address of the
+  // same family.  For a loopback address, it is the loopback address itself.
   std::optional<Gid> source_for(const Gid& ip) const;
   // Returns the port's first GID, if the port is active.
   std::optional<Gid> gid() const {
@@ -88,7 +91,7 @@ class InfinibandPort {
   struct GroupRequest {
     std::uint64_t token = 0;
     std::uint16_t port_space = 0;  // selects the kind of MGID and the Q_Key
-    Pkey pkey{};                   // must be of the interface's partition
+    Pkey pkey{};                   // a P_Key of the interface's partition; others are refused
     Gid group{};                   // an IP address; for zeros or 0.0.0.0 the SA chooses an MGID
     bool is_mgid = false;          // `group` is an MGID
     std::uint8_t join_state = 0;   // bits of MCMemberRecord

@@ -149,7 +149,8 @@ TEST_F(SubnetPortTest, RouteToAnIpAddressHasThePathOfItsPort) {
   EXPECT_FALSE(route.is_loopback);
 }
 
-// ibacm assumes 2048 bytes and 10 Gbit/s for each path that it makes itself.
+// The MTU of a path may differ from the MTU of the port.  ibacm assumes 2048 bytes and 10 Gbit/s
+// for each path that it makes itself.
 TEST_F(SubnetPortTest, RouteHasTheMtuOfThePathRecord) {
   start();
   for (const std::uint8_t mtu : {std::uint8_t{1}, std::uint8_t{5}}) {

@@ -57,7 +57,7 @@ class LaneTable {
   bool may_open(ClientId one, ClientId other) const {
     return !forbidden_pairs_.contains(key(one, other));
   }
-  // Removes a program that has ended from the records.  REQUIRES: its lanes are closed.
+  // Removes the forbidden pairs of a program that has ended.  REQUIRES: its lanes are closed.
   void forget(ClientId client);
 
   const Lane* find(LaneId lane) const;

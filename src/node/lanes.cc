@@ -9,8 +9,9 @@
 
 namespace verbena::node {
 
-// Asks the owner for the memory of a new lane.  If the programs have a lane already, tells the
-// program again that the lane serves the range.
+// Asks the owner for the memory of a new lane.  If the programs have a lane with memory already,
+// tells the program again that the lane serves the range.  If the lane is being made, does nothing,
+// because the program gets the lane later.
 Result<bool> Node::on(ClientId client, std::uint64_t, const ipc::AttachLane& m, Time) {
   const auto owns_range = [&](const auto& other) {
     return std::ranges::find(other.second.ranges, m.range) != other.second.ranges.end();

@@ -16,8 +16,8 @@ using namespace std::chrono_literals;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-// Provides a node with programs, which lease ranges.  The test acts as the programs and as the
-// node's owner.
+// Provides a node with programs, which lease QPN ranges.  A lane is memory that two programs share
+// for their packets (link/lane.h).  The test acts as the programs and as the node's owner.
 class NodeLanes : public ::testing::Test {
  protected:
   NodeLanes() {

@@ -71,7 +71,7 @@ Result<void> Node::set_port_state(PortId port, const PortState& state, Time now)
   return {};
 }
 
-// Passes the addresses and P_Keys of the ports to the RDMA CM and to QP1.
+// Passes the addresses and P_Keys of the ports to the RDMA CM, and the P_Keys to QP1.
 void Node::apply_ports(Time now) {
   rdmacm_.on_interfaces(ports_.interfaces(), now);
   ports_.for_each_pkey_table([this](PortId port, const std::vector<Pkey>& pkeys) {
@@ -292,7 +292,8 @@ void Node::carry_out(PortId port, InfinibandPort::Output output, Time now) {
 }
 
 // Asks one port for the route.  This is the port of the query's source.  If the query has no
-// source, it is the first port whose link has the destination.
+// source, it is the first port whose link has the destination IP address.  If the destination is a
+// GID, it is the first port that is active.
 void Node::find_route(const rdmacm::RouteQuery& query, Time now) {
   const bool by_gid = query.destination.by_gid;
   const bool has_source = query.source.family != 0 && !rdmacm::is_wildcard(query.source);
@@ -333,7 +334,8 @@ rdmacm::IdHandle Node::name_of(rdmacm::IdHandle id) const {
   return name == 0 ? id : rdmacm::IdHandle{name};
 }
 
-// Returns the id to which the program has given this name.
+// Returns the id to which the program has given this name.  If `name` is not a name but a handle of
+// the RDMA CM, returns the handle.
 Result<rdmacm::IdHandle> Node::find_named(ClientId client, rdmacm::IdHandle name) const {
   if (!ipc::is_name(name)) return name;
   const Client& program = clients_.at(client);

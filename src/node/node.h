@@ -96,8 +96,9 @@ class Node {
     std::optional<LaneId> lane{};
     ClientId peer = 0;
   };
-  // Asks for a free QPN range.  The owner answers LeaseRequest with leased(), LaneMemoryRequest
-  // with on_lane_memory(), RouteRequest with routed(), and Membership with joined().
+  // Asks for a free QPN range.  The owner answers LeaseRequest with on_lease(),
+  // LaneMemoryRequest with on_lane_memory(), RouteRequest with on_route(), and a Membership with a
+  // token with on_membership().
   struct LeaseRequest {
     std::uint64_t token = 0;
     ClientId client = 0;
@@ -110,7 +111,8 @@ class Node {
   struct LaneMemoryRequest {
     LaneId lane = 0;
   };
-  // Reports that both programs have been sent the lane's memory, or that they do not need it.
+  // Reports that the owner may release its copy of the lane's memory: the node has output the
+  // messages that carry it to both programs, or no program needs it.
   struct LaneHandedOver {
     LaneId lane = 0;
   };
@@ -145,7 +147,7 @@ class Node {
   Node(const Config& config, Random random);
 
   // Sets the host's addresses, at the beginning and after each change.  An address keeps its index
-  // in the GID table of its port.
+  // in the GID table of its port (see GidTable).
   void on_addresses(const std::vector<HostAddress>& addresses, Time now);
   // Sets the state of UDP port 4791.  `down_reason` is the reason why all ports of the host are
   // down, for example that another process uses UDP port 4791.  It is empty if UDP port 4791 is
@@ -193,12 +195,12 @@ class Node {
   std::vector<ipc::NamedCount> counters() const;
   std::size_t ids() const;
   std::size_t endpoints() const { return rdmacm_.endpoints(); }
-  // Returns a page of the paths, groups or addresses that the InfiniBand ports know.  Fails with
+  // Returns a page of the paths, groups, addresses or counters of the InfiniBand ports.  Fails with
   // kNotSupported if the host has no InfiniBand port.
   Result<ipc::SaReply> show_sa(const ipc::ShowSa& request, Time now) const;
-  // Removes all cached paths and addresses of the InfiniBand ports, and returns their numbers.
-  // Keeps memberships and pending queries.  Fails with kNotSupported if the host has no InfiniBand
-  // port.
+  // Removes all cached paths and addresses of the InfiniBand ports, and returns how many it
+  // removed.  Keeps memberships and pending queries.  Fails with kNotSupported if the host has no
+  // InfiniBand port.
   Result<ipc::SaFlushed> flush_sa(Time now);
   // Returns true if there is no program, no quiescing range and no pending disconnect: the agent
   // may exit.
@@ -281,7 +283,7 @@ class Node {
   Result<void> handle(ClientId client, const ipc::Envelope& envelope, Time now);
   // These functions handle requests.  They return true if the handler has sent the reply, or will
   // send it later.  If a function returns false, the caller replies with Done.  If it returns an
-  // error, the caller replies with the error.
+  // error, the caller replies with the error.  A request with the number 0 gets no Done.
   Result<bool> on(ClientId client, std::uint64_t request, const ipc::Lease& m, Time now);
   Result<bool> on(ClientId client, std::uint64_t request, const ipc::CreateId& m, Time now);
   Result<bool> on(ClientId client, std::uint64_t request, const ipc::DestroyId& m, Time now);

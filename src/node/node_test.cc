@@ -23,6 +23,7 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
 constexpr std::uint16_t kRange = 0x123;
+
 // Provides a node with two programs.  The test acts as the programs and as the node's owner.
 class NodeTest : public ::testing::Test {
  protected:

@@ -41,8 +41,8 @@ struct PortState {
   ipc::InfinibandLink link{};
 };
 
-// Returns the P_Key for new connections: that of the default partition, or the first valid P_Key if
-// the table does not have the default partition.
+// Returns the P_Key for new connections: the P_Key of the default partition, or the first valid
+// P_Key if the table does not have the default partition, or 0 if the table has no valid P_Key.
 Pkey connection_pkey(const PortState& state);
 
 // Holds the host's devices and their ports: names, states, GID tables and P_Key tables.
@@ -52,11 +52,12 @@ class PortTable {
   explicit PortTable(const std::vector<DeviceConfig>& devices);
 
   void set_addresses(const std::vector<HostAddress>& addresses);
-  // Sets the reason why no port of the host works.  `why` is empty if the ports work.
+  // Sets the reason why all ports of the host are down.  Without a reason, each port has its own
+  // state.
   void set_why_all_down(std::optional<std::string> why);
   void set_reach(ipc::Reach reach) { reach_ = std::move(reach); }
-  // Fails with kAddressNotFound if the port does not exist, and with kInvalidArgument if a table is
-  // too large.
+  // Fails with kAddressNotFound if the port does not exist.  Fails with kInvalidArgument if a table
+  // is too large, if the P_Key table is empty, or if the LMC is too large.
   Result<void> set_state(PortId port, const PortState& state);
 
   const std::optional<std::string>& all_down_reason() const { return why_all_down_; }
@@ -71,7 +72,8 @@ class PortTable {
     LinkLayer link_layer{};
     Pkey pkey{};  // for connections from this address
   };
-  // Returns the port with an interface that has this IP address, or this GID if `by_gid`.
+  // Returns the port with an interface that has this IP address.  If `by_gid` is true, `address` is
+  // the GID of the interface.
   std::optional<PortId> find_interface(const Gid& address, bool by_gid) const;
   // Finds the port that has the address.  For `interface`, see GidTable::index_of().
   std::optional<Source> find(const Gid& gid, std::uint32_t interface) const;

@@ -33,7 +33,8 @@ Result<bool> Node::call_handler(ClientId client, std::uint64_t request, const Me
   }
 }
 
-// Carries out a request and replies to it, unless the handler sends the reply itself.
+// Carries out a request and replies to it, unless the handler sends the reply itself.  If the
+// request has a number, the caller must reply to it with an error that this function returns.
 template <class Message>
 Result<void> Node::serve(ClientId client, const ipc::Envelope& envelope, Time now) {
   const Message message = VB_TRY(ipc::decode<Message>(envelope));

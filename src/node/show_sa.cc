@@ -1,4 +1,5 @@
-// Lists the paths, groups and addresses that the InfiniBand ports of a node know.
+// Lists the paths, groups, addresses and counters of the InfiniBand ports of a node, and flushes
+// their paths and addresses.
 
 #include <algorithm>
 #include <string>

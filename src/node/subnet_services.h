@@ -23,7 +23,7 @@ namespace verbena::node {
 // Pure, and used by one thread.  The owner of the ports passes their ServiceEvents to on().
 class SubnetServices {
  public:
-  static constexpr std::size_t kPerClientMax = 1024;  // registrations and queries
+  static constexpr std::size_t kPerClientMax = 1024;  // registrations and queries of a program
   static constexpr Duration kTimeoutMax = std::chrono::hours(1);
 
   // REQUIRES: the ports outlive this object.

@@ -6,10 +6,10 @@ namespace verbena::os {
 
 // Predicts whether the next wait will be so short that spinning is cheaper than sleeping and being
 // woken (adaptive spin).  It recommends spinning after a few waits that ended within `spin_limit`.
-// After a spin that found nothing it recommends sleeping for some waits.  Each further failure
-// doubles their number, until spins succeed again.  Spins fail while other threads compute, because
-// the thread that would cause the event then has no processor.  Only one thread may use an object.
-// An object can be constinit.
+// After a spin that found nothing, it recommends sleeping for some waits.  Each failed spin doubles
+// the number of these waits for the next failure, and each successful spin halves it.  Spins fail
+// while other threads compute, because the thread that would cause the event then has no processor.
+// Only one thread may use an object.  An object can be constinit.
 class AdaptiveSpin {
  public:
   explicit constexpr AdaptiveSpin(Duration spin_limit) : spin_limit_(spin_limit) {}
@@ -42,7 +42,7 @@ class AdaptiveSpin {
   static constexpr Duration kSlowYield = std::chrono::microseconds(300);
 
   Duration spin_limit_;
-  int short_waits_ = 0;    // short waits in a row; below 0: waits that are to be ignored first
+  int short_waits_ = 0;    // short waits in a row; -N: N waits are to be ignored first
   int pause_ = kPauseMin;  // the number of waits to ignore after the next spin that finds nothing
 };
 

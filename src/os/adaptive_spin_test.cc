@@ -8,7 +8,7 @@ namespace {
 constexpr Duration kSpinLimit = std::chrono::microseconds(200);
 constexpr Duration kShortWait = kSpinLimit - Duration(1);
 
-// Makes a thread wait for `time` until it should spin.  Returns the number of waits.
+// Records waits of the length `time` until the thread should spin.  Returns the number of waits.
 int waits_until_it_spins(AdaptiveSpin& spin, Duration time) {
   int waits = 0;
   while (!spin.should_spin() && waits < 20'000) {

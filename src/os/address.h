@@ -36,7 +36,8 @@ using wire::address_text;
 using wire::is_link_local;
 using wire::is_multicast;
 
-// Uses `scope` only if the address is link-local.
+// Makes a socket address.  Uses `scope`, the index of an interface, only if the address is
+// link-local.
 inline SocketAddress socket_address(const Gid& gid, std::uint16_t port, std::uint32_t scope) {
   SocketAddress address{};
   if (wire::is_ipv4(gid)) {

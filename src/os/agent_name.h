@@ -43,7 +43,7 @@ struct FabricHost {
 Result<std::string> agent_socket_name(const std::string& user_agent, const FabricHost& fabric_host);
 
 // Returns the host that VERBENA_FABRIC and VERBENA_NODE name (`verbena run --node` sets both).
-// Returns std::nullopt if VERBENA_NODE is not set, or if this program is privileged.
+// Returns std::nullopt if VERBENA_NODE is not set or is empty, or if this program is privileged.
 std::optional<FabricHost> fabric_host_from_environment();
 // Returns the abstract socket name of the agent that serves this process: the agent of the host
 // that the environment names, or the user's agent if the environment names no host.

@@ -11,8 +11,9 @@
 #include "os/fd.h"
 
 // Starts the agent from within a program that must not notice the agent: the program gets no
-// SIGCHLD, and its waitpid(-1) finds nothing.  The agent inherits no descriptor, directory, mask,
-// signal disposition, terminal, CPU affinity, real-time priority or resource limit.
+// SIGCHLD, and its waitpid(-1) finds no child.  The agent inherits no descriptor, directory,
+// mask, signal disposition, terminal, CPU affinity or real-time priority, and none of the resource
+// limits that set_daemon_limits() replaces.
 //
 //   program --clone, no exit signal--> helper: setsid, stdio, ... --clone--> exec verbenad
 //      |                                  exits at once; the program reaps it by its pid

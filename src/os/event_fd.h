@@ -27,9 +27,9 @@ class EventFd {
   // Then try_take() waits for the next post if another thread takes the event first.
   bool try_take_never_waits() const { return never_waits_; }
   // Calls read(2) on the descriptor.  Returns 0, or EAGAIN if the user set O_NONBLOCK, or EINTR
-  // after a signal handler, as the kernel's device does.  This is the only cancellation point of
-  // the layer, so the calling functions must allow unwinding (no noexcept).  A cancelled thread may
-  // have taken the event already (glibc before 2.41).
+  // after a signal handler, as the kernel's device does.  The call is a cancellation
+  // point on purpose, so the calling functions must allow unwinding (no noexcept).  A cancelled
+  // thread may have taken the event already (glibc before 2.41).
   int take_blocking();
 
  private:

@@ -21,8 +21,8 @@ constexpr std::uintptr_t kAddressKnownEnd = std::uintptr_t{1} << 47;
 
 // Describes one touch_memory() call of this thread.
 struct Attempt {
-  std::uintptr_t first = 0;
-  std::uintptr_t last = 0;
+  std::uintptr_t first = 0;  // the address of the first byte
+  std::uintptr_t last = 0;   // the address of the last byte
   Attempt* outer = nullptr;  // the attempt that a signal handler interrupted to make this one
   sigjmp_buf return_point{};
 };
@@ -39,8 +39,8 @@ struct HandlerCheck {
 VB_SIGNAL_SAFE_THREAD_LOCAL Attempt* attempt = nullptr;
 VB_SIGNAL_SAFE_THREAD_LOCAL HandlerCheck handler_check{};
 
-// Stores the signal actions of the program that our actions replaced.  They are written once,
-// before our handler can run.
+// Stores the signal actions of the program that our actions replaced.  catch_faults()
+// writes them before our handler can run.  Later, only a handler with SA_RESETHAND changes its own.
 std::array<struct sigaction, kCaughtSignals.size()> previous_actions{};
 
 struct sigaction& previous_action(int number) {

@@ -16,12 +16,13 @@
 //    and another thread may still unmap the memory between that call and the touch.
 namespace verbena::os {
 
-// Installs the handlers, once per process.  Any thread.
+// Installs the handlers, once per process.  Any thread may call this function.
 void catch_faults();
 
 // Calls touch(context), which touches [address, address + length) and no other memory of the
-// program.  Returns false if the memory is not accessible.  The fault may end touch() at any
-// instruction, so touch() must own nothing that needs a destructor.  Any thread.
+// program.  `writes` tells whether touch() writes to the memory.  Returns false if the memory is
+// not accessible.  The fault may end touch() at any instruction, so touch() must own nothing that
+// needs a destructor.  Any thread may call this function.
 bool touch_memory(const void* address, std::size_t length, bool writes, void (*touch)(void*),
                   void* context);
 

@@ -57,7 +57,7 @@ bool read_from(std::byte* at, std::size_t bytes) {
 // map an unmapped page again, so tests with several threads protect the page instead.
 enum class Removal { kUnmapped, kProtected };
 
-// Makes memory inaccessible in every possible way, and expects each touch of it to fail.
+// Makes memory inaccessible in several ways, and expects each touch of it to fail.
 void expect_failures_and_no_signal(Removal removal = Removal::kUnmapped) {
   std::byte* const memory = map_pages(4);
   EXPECT_TRUE(write_to(memory, 4 * kPage));

@@ -12,9 +12,8 @@
 
 // Owns file descriptors.  This code runs inside other people's programs, so every descriptor that
 // it makes is close-on-exec and above 2.  Otherwise, a program that has closed its standard output
-// might write its log into our descriptor.  EventFd::take_blocking() is the only function of this
-// layer that is a thread cancellation point; the others bypass the C library's cancellable
-// wrappers.
+// might write its log into our descriptor.  A program may cancel its threads, so the functions
+// of this file, of Poller and of UnixChannel bypass the C library's cancellable wrappers.
 namespace verbena::os {
 
 class Fd {

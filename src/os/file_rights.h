@@ -6,7 +6,7 @@
 namespace verbena::os {
 
 // Lets this thread use files with the rights of a user (setfsuid(2)), as long as the object lives.
-// Changes nothing if the thread has the rights of that user already.
+// Changes nothing, not even the group, if the thread acts for that user already.
 class FileRightsOf {
  public:
   FileRightsOf(uid_t user, gid_t group);
@@ -25,8 +25,8 @@ class FileRightsOf {
   gid_t own_group_ = 0;
 };
 
-// Returns true for a file on a filesystem that only this machine's kernel serves.  Writes to a
-// filesystem that a process (FUSE) or another machine serves may block for ever.
+// Returns true for a file on one of the common filesystems that only this machine's kernel serves.
+// Writes to a filesystem that a process (FUSE) or another machine serves may block for ever.
 bool is_on_local_filesystem(int fd);
 
 }  // namespace verbena::os

@@ -4,7 +4,7 @@
 
 namespace verbena::os {
 
-// Decides when to call malloc_trim().  After a program has freed most of many objects, the free
+// Decides when to call malloc_trim().  After a program has freed most of its many objects, the free
 // memory lies between the remaining objects, so free() alone returns none of it to the system.
 // Only one thread may use an object of this class.
 class HeapTrim {
@@ -22,7 +22,8 @@ class HeapTrim {
   static constexpr std::size_t kFewObjects = 64;
 
   std::size_t maximum_ = 0;  // the maximum since is_due() last returned true
-  bool had_many_ = false;    // there were at least kManyObjects, and now at least kFewObjects
+  // True from kManyObjects on, until is_due() returns true for fewer than kFewObjects.
+  bool had_many_ = false;
 };
 
 // Returns free memory of the heap to the system.  Any thread.

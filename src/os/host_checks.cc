@@ -134,7 +134,7 @@ CheckResult try_peer_pidfd() {
 }
 
 CheckResult try_process_vm_readv() {
-  static volatile std::uint64_t word = 17;  // has the same address in the child
+  static volatile std::uint64_t word = 17;  // the child finds it at the same address
   const pid_t parent = ::getpid();
   const int result = in_child([&] {
     std::uint64_t copy = 0;
@@ -258,7 +258,7 @@ std::optional<Output> run_program(const std::vector<std::string>& command,
     if (!bytes || *bytes == 0) break;
     output.text.append(text.data(), std::min(*bytes, kTextBytesMax - output.text.size()));
   }
-  // The program may go on after it has closed its output.
+  // The program may continue to run after it has closed its output, so its end is awaited, too.
   const Fd process(static_cast<int>(::syscall(SYS_pidfd_open, child, 0)));
   if (is_in_time && process) wait_in_time(process.get());
   if (!is_in_time) ::kill(child, SIGKILL);

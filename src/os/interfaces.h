@@ -25,7 +25,7 @@ struct Interface {
   bool up = false;               // up and running (with a carrier)
   std::uint8_t prefix_bits = 0;  // 0..32 for IPv4, 0..128 for IPv6
   bool link_local = false;
-  bool default_route = false;  // the interface of the best default route (of IPv4, else of IPv6)
+  bool default_route = false;  // packets to the internet leave here (by IPv4, else by IPv6)
   bool deprecated = false;     // the address works, but should not be used for new connections
 
   friend bool operator==(const Interface&, const Interface&) = default;

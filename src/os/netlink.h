@@ -14,10 +14,10 @@
 #include "os/fd.h"
 
 // Queries the kernel's tables by netlink: routing (rtnetlink), for interfaces.cc and neighbours.cc,
-// and sockets (sock_diag), for tcp_table.cc.  Only one thread may use it.
+// and sockets (sock_diag), for tcp_table.cc and unix_peer.cc.  Only one thread may use an object.
 namespace verbena::os {
 
-// Builds a request: the header, the family's fixed part and attributes.
+// Builds a request: the header, the fixed part of the request's type, and attributes.
 template <class Fixed>
 class NetlinkRequest {
  public:
@@ -51,8 +51,8 @@ class NetlinkRequest {
   Message message_{};
 };
 
-// Reads a received message.  Copies out its fixed part and attributes, and checks them against its
-// length.
+// Reads a received message, and checks each part against the length of the message.  fixed()
+// returns a copy.  attribute() returns a part of the message itself.
 class NetlinkMessage {
  public:
   explicit NetlinkMessage(std::span<const std::byte> bytes) : bytes_(bytes) {}
@@ -69,6 +69,7 @@ class NetlinkMessage {
     return find(bytes_.subspan(std::min(bytes_.size(), std::size_t{NLMSG_SPACE(sizeof(Fixed))})),
                 attribute_type);
   }
+  // Returns the value of the first attribute of this type in `attributes`; empty if there is none.
   static std::span<const std::byte> find(std::span<const std::byte> attributes,
                                          std::uint16_t attribute_type);
 
@@ -92,6 +93,7 @@ T value_of(std::span<const std::byte> attribute) {
   return value;
 }
 
+// Owns a netlink socket, which also receives the notifications for `groups`.
 class Netlink {
  public:
   static Result<Netlink> open(std::uint32_t groups = 0, int protocol = NETLINK_ROUTE);

@@ -96,7 +96,8 @@ Result<std::unique_ptr<ProcessMemory>> ProcessMemory::open(pid_t pid, const Memo
   return memory;
 }
 
-// Writes the last 8 bytes as a separate element, or only the last byte if they are not aligned.
+// Writes the last 8 bytes as a separate element, or only the last byte if there are fewer than 8
+// bytes or their end is not aligned.
 // The kernel copies the elements in order, so a program that polls the end of the message sees it
 // change after all other bytes.
 bool ProcessMemory::write(std::uint64_t address, std::span<const std::span<std::byte>> from) {

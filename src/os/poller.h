@@ -11,7 +11,7 @@
 namespace verbena::os {
 
 // Waits for many descriptors, level-triggered (epoll).  Only one thread may call wait(); any thread
-// may call add() and remove().
+// may call add(), change() and remove().
 class Poller {
  public:
   struct Ready {
@@ -34,8 +34,8 @@ class Poller {
   // Closes the poller's own descriptor.  Copies of it still watch the same descriptors.
   void close() { fd_.reset(); }
 
-  // Fills `out` and returns the number of entries; 0 if the deadline passed first or a signal
-  // handler ran.  Not a cancellation point.
+  // Fills `out` with at most 64 entries, and returns their number; 0 if the deadline passed first
+  // or a signal handler ran.  Not a cancellation point.
   std::size_t wait(std::span<Ready> out, Time deadline);
 
  private:

@@ -4,9 +4,9 @@
 
 #include "base/error.h"
 
-// Makes files that only this process and its children see, in directories that only the kernel can
-// fill (/sys, /dev).  A process calls these functions before it execs a program that looks for such
-// files.  REQUIRES: the process has one thread.
+// Makes files that only this process and its children see, in directories to which a user
+// cannot add files (/sys, /dev).  A process calls these functions before it execs a program that
+// looks for such files.  REQUIRES: the process has one thread.
 namespace verbena::os {
 
 // Leaves the host's mount namespace.  Later mounts of the host are still visible here; mounts of

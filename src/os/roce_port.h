@@ -56,7 +56,8 @@ class RocePort {
  public:
   static constexpr std::size_t kLeasesMax = 512;  // every kernel accepts a filter of this size
   static constexpr std::size_t kAvoidMax = 2560;  // lease() can avoid so many of the 4094 ranges
-  static constexpr std::size_t kGroupsMax = 512;  // IPv4 multicast groups of all leases together
+  // Limits the pairs of an IPv4 multicast group and an interface in which leases are members.
+  static constexpr std::size_t kGroupsMax = 512;
 
   struct Options {
     std::optional<Gid> address{};             // the only address to listen on; none: all addresses
@@ -75,7 +76,8 @@ class RocePort {
   RocePort(const RocePort&) = delete;
   RocePort& operator=(const RocePort&) = delete;
 
-  // Returns one of the agent's own sockets; -1 if the host lacks the IP version.
+  // Each returns one of the agent's own sockets, or -1 if the host lacks the IP version or
+  // Options::address has the other version.
   int ipv4() const { return slots_[0].ipv4.get(); }
   int ipv6() const { return slots_[0].ipv6.get(); }
 
@@ -139,9 +141,9 @@ class RocePort {
 
 // Describes the process that has bound a UDP port in this network namespace.
 struct PortHolder {
-  bool is_bound = false;         // false: no process has bound the port
-  pid_t pid = 0;                 // 0: this process cannot see it
-  bool is_stopped = false;       // a signal or a debugger has stopped the process
+  bool is_bound = false;    // false: no process has bound the port
+  pid_t pid = 0;            // 0: this process cannot see the holder, or the kernel is the holder
+  bool is_stopped = false;  // a signal or a debugger has stopped the process
   bool is_of_this_user = false;  // the process belongs to this user
   Gid address{};                 // 0.0.0.0 or :: means all addresses
   unsigned uid = 0;

@@ -15,9 +15,9 @@ namespace verbena::os {
 //   this process ---.
 //   children --------+-- write end of a pipe --> keeper: removes the directory at end of file
 //
-// The keeper is a child that does nothing else and ignores all signals but SIGKILL.  Children that
-// use the directory have a copy of held_fd(), so that the keeper also waits until they end.  If the
-// keeper itself is killed, the directory remains.
+// The keeper is a child that does nothing else and blocks all signals that it can block.  Children
+// that use the directory have a copy of held_fd(), so that the keeper also waits until they end.
+// If the keeper itself is killed, the directory remains.
 //
 // REQUIRES: the process has one thread when it calls create().
 class ScratchDirectory {

@@ -26,7 +26,7 @@ Result<Fd> create_memfd(const char* name) {
 
 Result<SharedMemory> create(const char* name, std::size_t bytes, std::size_t mapped_bytes,
                             Writers writers) {
-  // Check the limit first: beyond it, ftruncate() would fail and also raise SIGXFSZ.
+  // Checks the limit first: beyond it, ftruncate() would fail and also raise SIGXFSZ.
   rlimit limit{};
   if (::getrlimit(RLIMIT_FSIZE, &limit) == 0 && bytes > limit.rlim_cur) {
     return system_error(EFBIG, "the file size limit (ulimit -f) is too small for shared memory");

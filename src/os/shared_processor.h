@@ -29,7 +29,7 @@ class SharedProcessor {
  private:
   // If a yield takes at least this long, another thread has run.
   static constexpr Duration kUnsharedYieldMax = std::chrono::microseconds(2);
-  static constexpr int kSlowYieldsMax = 8;  // sleep after so many of these yields in a row
+  static constexpr int kSlowYieldsMax = 8;  // it sleeps after so many slow yields in a row
   static constexpr Duration kSleepEvery = std::chrono::milliseconds(5);
 
   int slow_yields_ = 0;  // yields in a row that let another thread run

@@ -6,10 +6,10 @@
 // Blocks signals in a thread that belongs to the program.
 namespace verbena::os {
 
-// Blocks signals in this thread as long as the object lives.  There are two reasons.  If a handler
-// of the program jumps away (longjmp), it leaves our locks locked.  If a handler is to end a wait,
-// it must not run before the wait begins.  The kernel may still deliver a signal for the whole
-// process to another thread.
+// Blocks all signals except those of faults in this thread, until release() or the destructor.
+// There are two reasons.  If a handler of the program jumps away (longjmp), it leaves our locks
+// locked.  If a handler is to end a wait, it must not run before the wait begins.  The kernel may
+// still deliver a signal for the whole process to another thread.
 class SignalBlock {
  public:
   SignalBlock();

@@ -63,6 +63,8 @@ inline void bring_loopback_up() {
   EXPECT_EQ(::ioctl(socket.get(), SIOCSIFFLAGS, &request), 0);
 }
 
+// Runs `body` in a forked child, in a network namespace whose only interface is the loopback.
+// Skips the test if the host does not allow this.
 template <class Body>
 void in_network_namespace(Body&& body) {
   constexpr int kNotAllowed = 77;

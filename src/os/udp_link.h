@@ -111,7 +111,8 @@ class UdpReceiver {
 };
 
 // Observes every packet just before the kernel gets it, for captures.  The packet has its ICRC; its
-// source port and IPv4 identification are those that it will have on the wire.  UdpSender calls the
+// source port and IPv4 identification are those that it will have on the wire, unless the kernel
+// refuses a batch and its packets are sent again one by one.  UdpSender calls the
 // observer in the sending thread, so the observer must not wait.
 class PacketObserver {
  public:
@@ -127,7 +128,7 @@ class PacketObserver {
 // address and port.  If another program has the port, the sender takes the next free port.  When
 // kSocketsMax ports of an IP version are open, further flows share those sockets.
 //
-// Threads: send() from any number of threads at once, each with its own burst.
+// Any number of threads may call send() at once, each with its own burst.
 class UdpSender {
  public:
   static constexpr std::size_t kSocketsMax = 16;  // for each IP version

@@ -100,7 +100,7 @@ UdpReceiver::UdpReceiver(int ipv4, int ipv6, const Options& options)
       buffer_bytes_(options.coalesce_packets ? kCoalescedBytesMax : kDatagramBytesMax),
       batch_(new Batch),
       lost_before_(lost_by_kernel(ipv4) + lost_by_kernel(ipv6)) {
-  // A host without an IP version never has packets of it.
+  // This count makes Poll::kLikely skip an IP version that the host lacks.
   if (ipv4 < 0) empty_polls_[0] = kAbsentVersion;
   if (ipv6 < 0) empty_polls_[1] = kAbsentVersion;
   batch_->memory = std::make_unique_for_overwrite<std::byte[]>(kMessagesMax * buffer_bytes_);

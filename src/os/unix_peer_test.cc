@@ -74,7 +74,7 @@ TEST(UnixPeer, EachHolderMustHaveTheLibrary) {
   std::string name = "cat";
   std::array<char*, 2> arguments{name.data(), nullptr};
   pid_t child = -1;
-  // The call returns after the child's exec().
+  // The call returns after the child's exec(), so the child has not mapped this program.
   ASSERT_EQ(::posix_spawnp(&child, "cat", &actions, nullptr, arguments.data(), environ), 0);
   ::posix_spawn_file_actions_destroy(&actions);
   const std::string_view of_this_program = "/os_test";

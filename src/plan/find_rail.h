@@ -30,11 +30,11 @@ std::expected<RailId, std::string> find_rail(const Fabric& fabric, std::string_v
 // Works like find_rail(), but takes the two ends in any order.
 std::expected<RailId, std::string> find_link(const Fabric& fabric, std::string_view a,
                                              std::string_view b);
-// Returns "a:verbena0 - red".
+// Returns a text such as "a:verbena0 - red".
 std::string link_text(const Fabric& fabric, RailId rail);
 
 // Returns the reason why this fabric cannot have the fault: the fault names something that does not
-// exist, or the rail cannot have the MTU.
+// exist, or the rail cannot have the MTU.  Returns nullopt if the fabric can have the fault.
 std::optional<std::string> problem_with(const Fabric& fabric, const faults::Fault& fault);
 
 }  // namespace verbena::plan

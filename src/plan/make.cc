@@ -57,7 +57,7 @@ Fabric make(std::size_t hosts, std::size_t rails) {
                                         : "h" + std::to_string(h + 1)};
     for (std::size_t r = 0; r < rails; ++r) {
       // The first 250 hosts have the addresses 10.31.RAIL.HOST, and the other hosts have the
-      // addresses 10.31.(RAIL + 128).(HOST - 250).
+      // addresses 10.31.(RAIL + 128).(HOST - 250).  RAIL counts from 0, and HOST counts from 1.
       const std::size_t block = h < 250 ? r : r + 128;
       const std::size_t last = h < 250 ? h + 1 : h - 249;
       host.rails.push_back({.device = "verbena" + std::to_string(r),

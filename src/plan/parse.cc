@@ -19,8 +19,9 @@ namespace {
 
 std::string in_quotes(std::string_view text) { return "'" + std::string(text) + "'"; }
 
-// Replaces characters that are not ASCII in comments by question marks, because toml++ 3.3 has
-// undefined behavior for some of them.  Elsewhere such a character is an error.
+// Removes a byte order mark.  In comments, replaces each byte that is not ASCII by a question mark,
+// because toml++ 3.3 has undefined behavior for some of these bytes.  Elsewhere such a byte is an
+// error.
 std::expected<std::string, Problem> to_ascii(std::string_view text) {
   constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
   if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
@@ -239,7 +240,8 @@ void Parser::read_router(const toml::table& table) {
   fabric_.routers.push_back(std::move(router));
 }
 
-// Reads a number of seconds, which may have a fraction.
+// Reads the time of a fault: a number of seconds, which may have a fraction.  Returns 0 if the
+// table has no time.
 Duration Parser::read_after(const toml::table& table) {
   const toml::node* const node = table.get("after");
   if (node == nullptr) return {};

@@ -111,9 +111,9 @@ std::expected<std::vector<ScheduledFault>, Problem> parse_faults(std::string_vie
 // Returns true for 1 to kNameMax letters, digits, '_' and '-'.
 bool is_name(std::string_view name);
 
-// Makes a fabric of `hosts` hosts with `rails` rails each: a, b, c, ... or h1, h2, ... if there are
-// more than 26.  Rail n of each host is in the network netN; networks do not reach each other.
-// REQUIRES: 1 to kHostsMax hosts, 1 to kDevicesMax rails.
+// Makes a fabric of hosts with the names a, b, c, ..., or h1, h2, h3, ... if there are more than 26
+// hosts.  The first rail of each host is in the network net0, the second in net1, and so on.
+// Networks do not reach each other.  REQUIRES: 1 to kHostsMax hosts, and 1 to kDevicesMax rails.
 Fabric make(std::size_t hosts, std::size_t rails);
 // Writes a text that parse() reads as this fabric.
 std::string to_text(const Fabric& fabric);

@@ -29,7 +29,7 @@ rails = [ { network = "red", addresses = ["10.31.0.2"] } ]
 networks = ["red", "blue"]
 )";
 
-// Returns "LINE:COLUMN: TEXT".
+// Returns the problem as "LINE:COLUMN: TEXT", or "no problem".
 std::string problem_of(const std::string& text) {
   const auto parsed = parse(text);
   if (parsed) return "no problem";
@@ -200,7 +200,7 @@ TEST(Plan, CharactersOutsideAsciiAreAllowedOnlyInComments) {
             "a character is not ASCII; such characters are allowed only in comments");
 }
 
-// An assertion of toml++ would end the process at this text.
+// If plan/toml.h did not disable the assertions of toml++, this text would end the process.
 TEST(Plan, AControlCharacterInTheNameOfATableIsAnError) { EXPECT_FALSE(parse("[\x05\x05")); }
 
 TEST(Plan, RefusesTwoHostsWithTheSameName) {

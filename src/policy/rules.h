@@ -22,7 +22,7 @@
 //   server   (or listen) connections that the program accepts; ADDRESS:PORT is the local name
 //   client   (or connect) connections that the program makes; ADDRESS:PORT is the peer's name
 //   PROGRAM  the program's name without directories; * ? and [] are wildcards as in file names
-//   ADDRESS  * or an address with a prefix: 10.0.0.0/8, [fe80::]/10
+//   ADDRESS  * or an address, maybe with a prefix length: 10.0.0.1, 10.0.0.0/8, [fe80::]/10
 //   PORT     * or a port, or a range: 5000-5999
 //
 // The first rule that matches decides.  A line may be empty or end in a comment (#).  Lines
@@ -53,7 +53,7 @@ class Rules {
   // Returns the choice for a connection of a program.  `name` is the local name for a server and
   // the peer's name for a client.  Does not allocate.
   Choice choose(Role role, const char* program, const broker::SocketName& name) const;
-  // Returns true if every connection is Choice::kBoth.
+  // Returns true if there are no rules, and the default is Choice::kBoth.
   bool have_no_effect() const { return rules_.empty() && default_choice_ == Choice::kBoth; }
 
  private:

@@ -43,8 +43,8 @@ bool is_worth_an_offer(Socket& socket, std::uint32_t calls) {
   return calls >= kOfferCalls && os::now() - socket.tracked_since >= kOfferAfter;
 }
 
-// Returns true if SO_RCVLOWAT is above 1, so that the connection must stay on TCP: the kernel does
-// not count bytes in the ring for this limit.  Returns false if the connection must use the ring.
+// Returns true if the connection must stay on TCP because SO_RCVLOWAT is above 1: the kernel does
+// not count bytes in the ring for this limit.  Returns false if the rules forbid TCP.
 bool has_low_water_mark(int fd, const Socket& socket) {
   int low = 0;
   socklen_t bytes = sizeof(low);
@@ -107,13 +107,14 @@ void try_to_change_over(int fd, Socket& socket) {
   if (counts_if_alone(socket) == nullptr) return;
   auto state = State::kOffered;
   if (!socket.state.compare_exchange_strong(state, State::kChangingOver)) return;
-  // A fork in another thread moves no counts while the state is kChangingOver.
+  // A fork in another thread moves no counted bytes to other TcpCounts while the state is
+  // kChangingOver.
   const TcpCounts* counts = counts_if_alone(socket);
   if (counts == nullptr) return socket.state.store(State::kOffered);
   stream::Sender sender = socket.sender();
   stream::Receiver receiver = socket.receiver();
-  // If the program before exec() has used this memory already, or if the connection was reset, it
-  // stays on TCP.
+  // If the program before exec() has used this memory already, or if the connection was reset, the
+  // connection stays on TCP.
   if (!sender.has_started() && !receiver.has_started() && tcp_state_of(fd) != TCP_CLOSE) {
     emulate_delay_options(fd, socket);
     sender.start(counts->sent.load());
@@ -133,7 +134,8 @@ void try_to_change_over(int fd, Socket& socket) {
   }
 }
 
-// Checks for the service's answer to an offer, and changes the connection over if there is one.
+// Checks for the service's answer to an offer.  If there is one, changes the connection over.  If
+// the service has ended, a later call offers the connection again.
 void check_for_answer(int fd, Socket& socket, bool checks_service) {
   service_link::receive_answers(checks_service);
   if (socket.has_memory.load(std::memory_order_acquire)) {
@@ -219,7 +221,7 @@ ssize_t TcpCall::received(ssize_t bytes) {
 
 namespace {
 
-// Maps the memory for the socket.  Returns false if the memory does not hold a stream.
+// Maps the memory for the socket.  Returns false if the memory does not fit a stream.
 bool map_stream(Socket& socket, int memory, std::uint32_t side) {
   auto mapping = os::map_shared(memory, stream::memory_bytes(stream::kRingBytesMin),
                                 stream::memory_bytes(stream::kRingBytesMax), true);

@@ -47,7 +47,7 @@ class TcpCall {
 void map_memory(Socket& socket, int memory, std::uint32_t side);
 
 // Continues a stream that the program before exec() has begun.  Returns false if the memory does
-// not hold a stream.
+// not hold a stream that has begun.
 bool continue_stream(Socket& socket, int memory, std::uint32_t side);
 
 // Ends the use of a connection that exec() will close.  Returns the previous SO_LINGER option,

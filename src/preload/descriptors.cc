@@ -42,7 +42,8 @@ void offer_at_once(int fd) {
   required::offer(fd, *socket);
 }
 
-// Begins to track a connection that the program has made (then `to` is its peer) or accepted.
+// Begins to track a connection that the program has made (then `to` is the address of its peer) or
+// accepted.
 void track(int fd, const sockaddr* to = nullptr, socklen_t bytes = 0) {
   const int error = errno;
   const policy::Choice choice = is_tcp(fd) ? required::choose(fd, to, bytes) : policy::Choice::kTcp;

@@ -22,7 +22,8 @@ struct Entry {
   int fd = -1;
   std::uint32_t events = 0;
   epoll_data_t data{};
-  std::uint64_t last_reported = kNothingReported;  // for EPOLLET: RingStatus::tail or edges_of()
+  // For EPOLLET: RingStatus::tail or edges_of() at the last report, or when an edge was consumed.
+  std::uint64_t last_reported = kNothingReported;
   std::uint64_t reported_at = 0;  // when the entry was reported last, in processor::ticks()
   bool is_armed = true;           // false after a report with EPOLLONESHOT
 

@@ -68,7 +68,7 @@ class ReadyRings {
   struct Item {
     std::uint64_t ready_since;  // in processor::ticks()
     Entry* entry;
-    std::uint64_t position;
+    std::uint64_t position;  // the new value of Entry::last_reported, unless kNothingReported
     bool has_input;  // false: the bytes of the edge were read already, so only output is reported
   };
 
@@ -105,7 +105,7 @@ class ReadyRings {
     all_[count_++] = {std::max(unread_since, entry.reported_at), &entry, position, has_input};
   }
 
-  static constexpr std::size_t kCapacity = 128;  // entries that one wait can report
+  static constexpr std::size_t kCapacity = 128;  // one wait reports at most this many entries
   std::array<Item, kCapacity> all_;
   std::size_t count_ = 0;
 };
@@ -152,7 +152,8 @@ class Wait {
   }
 
  private:
-  // Returns true if a ring has bytes to report.
+  // Returns true if a ring has bytes or an edge to report.  If it returns false, is_spin_useful_
+  // and has_unread_ describe all entries.
   bool any_ready() {
     const SetLock lock(set_);
     seen_change_count_ = set_.change_count;

@@ -14,10 +14,10 @@
 //
 // With EPOLLONESHOT, the copy records which entries were reported and not armed again.  The library
 // drops an event of the kernel for such an entry, because the program has not requested it yet.
-// With EPOLLEXCLUSIVE, only the thread that checks the ring first reports it.  A thread that sleeps
-// for a set also sleeps for the sets in it, and poll() and select() do the same.  When the program
-// adds or arms an entry whose ring has bytes, the library wakes one of the threads that sleep for
-// the set, so that it checks the ring.
+// With EPOLLEXCLUSIVE, only the thread that checks the ring first reports the bytes.  A thread that
+// sleeps for a set also sleeps for the sets in it, and poll() and select() do the same.  When the
+// program adds or arms an entry whose ring has bytes, the library wakes one of the threads that
+// sleep for the set, so that it checks the ring.
 //
 // In some cases the library cannot know which thread it must wake for bytes in a ring: for sets
 // that were inherited by exec, and for sets beyond kSetsMax.  Then the receiver never promises to
@@ -31,8 +31,8 @@ struct Set;
 
 // Returns the copy of the set that the descriptor refers to; nullptr if the library has none.
 Set* find_set(int fd);
-// Returns the highest descriptor that was ever a known set or in a known set; -1 if there was none
-// yet.
+// Returns the highest descriptor that was ever a known set, or was ever in a set; -1 if there was
+// none yet.
 int highest_descriptor();
 // Returns true if a ring has bytes to report for an entry of the set.
 bool has_ready_entry(Set& set);

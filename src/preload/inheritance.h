@@ -46,12 +46,12 @@ class Names {
 };
 
 // Prepares each connection that the next program inherits, and adds to `names` the connections that
-// this program must continue.  Some connections with unread bytes cannot be continued:
-// - If the program does not have this library, and the connection is its standard input, which it
-//   surely reads, this function resets the connection.  Other descriptors are usually inherited by
-//   accident, and stay as they are.
-// - If the program has this library, but the service does not confirm the connection (for example
-//   because the peer has reset it), this function resets the connection.
+// the next program must continue.  Some connections with unread bytes cannot be continued:
+// - If the next program does not have this library, and the connection is its standard input, this
+//   function resets the connection, because the program surely reads its standard input.  Other
+//   descriptors are usually inherited by accident, and stay as they are.
+// - If the next program has this library, but `names` is full or the service does not confirm the
+//   connection (for example because the peer has reset it), this function resets the connection.
 // Does nothing if exec() will fail.
 void prepare(os::ProgramKind next_program, Names& names);
 

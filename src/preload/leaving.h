@@ -10,7 +10,8 @@ namespace verbena::preload::leaving {
 
 // Makes all later bytes of the connection go by TCP, in both directions.  Returns false if the ring
 // has unread bytes of the peer.  Then only the outgoing direction has changed, and this library
-// must read the incoming direction until the ring is empty.
+// must read the incoming direction until the ring is empty.  Resets a connection that must use the
+// ring, and returns true.  Also resets a connection whose memory has invalid values.
 bool use_only_tcp(int fd, Socket& socket, stream::Reason reason);
 
 // Call this when the program has called shutdown() for sending.  It takes the outgoing direction

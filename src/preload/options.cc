@@ -38,7 +38,7 @@ std::optional<preload::EmulatedOption> emulated_option(preload::Socket& socket, 
 
 // Returns true if the option makes the kernel process the connection's bytes in a way that the
 // stream cannot support: kTLS (TCP_ULP), or receiving by mapping the kernel's pages
-// (TCP_ZEROCOPY_RECEIVE).
+// (TCP_ZEROCOPY_RECEIVE).  Returns false if the connection will never use the stream.
 bool bypasses_stream(const verbena::preload::Socket& socket, int level, int option) {
   return level == IPPROTO_TCP && (option == TCP_ULP || option == TCP_ZEROCOPY_RECEIVE) &&
          socket.state.load() != verbena::preload::Socket::State::kTcpOnly;

@@ -74,7 +74,8 @@ void begin_passing(int fd, Socket& socket) {
   socket.holders().fetch_add(1);
 }
 
-// Counts one descriptor in transit less.  The caller takes over the descriptor's share of the end.
+// Subtracts one from the count of descriptors in transit.  The caller takes over the descriptor's
+// share of the end.
 void end_passing(int fd, Socket& socket) {
   const EndLock lock(lock_of(socket));
   stream::Passing& passing = passing_of(socket);
@@ -113,7 +114,7 @@ void take_over(int fd, bool is_peek) {
   }
 }
 
-// Shares the stream of another process, which does not notice it.
+// Shares the stream of another process, which does not notice this.
 void join_stream(int fd, Socket& socket) {
   socket.nonblocking.store((next().fcntl(fd, F_GETFL) & O_NONBLOCK) != 0);
   const auto memory = service_link::request_memory(fd, socket);

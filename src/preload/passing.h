@@ -22,8 +22,8 @@
 // own value is in the stream's memory.
 namespace verbena::preload::passing {
 
-// Prepares the connections that one message carries.  Allocates memory if one of them has unread
-// bytes.
+// Prepares the connections that one message carries.  Allocates memory if one of them cannot go
+// back to TCP.
 class Sending {
  public:
   // `channel` is the Unix socket that the message will be sent on.
@@ -43,7 +43,7 @@ class Sending {
   bool receivers_have_library(int channel, const msghdr& message);
   void prepare(int fd, int channel, const msghdr& message);
 
-  std::optional<bool> have_library_;
+  std::optional<bool> have_library_;  // the result of receivers_have_library(), once it is known
   // The descriptors whose streams the receiver of the message continues.
   std::array<int, kDescriptorsMax> continued_fds_{};
   std::size_t continued_count_ = 0;

@@ -30,8 +30,8 @@
 #include "preload/socket_table.h"
 #include "preload/waits.h"
 
-// Defines the functions that create processes, replace a process's program, or end it: fork(),
-// exec() and similar functions.  Keeps the connections working in these cases.
+// Defines the functions that create processes, replace the program of a process, or end a process:
+// fork(), exec() and similar functions.  Keeps the connections working in these cases.
 namespace verbena::preload {
 namespace {
 
@@ -110,7 +110,8 @@ void before_fork() {
 
 // Prepares the connections for their use in the child.  Only the parent has offered them to the
 // service, so the child offers them again.  It offers connections that must use the ring at once:
-// the peer sends no byte before it has changed over, so the child could wait for ever in poll().
+// the peer sends no byte before the change over, so without the offer the child could wait for ever
+// in poll().
 void after_fork_in_child() {
   EndLock::after_fork_in_child();
   waits::after_fork_in_child();
@@ -127,7 +128,7 @@ void after_fork_in_child() {
   });
 }
 
-// Undoes share() for all sockets, because there is no child.
+// Undoes the counting of share() for all sockets, because there is no child.
 void after_failed_fork() {
   for_each_socket([](int, Socket& socket) {
     if (socket.state.load() == Socket::State::kTcpOnly) return;

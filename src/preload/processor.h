@@ -41,9 +41,10 @@ enum class SpinResult : std::uint8_t { kNothing, kBytes, kKernelEvent };
 // Returns the calling thread's AdaptiveSpin, which predicts whether its next wait will be short.
 os::AdaptiveSpin& adaptive_spin();
 
-// Spins until `has_bytes()` or `kernel_has_events()` returns true.  Calls `kernel_has_events()`
-// only every kKernelCheckInterval.  Does not spin if the thread's last waits were long, or if other
-// threads need its processor (os/adaptive_spin.h).
+// Spins until `has_bytes()` or `kernel_has_events()` returns true, at most for kSpin.  Calls
+// `kernel_has_events()` only every kKernelCheckInterval.  Does not spin if the process has only one
+// processor, if the thread's last waits were long, or if other threads need its processor
+// (os/adaptive_spin.h).
 template <class RingCheck, class KernelCheck>
 SpinResult spin(RingCheck has_bytes, KernelCheck kernel_has_events) {
   os::AdaptiveSpin& adaptive = adaptive_spin();

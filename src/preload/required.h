@@ -22,17 +22,17 @@ namespace verbena::preload::required {
 // prepare() once.
 void prepare();
 
-// Returns true if there are rules, so that some connections may have to use the ring.
+// Returns true if the rules have an effect, so that some connections may have to use the ring.
 bool has_rules();
 
 // Applies the rules to a connection that the program has made (then `to` is its peer) or accepted
 // (then `to` is null).
 policy::Choice choose(int fd, const sockaddr* to, socklen_t bytes);
 
-// Offers a connection that must use the ring to the service at once.  Tries again while another
-// thread uses the connection to the service.  The peer sends nothing before it has the ring, so
-// without the offer a program that waits in poll() would wait for ever.  Does nothing for other
-// connections, or before connect() has succeeded.
+// Offers a connection to the service at once, if the connection must use the ring.  Tries again
+// while another thread uses the connection to the service.  The peer sends nothing before it has
+// the ring, so without the offer a program that waits in poll() would wait for ever.  Does nothing
+// for other connections, or before connect() has succeeded.
 void offer(int fd, Socket& socket);
 
 // Waits until the connection, which must use the ring, has changed over.  Returns false if the

@@ -312,8 +312,8 @@ void change_to_root() {
   record_try(connect_to(link.root_service) == ConnectResult::kNoAnswer);
 }
 
-// Returns true if the last try to reach a service was long enough ago.  Then also records the begin
-// of a new try.
+// Returns true if the last try to reach a service was long enough ago.  Then also records the
+// beginning of a new try.
 bool begin_try_if_due() {
   if (link.is_disabled.load()) return false;
   const Time now = os::now();

@@ -14,9 +14,10 @@
 //
 // Without a service, connections stay on TCP.  start(), offer() and request_memory() may have to
 // connect to the service first.  Then they wait for its answer, at most one second for each service
-// that they try to reach.  If this fails, they do not try again for at least one second.  The other
-// functions return at once, unless their comments say otherwise.  One thread at a time uses the
-// connection to the service.  Other threads, and signal handlers that interrupt this thread,
+// that they try to reach.  start() may also start a service, and then waits at most ten seconds
+// until the service is ready.  If this fails, they do not try again for at least one second.  The
+// other functions return at once, unless their comments say otherwise.  One thread at a time uses
+// the connection to the service.  Other threads, and signal handlers that interrupt this thread,
 // continue without the service.  Only prepare() and start() allocate memory.
 namespace verbena::preload::service_link {
 
@@ -54,7 +55,7 @@ struct Memory {
   std::uint32_t side = 0;
 };
 // Asks the service for the memory of a connection that has changed over.  Waits for the answer, at
-// most a second.  Returns nothing if the service does not know the connection, or is busy or
+// most two seconds.  Returns nothing if the service does not know the connection, or is busy or
 // absent.
 std::optional<Memory> request_memory(int fd, Socket& socket);
 

@@ -11,7 +11,8 @@ namespace {
 constexpr unsigned kIndexBits = 16;
 static_assert(kSocketsMax == std::size_t{1} << kIndexBits);
 
-// A free socket is all zeros.  SocketTable::add() sets the members that must not be zero.
+// A socket that was never used is all zeros.  SocketTable::add() resets the members that an earlier
+// use may have changed.
 constinit ZeroedArray<Socket, kSocketsMax> pool{};
 // The head of the list of free sockets.  The upper half is a tag that changes with each removal,
 // and the lower half is the index + 1 of the first free socket.

@@ -92,7 +92,9 @@ class Socket {
   std::atomic<bool> is_closed{false};      // this process has released its share of the end
   std::atomic<bool> survives_exec{false};  // the next program inherits a descriptor of the socket
   std::atomic<bool> wait_lock{false};      // see waits::WaitLock
-  std::uint32_t sleepers = 0;  // threads that wait in the kernel; wait_lock guards this count
+  // Counts the threads that may sleep in the kernel for the socket, until the change over.  After
+  // that, stream::State counts them.  wait_lock guards this count.
+  std::uint32_t sleepers = 0;
   // The time, in nanoseconds, when the sender last checked that the peer lives.
   std::atomic<std::int64_t> peer_checked_at{0};
 
@@ -100,8 +102,8 @@ class Socket {
   stream::Receiver receiver() const {
     return stream::Receiver(*stream::direction_memory(memory, 1 - side));
   }
-  // Counts the processes that have this end of the stream.  The count still includes a killed
-  // process.
+  // Counts the processes that have this end of the stream, and its descriptors in transit to other
+  // processes.  The count still includes a killed process.
   std::atomic_ref<std::uint32_t> holders() const {
     return std::atomic_ref(reinterpret_cast<stream::Control*>(memory.data())->holders[side]);
   }
@@ -187,7 +189,8 @@ class SocketTable {
   // Begins to track a connection.  Returns nullptr if the table is full, or if the descriptor is
   // too high.
   static Socket* add(int fd);
-  // Records that the descriptor `copy` refers to the same socket from now on.
+  // Records that the descriptor `copy` refers to the same socket from now on.  If `copy` is too
+  // high to be tracked, the connection does not change over any more.
   static void add_copy(Socket& original, int copy);
   // Stops tracking the descriptor, before the kernel closes it.  Returns the socket that it had.
   static SocketUse remove(int fd);

@@ -121,9 +121,9 @@ class Send {
     return step;
   }
 
-  // Does a step kTcp.  Returns the result of the program's call, or nothing to continue.  Sends all
-  // parts by one call of the kernel.  So if the peer resets the connection because of the first
-  // part, the program sees the same as with TCP alone.
+  // Does a step kTcp.  Returns the result of the program's call, or nothing to continue.  Sends
+  // several parts by one call of the kernel.  So if the peer resets the connection because of the
+  // first part, the program sees the same as with TCP alone.
   std::optional<ssize_t> send_by_tcp() {
     const int no_signal = cursor_.done() > 0 ? MSG_NOSIGNAL : 0;
     const ssize_t n = kernel_call(next().sendmsg, fd_, cursor_, flags_ | MSG_DONTWAIT | no_signal,

@@ -90,7 +90,7 @@ inline std::size_t bytes_of(const iovec* parts, std::size_t count) {
 inline constexpr std::size_t kPartsMax = 64;
 
 // Calls recvmsg() or sendmsg() of the kernel for the bytes after the cursor, at most `bytes_max`
-// bytes.
+// bytes and kPartsMax parts.
 template <class Call>
 ssize_t kernel_call(Call call, int fd, const Cursor& cursor, int flags,
                     std::size_t bytes_max = SSIZE_MAX) {
@@ -114,8 +114,8 @@ bool wait_in_kernel(int fd, short events, int timeout_option);
 // Returns true if the socket has an error (POLLERR) that the kernel's next call would return.
 bool has_error(int fd);
 
-// Resets a connection for both sides, because its memory holds invalid values.  Sets errno and
-// returns -1.
+// Resets a connection for both sides, because its memory holds invalid values or a process died in
+// a TCP call.  Sets errno to ECONNRESET and returns -1.
 ssize_t reset(int fd);
 
 // Sets errno and returns -1.

@@ -31,8 +31,8 @@ class AgentRequests {
     bool hello = false;
     bool qp_table = false;
   };
-  // Says how soon the owner must send a message of send().  A message that may wait is sent
-  // together with later messages.
+  // Says how soon the owner must send a message that send() queues.  A message that may wait can be
+  // sent together with later messages.
   enum class Urgency : bool { kMayWait, kUrgent };
 
   // ---- requests
@@ -64,7 +64,8 @@ class AgentRequests {
 
   // ---- messages to be sent
   std::size_t unsent() const { return unsent_.size(); }
-  // Returns true if no unsent message is urgent.
+  // Returns true if no unsent message is urgent.  After an urgent message was queued, returns false
+  // until all messages are sent.
   bool may_wait() const { return !urgent_; }
   std::optional<Outgoing> poll();
   // Appends the next message to `message` and returns true, if one datagram may carry both.
@@ -79,7 +80,7 @@ class AgentRequests {
   std::uint64_t next_ = 1;
   std::map<std::uint64_t, ReplyHandler> waiting_{};
   std::deque<Outgoing> unsent_{};
-  bool urgent_ = false;  // a message in unsent_ may not wait
+  bool urgent_ = false;  // an urgent message was queued since unsent_ was last empty
   std::string last_text_{};
 };
 

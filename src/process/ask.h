@@ -35,7 +35,7 @@ Started<ipc::Done> Process::send_without_reply(Connection& connection, Connectio
                                                Message message) {
   create_in_agent(connection);
   message.id = connection.agent_id;
-  // If the program dies before this message leaves, the agent ends the connection itself, but
+  // If the program dies before this message is sent, the agent ends the connection itself, but
   // without the program's reason or private data.  So a message with data is sent at once.
   bool carries_data = std::is_same_v<Message, ipc::Reject>;
   if constexpr (requires { message.private_data; }) carries_data |= !message.private_data.empty();

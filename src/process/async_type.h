@@ -5,7 +5,7 @@
 namespace verbena::process {
 
 // Names the asynchronous events that do not concern a QP.  The numbers are those of enum
-// ibv_event_type; hca::QpEvent::Kind has the others.
+// ibv_event_type; hca::QpEvent::Kind has the events of QPs.
 enum class AsyncType : std::uint32_t {
   kCqError = 0,
   kDeviceFatal = 8,

@@ -1,5 +1,6 @@
 // Connects, accepts, rejects and disconnects ids.  Wrong calls are refused before a QP changes its
-// state.
+// state.  The exception is disconnect(), which moves the QP to the error state even if there is no
+// connection.
 
 #include <algorithm>
 #include <utility>
@@ -15,8 +16,9 @@ using Stage = Connection::Stage;
 
 namespace {
 
-// Returns true for a connection with a port space, whose requests do not wait for the agent.  The
-// requests of other ids have many more parameters, so the program waits for the agent's checks.
+// Returns true for an id of connections, not of datagrams, that has a port space.  Most of its
+// requests do not wait for the agent.  The requests of other ids have many more parameters, so the
+// program waits for the agent's checks.
 bool is_rdma_cm_connection(const Connection& connection) {
   return !connection.is_datagram() && !connection.is_without_port_space();
 }

@@ -63,7 +63,8 @@ TEST_F(ProcessTest, TheRouteIsResolvedWithTheAddress) {
 }
 
 // If the program dies, the agent ends its connections itself, so messages without data may wait.
-// Messages with data of the program may not wait.
+// Messages with data of the program may not wait.  Messages for whose effect somebody waits may not
+// wait either.
 TEST_F(ProcessTest, OnlyMessagesWithoutDataMayWait) {
   const ConnectionHandle id = create_resolved_id();
   EXPECT_TRUE(process_.messages_may_wait());

@@ -17,14 +17,14 @@ namespace verbena::process {
 class Connection;
 using ConnectionHandle = Handle<Connection>;
 
-// Holds the program's side of one RDMA CM id: its state as the agent has reported it, and its QP.
+// Holds the program's side of one RDMA CM id: its state as the program knows it, and its QP.
 class Connection {
  public:
   // Names the last request of the program, for diagnostics.
   enum class Step : std::uint8_t { kNone, kResolve, kRoute, kConnect, kAccept };
-  // Names the state as the program knows it, from its requests and the events it has received.
-  // Calls in the wrong state are refused here, without the agent.  The agent may already be in a
-  // later state; then its events follow.
+  // Names the state as the program knows it, from its requests and the events that it has
+  // received.  Process refuses calls in the wrong state without asking the agent.  The agent may
+  // already be in a later state; then its events follow.
   enum class Stage : std::uint8_t {
     kNew,
     kBound,
@@ -48,14 +48,17 @@ class Connection {
   std::uint64_t cookie = 0;
   std::uint32_t port_space = 0;
   std::uint32_t qp_type = 0;
-  Qkey qkey{};  // for datagrams; 0: the first group that is joined sets it (RDMA_PS_IPOIB)
+  // Datagrams use this Q_Key.  An id of RDMA_PS_IPOIB has the Q_Key 0 until its address is resolved
+  // or it has joined a group.
+  Qkey qkey{};
   rdmacm::SocketAddress source{};
   rdmacm::SocketAddress destination{};
   rdmacm::PathInfo path{};
-  bool program_chose_port = false;  // the program may use the port again after destroy_id()
-  bool bound = false;               // bound to a device: the source is a specific address
-  bool resolved = false;            // the path is known
-  std::uint8_t tos = 0;             // becomes the traffic class of the path
+  // True: the program has given the source address, and may want the port again after destroy_id().
+  bool program_chose_port = false;
+  bool bound = false;     // bound to a device: the source is a specific address
+  bool resolved = false;  // the path is known
+  std::uint8_t tos = 0;   // becomes the traffic class of the path
   rdmacm::QpTransition qp_transition{};
   hca::QpHandle qp{};
   Qpn qpn{};
@@ -89,7 +92,7 @@ class Connection {
   // route.
   bool reports_only_route = false;
 
-  // If this agent dies, the next agent disconnects the peer with these values.
+  // If the agent of the id dies, the next agent disconnects the peer with these values.
   rdmacm::PendingDisconnect pending_disconnect{};
   bool established = false;            // ESTABLISHED was reported to the program
   bool peer_may_be_connected = false;  // if the agent dies, the peer must get a DREQ

@@ -1,8 +1,8 @@
 #include "process/fixture_test.h"
 #include "wire/headers.h"
 
-// Tests the peer's first packet.  It raises an event for the program where the specification
-// requires that.  If it comes before the RTU, the connection manager is notified.
+// Tests the effects of the peer's first packet.  In RTR, the packet raises an event for the
+// program. If the packet comes before the RTU, the connection manager is notified.
 namespace verbena::process {
 namespace {
 
@@ -61,7 +61,7 @@ class FirstPacket : public ProcessTest {
     }
     return all;
   }
-  // Returns the QPs that the agent was notified of.
+  // Returns the QPNs of which the agent was notified.
   std::vector<std::uint32_t> notified_qpns() {
     std::vector<std::uint32_t> all;
     while (const auto out = process_.poll_message()) {

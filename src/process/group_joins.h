@@ -22,8 +22,8 @@ namespace verbena::process {
 // because only the reply has the membership's number.
 class GroupJoins {
  public:
-  // Limits the joins that wait for the agent, cancelled ones included.  The subnet administration
-  // may take seconds for each.
+  // Limits the joins that wait for the agent, including cancelled joins.  The subnet administration
+  // may take seconds for each join.
   static constexpr std::size_t kWaitingMax = 4096;
 
   // Identifies the join to which a membership belongs.

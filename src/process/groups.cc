@@ -122,8 +122,8 @@ Result<void> Process::on_joined(ConnectionHandle id, std::uint64_t cookie,
   return {};
 }
 
-// An id has one Q_Key.  The first join sets the Q_Key of an RDMA_PS_IPOIB id, whose QP may exist
-// already.
+// Checks the Q_Key of a group, because an id has one Q_Key for all its groups.  The first join sets
+// the Q_Key of an RDMA_PS_IPOIB id that has none.  The QP of the id may exist already.
 Result<void> Process::apply_qkey(Connection& connection, Qkey qkey) {
   if (qkey.value == 0 || (connection.qkey.value != 0 && connection.qkey != qkey)) {
     return fail(Errc::kInvalidArgument, "the group and the id have different Q_Keys");

@@ -1,5 +1,5 @@
-// Implements the program's side of RDMA CM ids: requests to the agent, events from it, and the
-// state changes of their QPs.
+// Implements the program's side of RDMA CM ids: requests to the agent, events of the agent, and
+// the state changes of the ids' QPs.
 
 #include <algorithm>
 #include <utility>
@@ -74,7 +74,7 @@ Result<void> Process::destroy_id(ConnectionHandle id) {
   if (connection->agent_id && connection->create_sent)
     requests_.send(ipc::DestroyId{connection->agent_id},
                    frees_resources ? Urgency::kUrgent : Urgency::kMayWait);
-  // Requests that the program has not seen are destroyed with their listener.
+  // CONNECT_REQUESTs that the program has not seen are destroyed with their listener.
   std::vector<ConnectionHandle> unseen;
   std::erase_if(notices_, [&](const Notice& notice) {
     const auto* cm = std::get_if<CmNotice>(&notice);
@@ -136,7 +136,8 @@ Started<ipc::Done> Process::resolve_address(ConnectionHandle id,
   return send_without_reply(connection, Stage::kResolving, std::move(message));
 }
 
-// The path comes with the address, except for an id that has found a service.
+// The path came with the address, so no request is needed.  The exception is an id that has found
+// services, because its address is not resolved yet.
 Started<ipc::Done> Process::resolve_route(ConnectionHandle id, Duration timeout,
                                           Completion<ipc::Done> done) {
   const auto found = find_with_agent(id);
@@ -355,7 +356,7 @@ void Process::on_event(const rdmacm::Event& event, Time now, std::string why) {
       connection.stage = Stage::kBound;  // the program may try again
       if (connection.reports_only_route) report_address_as_route(connection, notice);
       break;
-    case EventKind::kConnectRequest:  // peer to peer: this side has become the passive one
+    case EventKind::kConnectRequest:  // peer to peer: this side has become the passive side
       connection.qp_transition = event.qp;
       connection.pending_disconnect = event.pending_disconnect;
       connection.offered_path = event.param.alternate;

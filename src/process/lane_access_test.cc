@@ -1,4 +1,5 @@
-// Tests how long a program waits for peers that access its memory directly.
+// Tests how long a program waits for peers that access its memory directly, and which packets of
+// other users' programs it accepts.
 #include <gtest/gtest.h>
 
 #include <array>

@@ -28,8 +28,8 @@ void LaneManager::on_devices(const std::vector<ipc::Device>& devices) {
   lanes_.set_addresses(std::move(addresses));
 }
 
-// Sends packets for this program's own range through a lane to itself: they enter at one end and
-// arrive at the other end.
+// Lets the lane of this program to itself serve the range.  Creates the lane if it does not exist.
+// Packets enter the lane at one end and arrive at the other end.
 void LaneManager::attach_own(std::uint16_t range) {
   if (own_memory_) return lanes_.add_range(kOwnFirst, range);
   constexpr std::size_t kPages = link::Lane::kBytes / sizeof(Page);

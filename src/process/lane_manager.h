@@ -35,14 +35,14 @@ namespace verbena::process {
 class LaneManager {
  public:
   using Id = link::Lanes::Id;
-  // Limits how many records (packets and addresses) receive() takes out of a lane before it
-  // continues with the next lane.
+  // Limits how many records (packets, addresses and records of direct accesses) receive() takes out
+  // of a lane before it continues with the next lane.
   static constexpr std::size_t kRecordsPerReceive = 64;
 
   struct Counters {
     std::uint64_t packets_in = 0;
     std::uint64_t broken = 0;   // lanes that were closed because the peer wrote invalid bytes
-    std::uint64_t refused = 0;  // lanes whose memory could not be used
+    std::uint64_t refused = 0;  // lanes that this program could not use
     // Counts packets from other users' programs with a source address that is not of this host.
     // They are dropped, because the kernel would not have sent them by UDP.
     std::uint64_t foreign_sources = 0;
@@ -103,7 +103,7 @@ class LaneManager {
   // of direct accesses, up to kRecordsPerReceive of each lane.  Returns true if there were packets.
   template <class Take>
   bool receive(Take take);
-  // Ends a batch of sent packets.
+  // Ends a batch of sent packets, and records for poll_wake() which peers must be woken.
   void flush();
   // Returns a lane whose other program must be woken.  The other program may be this program, see
   // is_own().
@@ -113,7 +113,7 @@ class LaneManager {
 
   // ---- sleeping ----
   // Asks the peers to wake this program.  Returns false if the program must not sleep, because a
-  // lane has a packet for it, or has the buffer space that it waits for.
+  // lane has a packet for the program, or has the buffer space that the program waits for.
   bool park();
   void unpark();
 
@@ -132,8 +132,9 @@ class LaneManager {
 
   // Returns a function that calls take(arrival) for a packet.  It sets the port of the arrival to
   // the port that has the packet's destination address, because the sender does not know the
-  // receiver's ports.  The interface of a multicast packet determines its port.  For a record of a
-  // direct access, the function calls take(executed).
+  // receiver's ports.  The interface of a multicast packet determines its port.  A packet of
+  // another user's program is dropped if its source is not an address of this host.  For a record
+  // of a direct access, the function calls take(executed).
   template <class Take>
   auto with_port(Id id, Take& take) {
     const bool of_other_user = !lanes_of_other_users_.empty() && lanes_of_other_users_.contains(id);

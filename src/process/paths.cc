@@ -15,7 +15,8 @@ namespace attribute = hca::attribute;
 
 }  // namespace
 
-// Completes an alternate path with its port, interface and flow label.
+// Completes an alternate path with its port, interface, GID index and P_Key, and makes the
+// attributes that load the path into a QP.  The source address of the path chooses the port.
 Result<Process::AlternatePath> Process::alternate_path(const Connection& connection,
                                                        rdmacm::PathInfo path) const {
   if (!connected()) return fail(Errc::kDeviceFatal, kNoAgentText);
@@ -76,7 +77,8 @@ Started<ipc::Done> Process::load_path(ConnectionHandle id, const rdmacm::PathInf
   return ask_about(id, ipc::LoadPath{{}, alternate->path, bytes(private_data)}, std::move(done));
 }
 
-// The QP loads an accepted path before the answer is sent, because the peer may then use the path.
+// The QP loads an accepted path before the answer is sent, because the peer may use the path as
+// soon as it has the answer.
 Started<ipc::Done> Process::answer_path(ConnectionHandle id, const rdmacm::PathAnswer& answer,
                                         Time now, Completion<ipc::Done> done) {
   const auto found = find(id);

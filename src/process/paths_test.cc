@@ -30,7 +30,7 @@ class Paths : public ProcessTest {
     (void)cm_notices();
   }
   hca::QpAttributes attributes() { return process_.engine().query_qp(qp_).value().attributes; }
-  // Makes an event of an id with an alternate path.
+  // Makes an event for the id.  The event has an alternate path.
   static rdmacm::Event event(EventKind kind) {
     rdmacm::Event made{.id = kFirstId, .kind = kind, .port_space = 0, .qp_type = 2};
     made.param.alternate = {
@@ -196,7 +196,7 @@ TEST_F(Paths, AcceptAfterAResponseAndEstablishAfterTheEndAreRefused) {
 
 // After the agent has refused an accept(), the program may call it again with other parameters.
 TEST_F(Paths, AnOfferedPathRemainsAfterARefusedAccept) {
-  ASSERT_TRUE(process_.set_qp(id_, {}, kNow).has_value());  // the QP belongs to the program
+  ASSERT_TRUE(process_.set_qp(id_, {}, kNow).has_value());  // the id does not know the QP now
   rdmacm::Event request = event(EventKind::kConnectRequest);
   request.listen_id = kFirstId;
   deliver(request);

@@ -58,8 +58,8 @@ Started<ipc::Welcome> Process::hello(Completion<ipc::Welcome> done) {
 }
 
 // Reports the connections and QPN ranges of dead agents to the new agent.  Sends one message at a
-// time, and removes its connections from pending_disconnects_ when the agent has replied.  If the
-// agent dies before its reply, the next agent gets the same connections.
+// time, and removes the connections of a message from pending_disconnects_ when the agent has
+// replied.  If the agent dies before its reply, the next agent gets the same connections.
 void Process::hand_over() {
   const std::size_t count =
       std::min(pending_disconnects_.size(), ipc::UnfinishedWork::kDisconnectsMax);
@@ -315,7 +315,7 @@ Result<hca::Path> ethernet_path(const ipc::GidEntry& entry, link::Address to) {
   return hca::Path{.address = to, .sgid_index = static_cast<std::uint8_t>(entry.index)};
 }
 
-// The path bits choose one of the port's LIDs (vol1 4.1.3, 11.2.2.1).
+// Replaces the path bits by the LID of the port that they choose (vol1 4.1.3, 11.2.2.1).
 Result<link::Address> infiniband_address(const ipc::Port& port, link::Address to) {
   constexpr std::uint8_t kServiceLevelMax = 15;
   if (to.source_lid.value >= 1u << port.lmc) {

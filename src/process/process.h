@@ -58,9 +58,10 @@ using Notice = std::variant<CqNotice, AsyncNotice, CmNotice>;
 // The layer client runs it with real sockets, and the layer fabric with simulated sockets.
 //
 // A command is an asynchronous request.  It is done at once, or is Pending until the agent has
-// answered.  A completion runs inside on_message(), never inside the call that started it.  QPs,
-// CQs and MRs are created, changed and destroyed without the agent.  The exception is a QP for
-// which no number is free, such as the first one: it waits for the lease of a range.
+// answered.  The completion of a Pending command runs inside on_message(), on_message_refused() or
+// on_agent_died().  QPs, CQs and MRs are created, changed and destroyed without the agent.  The
+// exception is a QP for which no number is free, such as the first one: it waits for the lease of a
+// range.
 //
 // The usual calls of a connection do not wait for the agent either: create an id, resolve an
 // address without a given source, connect, accept, reject, disconnect.  This class refuses wrong
@@ -71,8 +72,7 @@ using Notice = std::variant<CqNotice, AsyncNotice, CmNotice>;
 // an adapter that was unplugged and plugged in again.
 //   * Until then, commands for the agent fail with kDeviceFatal.
 //   * Old QPs remain in the error state.  They can be queried and destroyed, and no new QP gets
-//   their
-//     numbers.  Old ids can be destroyed; other calls on them fail with kDeviceFatal.
+//     their numbers.  Old ids can be destroyed, but requests about them fail with kDeviceFatal.
 //   * PDs, MRs, CQs and address handles belong to the program and do not change.
 //   * New QPs lease new ranges, and new ids are created with the new agent.
 //   * The new agent disconnects the peers of old connections.
@@ -87,8 +87,8 @@ using Notice = std::variant<CqNotice, AsyncNotice, CmNotice>;
 // engine are the exception.
 class Process {
  public:
-  // Limits the unsent messages for an agent that does not read.  At this limit, requests about ids
-  // fail with kNoResources.
+  // Limits the unsent messages for an agent that does not read.  At this limit, most requests
+  // about ids fail with kNoResources, but destroy_id() does not.
   static constexpr std::size_t kUnreadMax = std::size_t{4} * rdmacm::kIdsPerOwnerMax;
 
   struct Config {
@@ -136,8 +136,8 @@ class Process {
   // fails with kSystem, EMFILE.
   Result<void> on_message_refused(const ToAgent& message);
   // Fails all pending requests with kDeviceFatal and moves all QPs to the error state.  The notices
-  // are one device-fatal event and one DEVICE_REMOVAL for each id.  If it throws std::bad_alloc,
-  // call it again.
+  // include one device-fatal event, and one DEVICE_REMOVAL for each id of this agent.  If this
+  // function throws std::bad_alloc, call it again.
   void on_agent_died(Time now);
   bool connected() const { return !devices_.empty(); }
   // Returns the devices as the agent last described them; none without an agent.  No device or port
@@ -151,8 +151,8 @@ class Process {
   const ipc::Port* find_port(PortId port) const { return ipc::find_port(devices_, port); }
   // Returns true as soon as a QP of this program may get packets from other hosts.
   bool may_hear_other_hosts() const { return hears_others_; }
-  // Returns the upper 12 bits of this program's QPNs: one range, or several if it has very many
-  // QPs.
+  // Returns the QPN ranges that the program has leased from this agent.  A range is the upper 12
+  // bits of its QPNs.  The list is empty before the first QP.
   std::span<const std::uint16_t> ranges() const { return leases_.numbers().ranges(); }
   // Returns the text of the agent's last refusal, for an Error that is from_agent.
   const std::string& last_refusal_text() const { return requests_.last_refusal_text(); }
@@ -174,13 +174,14 @@ class Process {
   Result<void> detach_multicast(hca::QpHandle qp, const Gid& group) {
     return memberships_.detach(qp, group);
   }
-  // Joins a group with an id that is bound to the device.  If `receives` and the id has a QP, the
-  // QP is attached on the id's interface.  MULTICAST_JOIN carries the destination for datagrams; a
-  // failure is MULTICAST_ERROR.  Events carry `cookie`, which must differ for each join of an id.
+  // Joins a group with an id that is bound to a device.  If `receives` is true and the id has a QP,
+  // the QP is attached on the id's interface.  MULTICAST_JOIN carries the destination for
+  // datagrams.  A failure raises MULTICAST_ERROR.  Events carry `cookie`, which must not be 0 or
+  // the cookie of another group of the id.
   //
   // On InfiniBand the group may be an MGID (`by_gid`), or a wildcard, for which the subnet chooses
-  // an MGID.  There, MULTICAST_ERROR may follow MULTICAST_JOIN: the group has ended or its
-  // parameters have changed, and the id has left it.
+  // an MGID.  On InfiniBand, MULTICAST_ERROR may also follow MULTICAST_JOIN.  It then reports that
+  // the group has ended or its parameters have changed, and that the id has left the group.
   Result<void> join_multicast(ConnectionHandle id, const rdmacm::SocketAddress& group,
                               bool receives, std::uint64_t cookie);
   // Leaves at once.  No event of the join follows.
@@ -210,8 +211,8 @@ class Process {
   Started<ipc::Done> resolve_route(ConnectionHandle id, Duration timeout,
                                    Completion<ipc::Done> done);
   // Gives the id this InfiniBand path instead of the path that the agent has found.  The address of
-  // the id must be resolved.  ROUTE_RESOLVED follows.  The port and the GID's index are those of
-  // the id.
+  // the id must be resolved.  ROUTE_RESOLVED follows.  The port and the GID index of the id
+  // replace those of `path`.
   Started<ipc::Done> set_path(ConnectionHandle id, const rdmacm::PathInfo& path,
                               Completion<ipc::Done> done);
   struct ServiceFilter {
@@ -221,8 +222,8 @@ class Process {
   };
   // Asks the subnet administration of the id's port for services.  ADDRINFO_RESOLVED or
   // ADDRINFO_ERROR follows; after a success connection() has the services.  Fails with kBadState if
-  // the id is not bound to a port, or has looked up services before.  Fails with kNotSupported if
-  // the port is not an InfiniBand port.
+  // the id is not bound to a port, has begun to resolve an address, is looking up services, or has
+  // found services.  Fails with kNotSupported if the port is not an InfiniBand port.
   Started<ipc::Done> find_services_for(ConnectionHandle id, const ServiceFilter& wanted);
   // Asks for services without an id.
   Started<ipc::ServicesFound> find_services(PortId port, const ServiceFilter& wanted,
@@ -263,14 +264,17 @@ class Process {
                                 std::uint64_t value, Completion<ipc::Done> done);
   Started<ipc::Done> flush_capture(Completion<ipc::Done> done);
 
-  // Gives the id a QP, or removes its QP if `qp` is empty.  A new QP goes to INIT.  If another id
-  // has the QP, that id loses it.
+  // Gives the id a QP, or removes its QP if `qp` is empty.  A QP in RESET or INIT goes to INIT, and
+  // a datagram QP goes on to RTS.  If another id has the QP, that id loses the QP.
   Result<void> set_qp(ConnectionHandle id, hca::QpHandle qp, Time now);
-  // Holds the attributes for a state change of a QP that belongs to the program.
+  // Holds the attributes with which the QP of an id moves to a state.  A program that has created
+  // its QP itself also applies the attributes itself.
   struct Transition {
     hca::QpAttributes attributes{};
     std::uint32_t mask = 0;
   };
+  // Returns the attributes for the state `to`.  Fails with kBadState if they need values of the
+  // peer that are not known yet.
   Result<Transition> transition(ConnectionHandle id, hca::QpState to) const;
   Result<const Connection*> connection(ConnectionHandle id) const;
   // Returns the time of the last update of the table for `verbena ps`.  The owner updates its own
@@ -390,7 +394,8 @@ class Process {
   LaneManager lanes_;
   std::vector<ipc::Device> devices_{};  // empty without an agent
   bool hears_others_ = false;
-  // Holds the connections of dead agents that the next agent has to disconnect; at most ids_max.
+  // Holds the connections of dead agents that the next agent has to disconnect.  An agent that dies
+  // adds at most ids_max of them.
   std::vector<rdmacm::PendingDisconnect> pending_disconnects_{};
   Pending hand_over_request_{};
   Connections connections_;

@@ -355,8 +355,8 @@ TEST_F(ProcessTest, TheTimerUpdatesTheTableAfterTheLastPacket) {
   EXPECT_EQ(process_.deadline(), kNever);
 }
 
-// Provides a program that sends datagrams to itself.  The first one goes by UDP, and makes the
-// program attach a lane to itself.
+// Provides a program that sends datagrams to itself.  The first datagram goes by UDP, and makes
+// the program attach a lane to itself.
 class OwnLane : public ProcessTest {
  protected:
   void SetUp() override {

@@ -26,12 +26,13 @@ void QpLeases::lease(bool send_qp_table) {
 void QpLeases::on_leased(const Result<ipc::Leased>& leased, bool send_qp_table) {
   lease_pending_ = false;
   if (leased) numbers_.add_range(leased->range, random_);
-  // If a call of done() below requests another QP, that request waits for the next lease.
+  // If a call of done() below requests another QP and finds no free number, that request waits for
+  // the next lease.
   const std::uint64_t end = next_ticket_;
   while (!waiting_.empty() && waiting_.begin()->first < end) {
     // At Time{}, choose() finds no quarantined number, because every quarantine ends later.  So a
-    // QP gets a new number, or waits for another lease.  If the lease was refused, the QP gets a
-    // quarantined number.
+    // QP gets a number without a quarantine, or waits for another lease.  If the lease was refused,
+    // the QP gets a quarantined number, if there is one.
     const auto qpn =
         leased ? numbers_.choose(Time{}, in_use()) : numbers_.choose_quarantined(in_use());
     if (leased && !qpn) {

@@ -30,7 +30,8 @@ class QpLeases {
   void set_direct_access(const ipc::DirectAccess& direct) { direct_ = direct; }
   QpNumbers& numbers() { return numbers_; }
   const QpNumbers& numbers() const { return numbers_; }
-  // Returns how many requests for QPs failed because no number was free.
+  // Returns how many requests for QPs failed because no number was free and the agent refused to
+  // lease a range.
   std::uint64_t refused() const { return refused_; }
 
  private:

@@ -54,8 +54,9 @@ class QpNumbers {
   std::span<const std::uint16_t> ranges() const { return ranges_; }
   bool has_leased(Qpn qpn) const { return index_of_range(qpn) < ranges_.size(); }
 
-  // Returns a number that may be used now: a new number if there is one, or the number that was
-  // released first.  `in_use(Qpn)` tells whether a QP has the number.
+  // Returns a number that may be used now.  Prefers a new number.  Otherwise returns the released
+  // number that no peer knows and that was released first, or else the number that was quarantined
+  // first, if its quarantine has ended.  `in_use(Qpn)` returns true if a QP has the number.
   std::optional<Qpn> choose(Time now, auto&& in_use) {
     while (!unused_.empty()) {
       const Qpn qpn{unused_.back()};

@@ -46,7 +46,8 @@ TEST_F(QpNumbersTest, EachNumberOfARangeIsChosenOnce) {
   EXPECT_FALSE(choose().has_value());
 }
 
-// In a random order, one pair of neighbours in 2,048 has adjacent numbers by chance.
+// In a random order, the numbers of two QPs that are chosen one after the other are adjacent by
+// chance in one of 2,048 cases.
 TEST_F(QpNumbersTest, NumbersAreChosenInRandomOrder) {
   int neighbours = 0;
   Qpn last = *choose();

@@ -1,5 +1,6 @@
-// Implements paths and services of ids on an InfiniBand subnet: paths that the program has chosen,
-// and services that the subnet administration (SA) finds by name or id.
+// Implements paths and services on an InfiniBand subnet: paths that the program has chosen for its
+// ids, services that the subnet administration (SA) finds by name or id, and the registration of
+// services.
 
 #include <utility>
 
@@ -35,7 +36,8 @@ Started<ipc::Done> Process::set_path(ConnectionHandle id, const rdmacm::PathInfo
           }));
 }
 
-// Each id looks up services once, as on Linux, because the answer decides the id's destination.
+// An id that has found services cannot look up services again, as on Linux, because the answer
+// decides the id's destination.
 Started<ipc::Done> Process::find_services_for(ConnectionHandle id, const ServiceFilter& wanted) {
   const auto found = find_with_agent(id);
   if (!found) return failed(found.error());

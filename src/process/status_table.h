@@ -32,9 +32,11 @@ class StatusTable {
   bool has_memory() const { return table_.has_value(); }
 
   void mark_outdated() { outdated_ = true; }
-  // Returns the time at which the table has to be updated; kNever if nothing has changed.
+  // Returns the time at which the table has to be updated; kNever if nothing has changed, or if
+  // there is no memory for the table.
   Time deadline() const;
-  // Marks the table as outdated.  Returns false if the last update was a moment ago: only people
+  // Marks the table as outdated.  Returns true if the caller has to update it now.  Returns false
+  // if there is no memory, or if the last update was less than kUpdateInterval ago: only people
   // read the table, so the next update may wait.
   bool may_update(Time now) {
     outdated_ = true;  // so that deadline() asks for an update even if nothing else happens
@@ -55,7 +57,7 @@ class StatusTable {
   std::vector<std::uint32_t> counters_{};
   std::size_t rows_written_ = 0;
   Time updated_{};
-  bool outdated_ = false;  // the rows have changed since updated_
+  bool outdated_ = false;  // true: a row or counter may have changed since updated_
 };
 
 }  // namespace verbena::process

@@ -5,8 +5,8 @@
 #include "process/fixture_test.h"
 #include "wire/mgid.h"
 
-// Tests joins of ids on InfiniBand.  The test acts as the agent, so it also gives the answers of
-// the subnet administration.
+// Tests ids that join multicast groups on InfiniBand.  The test acts as the agent, so it also gives
+// the answers of the subnet administration.
 
 namespace verbena::process {
 namespace {
@@ -77,7 +77,7 @@ class SubnetGroups : public ProcessTest {
             .hop_limit = 0,
             .flow_label = 0x12345};
   }
-  // Joins a group and delivers all replies.  If the id has a QP, the join must attach it.
+  // Joins a group and delivers all replies.  If the id has a QP, the join must attach the QP.
   void complete_join(ConnectionHandle id, std::uint64_t cookie, const ipc::MulticastJoined& reply) {
     ASSERT_TRUE(join(id, cookie).has_value());
     answer<ipc::JoinMulticast>(reply);

@@ -1,4 +1,5 @@
-// Binds ids to addresses and ports, and resolves their routes.
+// Implements the calls of programs that bind ids to addresses and ports, resolve routes, set paths
+// and listen.
 
 #include <algorithm>
 #include <cerrno>
@@ -42,8 +43,8 @@ SocketAddress wildcard(std::uint8_t family, bool by_gid = false) {
   return {.ip = family == 4 ? wire::ipv4_gid(0) : Gid{}, .family = family, .by_gid = by_gid};
 }
 
-// Returns the port space of a service id (AF_IB).  An id of RDMA_PS_IB may also use RDMA_PS_TCP, or
-// RDMA_PS_UDP if it is for datagrams.
+// Returns the port space of a service id (AF_IB).  An id of RDMA_PS_IB may also use the port space
+// RDMA_PS_UDP if the id is for datagrams, and RDMA_PS_TCP otherwise.
 Result<std::uint16_t> space_of(ServiceId service, std::uint16_t port_space, bool datagrams) {
   const std::uint64_t space = service.value >> 16;
   const std::uint16_t alternative = datagrams ? kPortSpaceUdp : kPortSpaceTcp;
@@ -256,7 +257,7 @@ Result<void> Manager::listen(Owner owner, IdHandle handle, std::uint32_t backlog
   if (id.port_space == kPortSpaceNone) return listen_for(owner, handle, {}, backlog);
   if (id.state == IdState::kIdle) VB_TRY_VOID(bind_id(handle, id, wildcard(4)));
   if (id.state != IdState::kBound) return fail(Errc::kBadState, "not bound");
-  auto listening = make_listening(backlog);  // allocates before anything changes
+  auto listening = make_listening(backlog);  // this allocates, so it comes before all changes
   if (VB_TRY(ports_.listen(id.port_space, id.source.port, handle))) {
     const ServiceId service = service_id(id.port_space, id.source.port);
     if (const auto listened = cm_.listen({.id = service}, kByPort); !listened) {

@@ -14,7 +14,8 @@ class AlternatePathsTest : public testing::Test {
   static constexpr Lid kLidOfA{3}, kLidOfP{2};
   static constexpr std::uint16_t kLmcDistance = 16;  // between the two LIDs of a port
 
-  // Gives the route a second path, by the other LIDs of both ports.
+  // Makes all routes of A InfiniBand routes.  If `with_alternate` is set, each route has a second
+  // path, by the other LIDs of both ports.
   void use_infiniband(bool with_alternate) {
     hosts.a.route = [this, with_alternate](const RouteQuery& query) -> Result<Route> {
       const Gid source = hosts.a.ip4();

@@ -13,8 +13,8 @@ namespace {
 
 constexpr std::uint8_t kRetryMax = 7;  // 3 bits
 
-// These estimate the round trip to a new peer, on this host or on another one.  A REQ is repeated
-// after four round trips.
+// These estimate the round trip to a new peer, on this host or on another one.  The first repeat of
+// a REQ comes after about four round trips.
 constexpr Duration kRoundTripLoopback = std::chrono::milliseconds(1);
 constexpr Duration kRoundTripNetwork = std::chrono::milliseconds(25);
 
@@ -78,8 +78,8 @@ ServiceId Manager::service_of(const Id& id) const {
                                : service_id(id.port_space, id.destination.port);
 }
 
-// Writes the private data of a request: the header with the addresses, unless the id is bound by
-// GID, and then the data of the program.
+// Writes the private data of a request: first the header with the addresses (not if the id is bound
+// by GID), then the data of the program.
 void Manager::write_private_data(const Id& id, std::span<const std::byte> data,
                                  std::span<std::byte> to) const {
   if (id.has_header()) {

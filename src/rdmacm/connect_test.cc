@@ -237,7 +237,7 @@ TEST_F(ConnectTest, FamilyOnlyListenerRejectsIpv4) {
   EXPECT_EQ(hosts.a.last(EventKind::kRejected)->status, 8);
 }
 
-// The program has announced its port, but does not listen yet.
+// The program has bound the port, and may have told it to its peers, but does not listen yet.
 TEST_F(ConnectTest, RequestBeforeListenIsReportedAfterwards) {
   const IdHandle id = hosts.p.create_id();
   EXPECT_TRUE(hosts.p.cm.bind(kProgram, id, any4(kPort), hosts.world.now()).has_value());

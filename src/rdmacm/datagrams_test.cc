@@ -65,7 +65,8 @@ A ESTABLISHED 'hello')");
   EXPECT_TRUE(hosts.world.is_idle());
 }
 
-// The Q_Key is that of IPoIB, so the passive side sends it in its answer.
+// RDMA_PS_IPOIB has no fixed Q_Key, because IPoIB chooses it.  So the passive side sends the Q_Key
+// in its answer.
 TEST_F(DatagramsTest, IpoibPortSpaceGetsTheQkeyOfThePassiveId) {
   hosts.p.create_listener(any4(kPort), 0, kProgram, kPortSpaceIpoib);
   hosts.p.adjust = [](ConnParam& param) { param.qkey = 0x0b1b; };

@@ -88,8 +88,8 @@ std::expected<Manager::ListenerMatch, Manager::ChildError> Manager::find_listene
       .destination = {.ip = ips->source, .port = header.source_port, .family = family}};
 }
 
-// Returns true if the port has the IP address.  Requests of the host to itself may have its
-// loopback address.
+// Returns true if the port has the IP address.  Also returns true for each loopback address,
+// because the header in a request of the host to itself may have one.
 bool Manager::is_at_port(const Gid& ip, PortId port) const {
   return wire::is_loopback(ip) || std::ranges::any_of(interfaces_, [&](const Interface& interface) {
            return interface.port == port && interface.address == ip;
@@ -120,9 +120,9 @@ std::expected<IdHandle, Manager::ChildError> Manager::make_child(const IncomingR
   return *added;
 }
 
-// Passes a request to its listener.  If the header has an unknown version, rejects the request with
-// reason 28, as Linux does: annex A11 leaves header versions to the consumer of the service id,
-// which is this class.
+// Passes a request to its listener.  If the header has an unknown version or the addresses of
+// another host, rejects the request with reason 28, as Linux does: annex A11 leaves the header to
+// the consumer of the service id, which is this class.
 void Manager::on(const cm::ReqReceived& request, Time now) {
   const auto& req = request.req;
   if (Id* id = ids_.find(id_of(request.cookie)); id != nullptr && id->is_peer_to_peer) {
@@ -199,8 +199,8 @@ void Manager::apply_request(Id& id, const cm::ReqReceived& request) {
   const auto& address = request.address;
   id.is_loopback = req.local_ca_guid == config_.cm.ca_guid;
   const std::uint8_t ack_timeout = req.primary_path.local_ack_timeout;
-  // On Ethernet the path is that of the packet.  On InfiniBand the path in the REQ may differ from
-  // it, for example in SL.
+  // On Ethernet the path is that of the packet.  On InfiniBand it is the path in the REQ, which may
+  // differ from that of the packet, for example in SL.
   id.path =
       path_of(address.path.is_infiniband() ? cm::address_of(req.primary_path, address) : address,
               ack_timeout);

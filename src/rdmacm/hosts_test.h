@@ -70,7 +70,8 @@ class Hosts;
 
 class Host {
  public:
-  // Creates a host with the addresses 10.77.0.N, fd77::N and fe80::N on interface 2, and loopback.
+  // Creates a host with the addresses 10.77.0.N, fd77::N and fe80::N on interface 2, and 127.0.0.1
+  // on interface 1.  Interface 3 is down, and has the address 10.99.0.1.
   Host(Hosts& hosts, std::string name, std::uint8_t number);
 
   Gid ip4() const { return wire::ipv4_gid(0x0a4d0000u + number_); }
@@ -103,6 +104,7 @@ class Host {
   // Changes the parameters of connect() and accept().
   std::function<void(ConnParam&)> adjust = [](ConnParam&) {};
   std::vector<Event> events;
+  // Returns the latest event of this kind, or null if there was none.
   const Event* last(EventKind kind) const {
     for (auto at = events.rbegin(); at != events.rend(); ++at) {
       if (at->kind == kind) return &*at;

@@ -22,7 +22,7 @@ enum class IdState : std::uint8_t {
   kResolved,
   kConnecting,  // REQ or SIDR_REQ was sent
   kResponded,   // REP was received; the program changes the state of its QP
-  kRequested,   // a child: REQ or SIDR_REQ was received
+  kRequested,   // REQ or SIDR_REQ was received: a child, or peer to peer
   kAccepting,   // REP was sent
   kConnected,
   kDisconnecting,  // DREQ was sent

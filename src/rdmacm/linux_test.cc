@@ -172,8 +172,8 @@ TEST_F(LinuxServerTest, ConnectsToLinuxAsLinuxDoes) {
   ASSERT_TRUE(cm.connect(kProgram, id, request, now).has_value());
   drain();
 
-  // These fields are random for each connection, or differ on purpose: we answer sooner, and so
-  // time out sooner.
+  // Of these fields, the first two are random for each connection.  The others are timeouts, which
+  // this stack may choose itself: it answers sooner than Linux.
   const Req ours = message<Req>(sent);
   Req theirs = message<Req>(kReq);
   theirs.local_comm_id = ours.local_comm_id;

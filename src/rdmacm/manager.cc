@@ -1,4 +1,4 @@
-// Creates, queries and destroys ids.  address.cc, connect.cc and events.cc have the rest.
+// Creates, queries and destroys ids.  Other files implement the other members of Manager.
 #include "rdmacm/manager.h"
 
 #include <algorithm>

@@ -68,8 +68,9 @@ struct Config {
 //  * ADDR_RESOLVED has the whole path except the traffic class, which is the id's TOS at the time
 //    of connect().  RoCE has no SA that knows routes, so the client library in the program answers
 //    rdma_resolve_route() itself.
-//  * An active id with a QP gets CONNECT_RESPONSE, too: the client library changes the state of the
-//    QP, calls establish() and turns the event into ESTABLISHED.
+//  * In rdma_cm(7) only active ids without a QP get CONNECT_RESPONSE.  Here all active ids get it:
+//    the client library changes the state of the QP, calls establish() and turns the event into
+//    ESTABLISHED.
 //  * DISCONNECTED comes once on each side, and the peer's DREQ is answered at once.
 //  * The backlog is a limit: further requests are dropped, and the peer repeats them.
 //
@@ -94,8 +95,8 @@ class Manager {
   Result<void> destroy_id(Owner owner, IdHandle id, Time now);
   // Binds an id to an address; port 0 selects a free port from 32768 to 60999.  kAddressNotFound:
   // the address is not one of this host.  kAddressInUse: the port is taken, maybe by a wildcard.
-  // For kListenGrace after this call, requests are neither answered nor rejected, because a program
-  // may tell its peers the port before it listens (qperf does).
+  // Until listen(), but for at most kListenGrace, requests are neither answered nor rejected,
+  // because a program may tell its peers the port before it listens (qperf does).
   Result<void> bind(Owner owner, IdHandle id, const SocketAddress& address, Time now);
   // Emits a RouteQuery, later ADDR_RESOLVED or ADDR_ERROR.  `source` may be null.
   Result<void> resolve_addr(Owner owner, IdHandle id, const SocketAddress* source,
@@ -113,8 +114,9 @@ class Manager {
   Result<void> reject(Owner owner, IdHandle id, const Refusal& refusal, Time now);
   Result<void> establish(Owner owner, IdHandle id, Time now,
                          std::span<const std::byte> private_data = {});
-  // Disconnects.  Succeeds even if the peer has disconnected before.  kBadState: accept() or
-  // connect() was not called yet.
+  // Disconnects, or rejects the REP if it waits for an RTU.  Succeeds even if the peer has
+  // disconnected before.  kBadState: accept() was not called yet, or the peer has not answered
+  // connect() yet.
   Result<void> disconnect(Owner owner, IdHandle id, Time now,
                           std::span<const std::byte> private_data = {});
   // Offers the peer an alternate path; PATH_ANSWERED or PATH_UNANSWERED follows.  Only the active
@@ -162,12 +164,12 @@ class Manager {
   // ---- Queries
   // Returns the number of connections, timewait included.
   std::size_t endpoints() const { return cm_.endpoints(); }
-  // Returns true if a connection of a dead program or destroyed id is still disconnecting.
+  // Returns true if a connection without an id is still ending: it disconnects or is in timewait.
   bool has_orphans() const { return cm_.has_orphans(); }
   // Sends queued DREQs, see cm::Manager.
   bool flush_disconnects(Time now) { return cm_.flush_disconnects(now); }
   std::size_t ids() const { return ids_.size(); }
-  // Counts calls that failed because of a limit.
+  // Counts ids that were not made because of a limit, also ids for requests.
   struct LimitRefusals {
     std::uint64_t ids = 0;
     std::uint64_t ids_per_owner = 0;

@@ -54,7 +54,8 @@ class Ports {
   // kAddressInUse: another id conflicts.
   Result<bool> listen(std::uint16_t space, std::uint16_t port, IdHandle id);
   void unlisten(std::uint16_t space, std::uint16_t port, IdHandle id);
-  // Frees the port.  Returns true if the id was the last listener of this port.
+  // Removes the id's reservation of the port.  Returns true if the id was the last listener of this
+  // port.
   bool release(std::uint16_t space, std::uint16_t port, IdHandle id);
   // Returns true if an id has reserved the port.
   bool is_reserved(std::uint16_t space, std::uint16_t port) const;

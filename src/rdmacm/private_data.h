@@ -11,7 +11,7 @@
 
 namespace verbena::rdmacm {
 
-// Copies the private data of a message.  ConnParam is large enough for every message.
+// Copies the private data of a message into `param`, which has space for that of every message.
 inline void set_private_data(ConnParam& param, std::span<const std::byte> bytes) {
   std::ranges::copy(bytes, param.private_data.begin());
   param.private_data_bytes = static_cast<std::uint8_t>(bytes.size());

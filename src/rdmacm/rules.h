@@ -16,7 +16,8 @@ constexpr bool is_datagram(std::uint32_t qp_type) { return qp_type == kQpTypeUd;
 // Returns true if requests of the id carry the header of annex A11, with the addresses.
 constexpr bool has_header(const SocketAddress& source) { return !source.by_gid; }
 
-// Checks the kind of an id.  kNotSupported: there is no such port space, or it has no such QPs.
+// Checks the port space and the QP type of an id.  kNotSupported: there is no such port space, or
+// its ids have no QPs of this type.
 Result<void> check_port_space(std::uint32_t port_space, std::uint32_t qp_type);
 
 // Returns the Q_Key of a datagram id; 0: the id gets the Q_Key of IPoIB when it joins a multicast

@@ -44,7 +44,7 @@ Result<void> Manager::listen_for(Owner owner, IdHandle handle, const Filter& fil
                             .mask = filter.mask,
                             .data = filter.data,
                             .data_mask = filter.data_mask};
-  auto listening = make_listening(backlog);  // allocates before anything changes
+  auto listening = make_listening(backlog);  // this allocates, so it comes before all changes
   VB_TRY_VOID(cm_.listen(service, handle.value));
   listening->service = service;
   start_listening(id, std::move(listening));

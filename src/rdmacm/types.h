@@ -32,9 +32,9 @@ struct SocketAddress {
   std::uint16_t port{};
   std::uint32_t scope{};  // IPv6 link-local: interface index
   std::uint8_t family{};  // 4, 6, or 0 for "not set"
-  // True for AF_IB: the address is a GID and a service id, whose last 16 bits are `port`.  Such ids
-  // share the ports with ids that have IP addresses, unless they have no port space.  Their
-  // requests have no header before the program's private data.
+  // True for AF_IB: the address is a GID and a service id, whose low 16 bits are `port`.  An id
+  // with such an address shares the ports with ids that have IP addresses, unless it has no port
+  // space.  Its requests have no header before the program's private data.
   bool by_gid{};
   ServiceId service{};
 
@@ -61,7 +61,8 @@ inline constexpr std::uint8_t kQpTypeUd = 4;
 // Limits the ids of one program, including those made for incoming requests.
 inline constexpr std::uint32_t kIdsPerOwnerMax = 32768;
 
-// Limits the private data of programs: the space in the messages, minus the header of annex A11.
+// Limits the private data of programs: the space in the messages, minus the header of annex A11 in
+// requests of ids that have IP addresses.
 // Events report the whole space, padded with zeros.
 inline constexpr std::size_t kConnectPrivateBytes = 56;
 inline constexpr std::size_t kAcceptPrivateBytes = 196;
@@ -109,9 +110,10 @@ struct ConnParam {
   // peer's options.
   std::uint32_t ece_vendor_id{};
   std::uint32_t ece_options{};
-  // ---- Only without a port space
+  // ---- For ids without a port space.  Ids with a port space may use `timeout`, too, and accept
+  // alternate paths on InfiniBand.
   // The QP may migrate to this alternate path.  If its source is empty, there is no alternate path.
-  // Only the member `address` is used.  CONNECT_REQUEST has the path that the peer offers.
+  // connect() uses only the member `address`.  CONNECT_REQUEST has the path that the peer offers.
   PathInfo alternate{};
   bool alternate_accepted{};  // our QP (accept()) or the peer's QP (CONNECT_RESPONSE) has loaded it
   bool peer_to_peer{};        // connect(): see cm::ConnectRequest
@@ -120,7 +122,7 @@ struct ConnParam {
   friend bool operator==(const ConnParam&, const ConnParam&) = default;
 };
 
-// The numbers are those of enum rdma_cm_event_type.
+// The numbers below 32 are those of enum rdma_cm_event_type.
 enum class EventKind : std::uint8_t {
   kAddrResolved = 0,
   kAddrError = 1,
@@ -188,8 +190,8 @@ struct PendingDisconnect {
 
 // Returns the RNR NAK timer code (vol1 table 45) for a peer that retries this often.  Linux always
 // uses code 0, so that each retry waits 655 ms.  Programs need a wait of 655 ms in total, but not
-// more.  So here all retries together take about 655 ms.  If the peer retries for ever, each retry
-// waits 0.64 ms.
+// much more.  So here all retries together take 655 to 820 ms.  If the peer retries for ever, each
+// retry waits 0.64 ms.
 constexpr std::uint8_t min_rnr_timer(std::uint8_t peer_retries) {
   constexpr std::array<std::uint8_t, 7> kCodes{0, 0, 30, 29, 28, 28, 27};
   return peer_retries < kCodes.size() ? kCodes[peer_retries] : std::uint8_t{12};
@@ -313,7 +315,7 @@ struct Row {
   std::uint32_t qpn{};
   std::uint32_t remote_qpn{};
   std::uint32_t tries{};
-  const char* cm_state{};  // "" without a CM endpoint
+  const char* cm_state{};  // "" without a CM endpoint or SIDR exchange
 };
 
 }  // namespace verbena::rdmacm

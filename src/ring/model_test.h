@@ -18,8 +18,8 @@
 // of decisions within the budget.
 //
 // Hidden stores become visible at the side's next fence or read-modify-write, or when the side ends
-// or waits.  A store with release order becomes visible after all earlier stores; a relaxed store
-// may become visible before them.
+// or waits.  A store with release order becomes visible after all earlier stores.  A relaxed store
+// may become visible before earlier stores to other addresses.
 namespace verbena::ring::model {
 
 class Explorer;
@@ -50,8 +50,8 @@ class Explorer {
     return runs;
   }
 
-  // Returns true if neither side could continue, although at least one side had not ended.  That
-  // side would sleep for ever.
+  // Returns true if neither side could continue in the last run, although at least one side had not
+  // ended.  That side would sleep for ever.
   bool deadlocked() const { return deadlocked_; }
 
   // The two sides call the functions below while they run.
@@ -153,7 +153,7 @@ class Explorer {
   void switch_sides() {
     const std::size_t from = side_;
     if (!can_run(1 - from)) {
-      // Both sides wait or have ended.
+      // Each side waits or has ended.
       if (!sides_[1 - from].ended || !sides_[from].ended) deadlocked_ = true;
       swapcontext(&sides_[from].context, &main_);
       return;
@@ -203,8 +203,8 @@ class Explorer {
   ucontext_t main_{};
 };
 
-// Replaces SharedMemory in a ring.  The two parameters can remove operations that the protocol
-// needs, to show that the explorer detects their absence.
+// Replaces SharedMemory in a ring or a stream.  The two parameters can remove the fences, or the
+// release order of stores.  So a test can show that the explorer detects their absence.
 template <bool kFences = true, bool kReleases = true>
 struct ModelMemory {
   template <class Word>

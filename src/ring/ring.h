@@ -22,8 +22,8 @@
 //   flush(): true: wake the consumer             finish(): true: wake the producer
 //
 // A record begins with a header word, which is zero until the record is complete.  So the consumer
-// finds and reads a small record in one cache line, and needs no position of the producer.  The
-// producer zeroes the next header before it publishes a record.  So the consumer never mistakes
+// finds and reads a small record in one cache line, and the producer need not publish a position.
+// The producer zeroes the next header before it publishes a record.  So the consumer never mistakes
 // bytes of an earlier lap for a header.
 //
 // No call blocks.  A consumer that is about to sleep parks the ring.  Then flush() tells the
@@ -69,8 +69,9 @@ struct Record {
 
 namespace detail {
 
-// A header word is 0 (no record yet), the header of a record, or a mark that tells the consumer to
-// skip the rest of the ring.
+// A header word is 0 (no record yet), or contains the kind and length of a record, or is a mark
+// that tells the consumer to skip the rest of the ring.  In the last two cases the upper 16 bits
+// are one of these marks.
 inline constexpr std::uint64_t kRecordMark = 0x5652;
 inline constexpr std::uint64_t kSkipMark = 0x534b;
 
@@ -109,9 +110,9 @@ class BasicProducer {
     return BasicProducer(control, data, position);
   }
 
-  // Returns memory for a record of up to `bytes`, or none if the ring has too little free
-  // space now.  kMalformed: the consumer wrote an impossible position; all later calls fail as
-  // well.  REQUIRES: bytes <= record_bytes_max().
+  // Returns memory for a record of up to `bytes`, or none if the ring has too little free space
+  // now.  kMalformed: the consumer wrote an impossible position; all later calls of prepare() fail
+  // as well.  REQUIRES: bytes <= record_bytes_max().
   Result<std::optional<std::span<std::byte>>> prepare(std::size_t bytes) {
     VB_CHECK(bytes <= record_bytes_max(data_.size()));
     if (ended_) return fail(Errc::kMalformed, "ring: invalid position of the consumer");
@@ -127,7 +128,7 @@ class BasicProducer {
   }
 
   // Publishes the first `bytes` of the memory from prepare() as a record.  The consumer may see the
-  // record at once, but only flush() wakes the consumer.
+  // record at once, but a parked consumer sleeps until the caller wakes it after flush().
   void commit(std::size_t bytes, std::uint16_t kind) {
     VB_CHECK(bytes <= prepared_bytes_);
     publish(detail::header(bytes, kind), record_stride(bytes));
@@ -147,7 +148,7 @@ class BasicProducer {
 
   // Asks the consumer to wake the producer when the ring has free space for a record of `bytes`.
   // Call this after prepare() has returned none.  Returns true, and requests no wake, if the space
-  // is free already.  kMalformed: as prepare().
+  // is free already.  kMalformed: the consumer wrote an impossible position.
   Result<bool> request_wake_for_space(std::size_t bytes) {
     Memory::store_relaxed(control_->producer_waits, 1U);
     Memory::fence();
@@ -157,14 +158,17 @@ class BasicProducer {
     return true;
   }
 
-  // Returns the number of bytes that were written to the ring since its creation.
+  // Returns the number of bytes that were filled since the ring's creation.  The number includes
+  // headers, padding and skipped bytes.
   std::uint64_t position() const { return tail_; }
-  // Returns true if the consumer has freed all bytes before `position`.  kMalformed: as prepare().
+  // Returns true if the consumer has freed all bytes before `position`.  kMalformed: the consumer
+  // wrote an impossible position.
   Result<bool> has_consumed(std::uint64_t position) {
     if (head_ < position) VB_TRY_VOID(read_head());
     return head_ >= position;
   }
-  // Returns the bytes that were not yet free when the producer last read the consumer's position.
+  // Returns the number of bytes in use, as far as the producer knows: the consumer may have freed
+  // some of them since the producer last read the consumer's position.
   std::size_t used() const { return static_cast<std::size_t>(tail_ - head_); }
 
  private:
@@ -218,11 +222,12 @@ class BasicConsumer {
     return BasicConsumer(control, data, position);
   }
 
-  // Returns true if there is no record.  The call costs one load, for a consumer that polls.
+  // Returns true if there is no record.  The call costs one load, for a consumer that polls.  After
+  // false, peek() may still find none, because the producer has only skipped the ring's end.
   bool empty() const { return Memory::load_relaxed(detail::word_at(data_, head_)) == 0; }
 
-  // Returns the oldest record, or none.  kMalformed: the header is not valid; all later calls fail
-  // as well.
+  // Returns the oldest record, or none.  kMalformed: the header is not valid; all later calls of
+  // peek() fail as well.
   Result<std::optional<Record>> peek() {
     if (ended_) return malformed();
     std::uint64_t header = Memory::load_acquire(detail::word_at(data_, head_));
@@ -249,7 +254,8 @@ class BasicConsumer {
     VB_CHECK(stride_ != 0);
     head_ += stride_;
     stride_ = 0;
-    // Publishes the position early, so that a producer that waits for free space can continue.
+    // Publishes the position before the end of a long batch, so that a producer that found the ring
+    // full can continue.
     if (head_ - published_head_ >= data_.size() / 4) publish_head();
   }
 

@@ -1,6 +1,7 @@
 // Checks the wake protocol and the contents of records in all orders of accesses within a budget
-// (model_test.h).  AddressSanitizer and ThreadSanitizer do not support the context switches of
-// these tests, so the tests do not run under them.
+// (model_test.h).  VB_MODEL_BUDGET sets the budget of the first test.  AddressSanitizer and
+// ThreadSanitizer do not support the context switches of these tests, so the tests do not run under
+// them.
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 
 #include <gtest/gtest.h>

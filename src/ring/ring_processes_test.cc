@@ -1,6 +1,6 @@
-// Checks that the ring contains only whole records after a process died or stopped at any access.
-// The child runs the real ring code with a memory class that counts accesses, and kills or stops
-// the child at one access.
+// Checks that the ring contains only whole records after a producer died or stopped at any access,
+// and that a producer can continue after its consumer died at any access.  The child runs the real
+// ring code with a memory class that counts accesses, and kills or stops the child at one access.
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -92,7 +92,7 @@ class RingProcesses : public testing::Test {
     return pid;
   }
 
-  // Writes records until all are written or the ring is full.
+  // Writes the records from `next` on, until all are written or the ring is full.
   template <class Memory>
   static void produce(RingMemory& ring_memory, std::uint64_t& next) {
     auto producer = *BasicProducer<Memory>::attach(&ring_memory.control, ring_memory.data, 0);
@@ -106,8 +106,8 @@ class RingProcesses : public testing::Test {
     }
   }
 
-  // Reads and checks all records, and returns their number.  The first record has the number
-  // `from`.
+  // Reads and checks all records in the ring, and returns how many there were.  The first record
+  // has the number `from`.
   static std::uint64_t read_all(Consumer& consumer, std::uint64_t from) {
     std::uint64_t next = from;
     for (;;) {

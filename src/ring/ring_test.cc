@@ -204,7 +204,7 @@ TEST(Ring, RefusesARecordPastTheEndOfTheRing) {
     ASSERT_TRUE((*consumer.peek()).has_value());
     consumer.consume();
   }
-  // The record is one byte longer than the last cache line of the ring.
+  // With its header, the record is one byte longer than the last cache line of the ring.
   detail::word_at(ring.data, 192) = detail::header(57, 1);
   EXPECT_FALSE(consumer.peek().has_value());
 }
@@ -237,8 +237,8 @@ TEST(Ring, NewProducerAndConsumerContinueAtAGivenPosition) {
   }
 }
 
-// The peer changes random bytes between any two calls.  No call may access memory outside of the
-// ring (AddressSanitizer checks that) or loop for ever.
+// The peer changes random bytes at random moments between the calls.  No call may access memory
+// outside of the ring (AddressSanitizer checks that) or loop for ever.
 TEST(Ring, SurvivesAPeerThatWritesRandomBytes) {
   Random random(7);
   unsigned sum = 0;

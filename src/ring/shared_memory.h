@@ -3,8 +3,9 @@
 #include <atomic>
 #include <cstdint>
 
-// Accesses memory that two processes map.  A ring is a template over these accesses, so that a test
-// can run the same code under a scheduler that reorders stores, or kill a process at any access.
+// Accesses memory that several processes map.  The classes of rings and streams have this class as
+// a template parameter.  So a test can run the same code under a scheduler that reorders stores, or
+// kill a process at any access.
 namespace verbena::ring {
 
 struct SharedMemory {

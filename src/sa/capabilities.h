@@ -25,16 +25,19 @@ struct CapabilityCounters {
 // reregistration.
 class Capabilities {
  public:
-  static constexpr Duration kRetryPause = std::chrono::seconds(15);  // after a failed query
+  // The shortest pause after a failed query.  Jitter is added.
+  static constexpr Duration kRetryPause = std::chrono::seconds(15);
 
   Capabilities(Queries& queries, Random random) : queries_(queries), random_(random) {}
 
-  // Returns the ClassPortInfo, or no value until this manager has answered.
+  // Returns the ClassPortInfo.  There is no value until this manager has answered, and after a
+  // reregistration until it has answered again.
   const std::optional<wire::ClassPortInfo>& info() const { return info_; }
   // Returns true if the SA supports send-only full members, or no value until the SA has answered.
   std::optional<bool> has_send_only_full_members() const;
 
-  // Asks the SA, unless a query is pending.  An old answer stays valid until the new answer comes.
+  // Asks the SA, unless a query is pending.  This function does not remove an old answer, which
+  // stays valid until the new answer comes.
   void ask(Time now);
 
   void set_port(const PortState& state, const PortChange& change, Time now);

@@ -18,7 +18,7 @@
 
 namespace verbena::sa {
 
-// Carries the client's answers to its users.
+// Carries the client's answers and notices to its users.
 using Event = std::variant<PathEvent, MemberEvent, NoticeEvent, ServiceEvent>;
 
 // Talks to the subnet administration (SA) for all users of one port.  It finds paths, keeps

@@ -1,6 +1,7 @@
 // Interprets bytes as events of a client: MADs from anywhere, answers with any content, calls of
-// its users, changes of its port, and time that passes.  Checks that the client answers each MAD
-// with few MADs, that each query ends once, and that the deadline advances.
+// its users, changes of its port, and time that passes.  Checks that the client sends at most
+// kPacketsMax MADs in each step, that each query for a path ends once, and that the deadline
+// advances.
 //
 // fuzz: runs 2000
 

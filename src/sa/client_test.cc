@@ -17,6 +17,8 @@ PathQuery query_to(unsigned from, unsigned to) {
   return {.destination = Net::gid(to), .source = Net::gid(from)};
 }
 
+// Returns the LID of a path that is known.  If the path is not known, begins a query for it, and
+// returns nothing.
 std::optional<Lid> cached_lid(Net& net, unsigned from, unsigned to) {
   const auto found = net.client(from).paths().find(query_to(from, to), 0, 10s, net.world.now());
   net.pump();

@@ -6,7 +6,7 @@
 #include "sa/path_query.h"
 #include "wire/sa.h"
 
-// Converts fields that may be empty to components of records and back.
+// Sets the components of records from fields that may be empty, and compares values with them.
 namespace verbena::sa {
 
 // Sets a field of a record, and its bits in the component mask, if there is a value.
@@ -27,7 +27,7 @@ inline void set_limit(wire::Selector& selector, std::uint8_t& field,
   mask |= bits;
 }
 
-// Returns true if the value is the wanted one, or any value is wanted.
+// Returns true if the value is the wanted one, or if there is no wanted value.
 template <class Value>
 bool matches(const Value& value, const std::optional<Value>& wanted) {
   return !wanted || value == *wanted;

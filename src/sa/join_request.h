@@ -44,7 +44,7 @@ Query leave_query(const Gid& mgid, const Gid& port_gid, std::uint8_t join_state)
 // membership bit.
 bool satisfies(const wire::McMemberRecord& group, const JoinRequest& request);
 
-// Returns the number of fields that the request names.
+// Returns the number of bits in the component mask that the fields of the request set.
 unsigned count_fields(const JoinRequest& request);
 
 // Returns true if the two records of a group differ in a field that its members must know.

@@ -61,7 +61,7 @@ struct MembershipCounters {
 //   confirmed:  the bits that the SA certainly has
 //   possible:   the confirmed bits, and those that the SA may have because an answer was lost
 //
-//   wanted has bits that confirmed lacks  -->  rejoin, because the SA has lost the membership
+//   wanted has bits that confirmed lacks  -->  rejoin, because the SA may have lost the membership
 //   a user waits                          -->  join, if confirmed lacks bits of its join state
 //   possible has bits that wanted lacks   -->  leave with these bits
 //
@@ -83,7 +83,8 @@ class Memberships {
   // A stray is a repeated request that reaches the SA after the answer, at most this much later.  A
   // stray may undo the next request, so that request is sent again after this time.
   static constexpr Duration kStrayTime = std::chrono::seconds(10);
-  // A manager that has just started may refuse rejoins for a while.
+  // A manager that has just started may refuse rejoins for a while.  After this many refusals in a
+  // row, the users of the group get kFailed.
   static constexpr unsigned kRejoinRefusalsMax = 6;
   static constexpr Duration kRejoinPauseMin = std::chrono::seconds(1);
   static constexpr Duration kRejoinPauseMax = std::chrono::seconds(16);
@@ -102,13 +103,15 @@ class Memberships {
   bool leave(MemberId member, Time now);
   std::optional<MemberEvent> next_event();
 
-  // Delays joins of new groups by kNewGroupDelay, if other groups must rejoin.  REQUIRES:
-  // Queries::set_port() was not called yet, because it would send pending joins to the new manager.
+  // Delays joins of new groups by kNewGroupDelay, if other groups must rejoin.  REQUIRES: if the
+  // port changes, Queries::set_port() was not called yet, because it would send pending joins to
+  // the new manager.
   void delay_new_groups(Time now);
   // Reports changes of the port.  REQUIRES: Queries::set_port() was called before.
   void set_port(const PortState& state, const PortChange& change, Time now);
   // Sets whether the SA supports send-only full members.  If this is unknown (no value), joins are
-  // sent, and the SA decides.  If the SA does not support them, such users get kFailed.
+  // sent, and the SA decides.  If the SA does not support them, users with this join state
+  // get kFailed, except a user whose join is pending.
   void set_send_only_full_members(std::optional<bool> are_supported, Time now);
   // Reports that the SA has forgotten all memberships of the port.
   void reregister(Time now);
@@ -124,7 +127,7 @@ class Memberships {
     Gid mgid{};
     std::uint8_t join_state = 0;  // the state that the SA has confirmed
     std::uint8_t wanted = 0;
-    std::size_t members = 0;
+    std::size_t members = 0;  // including users that wait
     std::optional<wire::McMemberRecord> record{};
     bool has_request = false;
   };

@@ -20,7 +20,7 @@ namespace verbena::sa {
 // Holds the LIDs of all ports that are up.  All managers of a test see the same subnet.
 using Subnet = std::map<Gid, Lid>;
 
-// Answers the requests of clients from its memory.  Faults make it silent, busy or slow.
+// Answers the requests of clients from its memory.  Faults make it deaf, silent, busy or slow.
 class ModelSa {
  public:
   struct Faults {

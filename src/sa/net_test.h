@@ -158,7 +158,8 @@ class Net {
   }
   void transmit(const mad::SendMad& packet, bool may_duplicate) {
     auto arrivals = wire_.next().arrivals;
-    // Requests are not duplicated, because an InfiniBand network duplicates no packets.
+    // An InfiniBand network duplicates no packets, but a manager may send an answer twice.  So only
+    // packets of managers are duplicated.
     if (!may_duplicate && arrivals.size() > 1) arrivals.resize(1);
     for (const Duration delay : arrivals) {
       world.after(delay, [this, packet] { arrive(packet); });

@@ -73,8 +73,8 @@ KnownPaths PathCache::choose(Entry& entry) {
   return {.path = entry.paths[choice], .all = entry.paths};
 }
 
-// Answers a query from the entry that names only source and destination, if its paths have all
-// values that the query names.
+// Answers a query from the entry that names only source and destination, if at least one of its
+// paths has all values that the query names.
 std::optional<KnownPaths> PathCache::find_in_general_entry(const PathQuery& query, Time now) {
   if (!is_answered_by_table(query)) return std::nullopt;
   if (query.numb_path != 1 && table_ != Table::kLoaded) return std::nullopt;

@@ -27,7 +27,7 @@
 
 namespace verbena::sa {
 
-// Identifies one caller of find() whose query was sent to the SA.
+// Identifies one call of find() or find_for_connection() that waits for the answer of the SA.
 using PathTicket = Strong<struct PathTicketTag, std::uint64_t>;
 
 // Holds the paths that answer a query at once.  The span is valid until the next call.
@@ -36,7 +36,7 @@ struct KnownPaths {
   std::span<const wire::PathRecord> all{};
 };
 
-// Answers a call of find() that returned a ticket.
+// Answers a call of find() or find_for_connection() that returned a ticket.
 struct PathEvent {
   PathTicket ticket{};
   std::uint64_t cookie = 0;
@@ -58,8 +58,8 @@ struct PathEvent {
 // be stale, so the query is sent again, at most kStaleRetriesMax times.  After that the waiters get
 // the answer, but it is not stored.  Therefore a long series of changes does not block the waiters.
 //
-// Mode kTable loads all paths of the port by one query.  Queries that come while it is loading
-// wait for the table.
+// Mode kTable loads all paths from the first GID of the port by one query.  Until the table is
+// loaded, queries that a table can answer wait for it.
 //
 // Mode kUncached exists for comparison with Linux, whose RDMA CM asks the SA for each connection.
 // Queries of find_for_connection() then share no query, and their answers are not stored.
@@ -98,8 +98,9 @@ class PathCache {
 
   using Lookup = std::variant<KnownPaths, PathTicket>;
   // Returns known paths, or a ticket for a PathEvent.  Fails with kInvalidArgument: the query is
-  // invalid; kAddressNotFound: the source is not a GID of the port; kUnreachable: the SA knows no
-  // such path; kNoResources: entries_max, waiters_max or Queries::kWaitingMax.
+  // invalid; kAddressNotFound: the source is not a GID of the port; kUnreachable: the SA
+  // answered within negative_age that there is no such path; kNoResources: entries_max, waiters_max
+  // or Queries::kWaitingMax is reached.
   Result<Lookup> find(const PathQuery& query, std::uint64_t cookie, Duration give_up_after,
                       Time now);
   // Finds a path for a connection, with the errors of find().  Mode kUncached asks the SA each

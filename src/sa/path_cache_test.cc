@@ -411,7 +411,7 @@ class PathTableTest : public PathCacheTest {
  protected:
   PathTableTest() { make_cache({.mode = PathCache::Mode::kTable}); }
 
-  // Returns the request for the table.
+  // Waits until the cache requests the table, and returns the request.
   mad::SendMad load() {
     const auto requests = run_for(500ms);
     EXPECT_EQ(requests.size(), 1U);

@@ -36,7 +36,7 @@ struct PathCounters {
   // These count entries and queries that a limit refused:
   std::uint64_t limit_entries = 0;
   std::uint64_t limit_waiters = 0;
-  std::uint64_t limit_table = 0;  // paths of a table beyond entries_max
+  std::uint64_t limit_table = 0;  // destinations of a table beyond entries_max
 
   friend bool operator==(const PathCounters&, const PathCounters&) = default;
 };

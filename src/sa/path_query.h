@@ -51,8 +51,9 @@ Query query_of(const PathQuery& query);
 // membership bit.  Ignores service ID and QoS class, which a path record does not show.
 bool satisfies(const wire::PathRecord& path, const PathQuery& query);
 
-// Returns true if a table of all paths can answer the query.  It cannot for a service or a QoS
-// class, because the SA then chooses by rules that the table does not show.
+// Returns true if a table of all paths can answer the query.  A table cannot answer a query for a
+// service or a QoS class, because the SA then chooses by rules that the table does not show.  It
+// cannot answer a query without the destination's GID, either.
 inline bool is_answered_by_table(const PathQuery& query) {
   return !query.service_id && !query.qos_class && query.destination != Gid{};
 }

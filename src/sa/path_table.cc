@@ -2,7 +2,7 @@
 
 #include "sa/path_cache.h"
 
-// Loads all paths of the port by one query, in mode kTable.
+// Loads all paths from the first GID of the port by one query, in mode kTable.
 namespace verbena::sa {
 
 using wire::PathRecord;
@@ -75,7 +75,7 @@ void PathCache::store_table(const std::vector<PathRecord>& paths, Time asked_at,
       found = entries_.try_emplace(query).first;
     }
     Entry& entry = found->second;
-    if (entry.query_id) continue;  // this query began after the load, so its answer will be newer
+    if (entry.query_id) continue;  // the answer to this query will fill the entry
     counters_.table_paths += records.size();
     entry.waits_for_table = false;
     entry.negative_answer.reset();

@@ -102,17 +102,18 @@ struct QueryResult {
 // query.  Intervals between repeats have jitter.  The first interval is four round trips.  Only a
 // query that is answered at its first try measures the round trip.  A timeout can have two causes:
 //  * The query or its answer was lost.  This is assumed if the SA has answered another query in
-//    time since then.  The query is repeated after the interval of a new query.
+//    time since the last try of this query.  The query is repeated after the interval of a new
+//    query.
 //  * The SA may be overloaded.  The interval doubles, and later queries begin with an interval of
 //    twice the time that this query has waited.
 // Intervals grow until the repeats of all queries of the port are kRepeatGap apart.  When few
 // queries are left, they are repeated often enough to reach a lossy SA.
 //
 // The window limits the queries that are sent and not answered.  It is halved if round trips or
-// intervals get longer than kRoundTripMax, and grows with each answer that comes sooner.
+// intervals get longer than kRoundTripMax, and grows with each measured round trip that is shorter.
 // Therefore a slow SA that thousands of hosts ask at once gets few repeats.
 //
-// If the manager changes, all pending queries are sent to the new manager.  They get new
+// If the manager or a LID of the port changes, all pending queries are sent again.  They get new
 // transaction IDs, because the old manager may still answer.  Without a manager, queries wait.
 //
 // A node whose manager has died refuses MADs for the SA ("unserved").  The query continues, because
@@ -142,7 +143,8 @@ class Queries {
   Queries(mad::ManagementPort& mads, mad::AgentNumber agent, Random random)
       : mads_(mads), agent_(agent), random_(random), next_transaction_(random_.next32()) {}
 
-  // Begins a query; next_result() returns its result.  Fails with kNoResources: kWaitingMax.
+  // Begins a query; next_result() returns its result.  Fails with kNoResources if kWaitingMax
+  // queries wait.
   Result<QueryId> ask(const Query& query, QueryOwner owner, std::uint64_t cookie, Time now);
   // Ends a query without a result.  Returns false if next_result() has returned its result already.
   bool cancel(QueryId id, Time now);
@@ -159,8 +161,8 @@ class Queries {
   void on_timer(Time now);
   Time deadline() const;
   std::optional<QueryResult> next_result();
-  // Returns true if a query was refused as unserved since the last call.  Then the caller can send
-  // another query, whose answer shows whether there is an SA.
+  // Returns true if a query was refused as unserved for the first time since the last call.  Then
+  // the caller can send another query, whose answer shows whether there is an SA.
   bool was_refused_since_last_call() { return std::exchange(was_refused_, false); }
 
   std::size_t outstanding() const { return entries_.size() - waiting_.size(); }
@@ -179,8 +181,9 @@ class Queries {
     std::uint64_t unserved = 0;     // refusals that a node without an SA would send, too
     std::uint64_t unsupported = 0;  // queries that ended because the SA does not support them
     std::uint64_t redirected = 0;
-    std::uint64_t mismatched = 0;           // answers with the wrong attribute or method
-    std::uint64_t sent_to_new_manager = 0;  // sent again to another manager
+    // Answers that are too short, or have the wrong attribute or method.
+    std::uint64_t mismatched = 0;
+    std::uint64_t sent_to_new_manager = 0;  // sent again after a change of the manager or a LID
     std::uint64_t limit_waiting = 0;
     friend bool operator==(const Counters&, const Counters&) = default;
   };
@@ -205,8 +208,8 @@ class Queries {
     Time first_sent{};  // when the query was first sent to this manager
     Time last_sent{};
     bool may_measure = false;  // the answer measures the round trip
-    Time until{};
-    Time resume_at = kNever;  // when a paused query is sent again
+    Time until{};              // the query times out at this time
+    Time resume_at = kNever;   // when a paused query is sent again
   };
   using Entries = std::map<QueryId, Entry>;
 

@@ -31,7 +31,7 @@ struct NoticeEvent {
 
 struct SubscriptionCounters {
   std::uint64_t reports = 0;
-  std::uint64_t repeated = 0;  // reports that the SA sent again because it missed our answer
+  std::uint64_t repeated = 0;  // reports that the SA sent again because it missed the answer
   std::uint64_t malformed = 0;
   std::uint64_t registered = 0;
   std::uint64_t refused = 0;
@@ -43,7 +43,8 @@ struct SubscriptionCounters {
 // Subscribes the port to the notices that its users want, and answers the reports of the SA (vol1
 // 13.4.8.3, 13.4.11).  All users that want the same trap share one subscription at the SA.
 //
-// Each user gets each notice once, in the order in which the reports come.
+// Each user gets each notice once, in the order in which the reports come.  If kEventsMax notices
+// wait for next_event(), further notices are dropped.
 class Subscriptions {
  public:
   static constexpr std::size_t kSubscribersMax = 4096;
@@ -56,7 +57,8 @@ class Subscriptions {
   Subscriptions(Queries& queries, mad::ManagementPort& mads, mad::AgentNumber agent, Random random)
       : queries_(queries), mads_(mads), agent_(agent), random_(random) {}
 
-  // next_event() returns the notices of the trap.  Fails with kNoResources: kSubscribersMax.
+  // next_event() returns the notices of the trap.  Fails with kNoResources if there are
+  // kSubscribersMax subscriptions.
   Result<SubscriptionId> subscribe(wire::TrapNumber trap, std::uint64_t cookie, Time now) {
     return add(trap, {.cookie = cookie}, now);
   }
@@ -75,7 +77,8 @@ class Subscriptions {
   void set_port(const PortState& state, const PortChange& change, Time now);
   void reregister(Time now) { register_again(true, now); }
 
-  // Takes a report and answers it.  Returns the notice, unless the report is a repeat or malformed.
+  // Takes a report, and answers it unless it is malformed.  Returns the notice, unless the report
+  // is a repeat or malformed.
   std::optional<wire::SaNotice> receive_report(const mad::ManagementPort::Message& message,
                                                Time now);
   void receive(const QueryResult& end, Time now);

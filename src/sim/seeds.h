@@ -7,8 +7,9 @@
 
 namespace verbena::sim {
 
-// Tells whether this build has a sanitizer.  A sanitizer makes a simulation several times slower,
-// but finds errors in a few runs, so tests may do less in such a build.
+// kSanitized is true if this build has the address or thread sanitizer of GCC.  A sanitizer makes a
+// simulation several times slower, but finds errors in a few runs, so tests may do less in such a
+// build.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 inline constexpr bool kSanitized = true;
 #else

@@ -23,7 +23,7 @@ class World {
   }
   void after(Duration delay, Action action) { at(now_ + delay, std::move(action)); }
 
-  // Runs the next action.  If no action is due up to `limit`, returns false, and advances the time
+  // Runs the next action.  If no action is due by `limit`, returns false, and advances the time
   // to `limit` unless `limit` is kNever.
   bool step(Time limit = kNever) {
     if (queue_.empty() || queue_.begin()->first.first > limit) {

@@ -79,8 +79,8 @@ int main(int argc, char** argv) {  // NOLINT(bugprone-exception-escape)
   app.set_version_flag("--version", "verbena-sockets " VB_BUILD_ID);
   app.add_option("--ready-fd", arguments.ready_fd,
                  "Descriptor on which the service reports that it listens");
-  // Lets an environment variable set the option, unless the process has gained rights by its file.
-  // CLI11 itself does not use secure_getenv().
+  // Lets an environment variable set the option, unless the process has more rights than its caller
+  // (a set-user-ID program).  CLI11 itself does not use secure_getenv().
   const auto allow_variable = [](CLI::Option* option, const char* name) {
     if (::getauxval(AT_SECURE) == 0) option->envname(name);
   };

@@ -49,7 +49,7 @@ PairMemory::ReleaseResult PairMemory::release_idle_rings() {
     stream::IdleRing ring(direction(side));
     if (!is_idle[side] || !ring.begin()) continue;
     (void)os::release_pages(memory_.fd, stream::kControlBytes + side * ring_bytes_, ring_bytes_)
-        .has_value();  // if this fails, the pages stay until the connection ends
+        .has_value();  // if this fails, a later call tries again
     ring.end();
   }
   result.released_bytes = before - std::min(before, resident_bytes());

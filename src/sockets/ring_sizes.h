@@ -13,7 +13,7 @@ namespace verbena::sockets {
 // A large ring has space for the bytes that a sender writes while its receiver waits for CPU time
 // (stream/sender.h).  But the kernel needs a page table for each 2 MiB of addresses that a program
 // has used, and an idle connection uses at least one page.  So if there are many connections, their
-// rings are small: then 15 connections share a page table.
+// rings are small: then 7 connections share a page table.
 class RingSizes {
  public:
   struct SizeClass {

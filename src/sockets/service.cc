@@ -102,7 +102,8 @@ bool Service::may_connect(std::uint32_t uid) const {
                           }) < std::ptrdiff_t{kSessionsOfOtherUserMax};
 }
 
-// Closes connections that have sent no Hello in time, so that they do not keep the service running.
+// Ends sessions whose peers have sent no Hello in time, so that they do not keep the service
+// running.
 void Service::on_hello_timer() {
   Time next = kNever;
   for (const auto& [id, session] : sessions_) {
@@ -258,7 +259,8 @@ void Service::pump() {
   update_idle();
 }
 
-// Makes rings of the next smaller size if the system refuses the memory for larger rings.
+// Creates the memory for a connection.  If the system refuses the memory for large rings, makes
+// rings of the next smaller size.
 std::optional<PairMemory> Service::make_memory() {
   for (std::size_t bytes = ring_sizes_.choose(); bytes > 0; bytes = ring_sizes_.choose(bytes - 1)) {
     auto memory = PairMemory::create(bytes);
@@ -309,8 +311,9 @@ void Service::perform(const broker::Broker::CheckSocket& output) {
                          os::now());
 }
 
-// Searches the next few connections for idle rings, and searches the others after other work.
-// While no connection moves bytes, the pause between two searches of all connections grows.
+// Releases the idle rings of the next few connections, and handles the other connections after
+// other work of the event loop.  While no connection moves bytes, the pause between two rounds of
+// all connections grows.
 void Service::on_ring_timer() {
   auto next = memories_.upper_bound(last_checked_pair_);
   for (std::size_t i = 0; i < kRingsPerWakeup && next != memories_.end(); ++i, ++next) {

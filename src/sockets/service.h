@@ -21,16 +21,18 @@
 
 namespace verbena::sockets {
 
-// Implements the socket service, verbena-sockets: connects a broker::Broker with real programs.
-// The broker makes all decisions, and no data of a connection passes through the service.
+// Implements the socket service, verbena-sockets: connects programs with a broker::Broker, which
+// finds the two ends of each connection.  No data of a connection passes through the service.
 //
 // A program claims that it has one end of a connection.  The service checks this claim in the
-// kernel's table of sockets, by name and cookie.  Programs send no copy of the socket's descriptor:
-// a copy in transit to a stopped service would keep a connection open that the program has closed.
+// kernel's table of sockets, by name, cookie and user.  Programs send no copy of the socket's
+// descriptor: a copy in transit to a stopped service would keep a connection open that the program
+// has closed.
 //
 // The service of an ordinary user serves that user.  The service of root serves all users, because
-// all users trust root.  At root's service, a program can claim only sockets that its user has made
-// or accepted, and a tool sees only the connections of its own user's programs.
+// all users trust root.  At root's service, a program of an ordinary user can claim only sockets
+// that its user has made or accepted, and a tool of an ordinary user sees only the connections of
+// that user's programs.
 //
 // The service ends when no program has been connected for some time.  The end of the service harms
 // no connection: programs keep the memory that they have mapped, and new connections stay on TCP
@@ -44,18 +46,19 @@ class Service final : public Session::Owner {
   static constexpr std::size_t kAcceptsPerWakeup = 64;
   static constexpr Duration kAcceptPause = std::chrono::milliseconds(100);
   static constexpr Duration kHelloTimeout = std::chrono::seconds(5);
-  // The service searches at most this many connections for idle rings before it does other work.
+  // The service releases the idle rings of at most this many connections before it does other work.
   static constexpr std::size_t kRingsPerWakeup = 64;
-  // While no connection moves bytes, the pause between searches grows up to ring_idle times this
-  // factor.
+  // While no connection moves bytes, the pause between two rounds of all connections grows up to
+  // ring_idle times this factor.
   static constexpr int kRingPauseFactorMax = 12;
   // The service waits at least this long for its first program, which may be slow to connect.
   static constexpr Duration kFirstProgramWaitMin = std::chrono::seconds(2);
 
   struct Options {
     std::string build{};
+    // The service ends if no program has been connected for this time.
     Duration idle = std::chrono::seconds(10);
-    // A ring is idle if no byte enters it for this time.
+    // A ring is idle if it is empty and no byte has entered it for this time.
     Duration ring_idle = std::chrono::seconds(5);
   };
 
@@ -109,8 +112,9 @@ class Service final : public Session::Owner {
   Tracing::Memories memories_{};
   RingSizes ring_sizes_{};
   broker::PairId last_checked_pair_ = 0;
-  std::uint64_t active_rings_ = 0;      // rings that received bytes since the last search, so far
-  std::uint64_t given_back_bytes_ = 0;  // bytes of idle rings' pages, since the start
+  // Counts the rings of the current round that bytes have entered since the previous round.
+  std::uint64_t active_rings_ = 0;
+  std::uint64_t given_back_bytes_ = 0;  // bytes that idle rings have given back since the start
   Tracing::Sessions sessions_{};
   Tracing tracing_{broker_, memories_, sessions_};
   std::optional<os::UnixListener> listener_;

@@ -25,8 +25,8 @@ namespace verbena::sockets {
 class Session {
  public:
   static constexpr std::size_t kQueueMax = 200'000;  // more than the rows of the longest list
-  static constexpr std::size_t kMessagesPerWakeup =
-      64;  // then the event loop serves other sessions
+  // After this many messages of a session, the event loop serves other sessions.
+  static constexpr std::size_t kMessagesPerWakeup = 64;
 
   enum class Role : std::uint8_t { kNew, kProgram, kTool };
 

@@ -46,16 +46,17 @@ class Tracing {
   void remove(std::uint64_t session);
   bool is_active() const { return !tools_.empty(); }
 
-  // Each of these functions sends the tools an event.  `program` is the session that has sent the
-  // message, or that has ended.
+  // These functions send events to the tools.  `program` is the session that has sent the message,
+  // or that has ended.
   void on_offer(const Session& program, const broker::Report& report, bool is_within_limits);
   void on_refusal(const Session& program, const broker::Report& report);
   // Reports that the pair has got its memory, or that a limit prevented this (`has_memory` is
   // false).
   void on_introduction(broker::PairId pair, bool has_memory);
-  // Call on_forget() and on_program_end() before the broker processes the event.
+  // Call on_forget() and on_program_end() before the broker processes the message or the end.
   void on_forget(const Session& program, const broker::Forget& forget);
   void on_program_end(const Session& program);
+  // Forgets the counters of a pair whose memory was released.
   void on_release(broker::PairId pair) { last_counters_.erase(pair); }
 
   // Reports the events since the last sample.  Call it at deadline().

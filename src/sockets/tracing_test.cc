@@ -20,8 +20,8 @@ using broker::EventKind;
 constexpr std::uint64_t kServerCookie = 1;
 constexpr std::uint64_t kClientCookie = 2;
 
-// Holds the state of a service without an event loop: a server and a client of user 1000, and a
-// tool.
+// Holds the state of a service, without running the event loop: a server and a client of user 1000,
+// and a tool.
 class TracingTest : public testing::Test, public Session::Owner {
  protected:
   TracingTest()
@@ -67,8 +67,8 @@ class TracingTest : public testing::Test, public Session::Owner {
   }
   void sample() { tracing_.sample(os::now()); }
 
-  // Returns a line for each event that the tool has received.  It begins with the program and the
-  // event's number in broker::EventKind.
+  // Returns a line for each event that the tool has received.  A line begins with the program's
+  // name and the event's number in broker::EventKind.
   std::string events_of(Session& tool) {
     std::string text;
     std::array<std::byte, broker::kMessageBytesMax> buffer;

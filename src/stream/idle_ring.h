@@ -11,11 +11,10 @@
 // The class acts as one more receiver that sleeps: begin() withdraws the promise, so no bytes enter
 // the ring, and end() promises again.  Bytes go by TCP meanwhile, as for any receiver that sleeps.
 //
-// A sender copies its bytes before it publishes them.  If another process called begin() and
-// end() after the sender has read the state, the sender would publish the zeroes of the hole.  To
-// prevent that, a sender takes its lock before it reads the state, and begin() withdraws the
-// promise before it reads the lock.  So either begin() sees the lock, or the sender sees no
-// promise.
+// A sender first reads the state, then copies its bytes, and then publishes them.  If another
+// process made a hole between the last two steps, the sender would publish zeroes.  To prevent
+// that, a sender takes its lock before it reads the state, and begin() withdraws the promise before
+// it reads the lock.  So either begin() sees the lock, or the sender sees no promise.
 //
 // A process that dies between begin() and end() leaves the direction on TCP.
 namespace verbena::stream {
@@ -28,8 +27,8 @@ class BasicIdleRing {
   // Returns how many bytes have entered the ring so far, modulo 2^48.
   std::uint64_t position() const { return State(Memory::load_acquire(d_.state)).tail(); }
 
-  // Returns false if the ring has unread bytes, or if a sender holds its lock at this moment.
-  // After true, the caller must call end() soon.
+  // Returns false if the ring has unread bytes, if a sender holds its lock, or if another process
+  // changes the state at this moment.  After true, the caller must call end() soon.
   bool begin() {
     std::uint64_t word = Memory::load_acquire(d_.state);
     const State state(word);

@@ -20,15 +20,16 @@
 //   sender                                         receiver
 //   write(bytes): copies them, or chooses TCP      read(buffer): copies bytes, or chooses TCP
 //   sent(n): reports that TCP accepted n bytes     received(n): reports that TCP returned n bytes
-//                                                  withdraw(tail): true: it may sleep in the kernel
-//                                                  promise(): it checks the ring again
+//                                                  withdraw(tail): true: the receiver may sleep
+//                                                  promise(): the receiver checks the ring again
 //
 // The ring is used only while the receiver promises to check the ring before it sleeps in the
 // kernel.  The promise and the ring's tail share one word (State), which both sides change by
 // compare and exchange: a sender publishes bytes only while the promise is valid, and a receiver
 // withdraws the promise only if the tail has not moved since the receiver read it.  So no receiver
-// sleeps while the ring has unread bytes.  Without the promise the sender writes to TCP, and the
-// kernel wakes the receiver, whether it waits in recv(), poll(), select() or epoll_wait().
+// sleeps while the ring has bytes that it has not noticed.  Without the promise the sender writes
+// to TCP, and the kernel wakes the receiver, whether it waits in recv(), poll(), select() or
+// epoll_wait().
 //
 // The memory contains the whole state of both directions.  So several processes can share one end
 // (after fork, exec, or a passed descriptor) without further messages between them.  One compare
@@ -47,11 +48,12 @@ namespace verbena::stream {
 
 // Describes an invalid value in the memory.
 enum class Fault : std::uint16_t {
-  kTail = 1,      // more unread bytes than the ring's size, or the tail moved while no sender wrote
-  kHead = 2,      // the receiver's position is outside of the bytes that the ring contains
-  kTable = 3,     // the table of segments has an impossible length, or contradicts the ring
-  kOverrun = 4,   // TCP carried bytes that the table assigns to the ring
-  kEarlyEnd = 5,  // TCP ended before it carried all bytes that the table assigns to TCP
+  kTail = 1,       // the receiver found more unread bytes than the ring's size, or the sender found
+                   // that the tail has moved during its write()
+  kHead = 2,       // the sender found the receiver's position outside of the ring's bytes
+  kTable = 3,      // the table of segments has an impossible length, or contradicts the ring
+  kOverrun = 4,    // TCP carried bytes that the table assigns to the ring
+  kEarlyEnd = 5,   // TCP ended before it carried all bytes that the table assigns to TCP
   kOwnerDied = 6,  // a process died during a TCP call, so the offset is lost; see recover()
   kSleepers = 7,   // more sleepers than can be counted
 };
@@ -62,9 +64,9 @@ constexpr std::unexpected<Error> malformed(Fault fault, const char* text) {
 // Gives the reason why a direction went back to TCP permanently.
 enum class Reason : std::uint32_t {
   kNone = 0,        // the direction has not gone back
-  kExec = 1,        // a program that does not know the ring inherits the descriptor
-  kPassed = 2,      // the descriptor went to a process that does not know the ring
-  kKernelCall = 3,  // the program uses a call that bypasses the library (splice, io_uring)
+  kExec = 1,        // exec() passes the descriptor to another program
+  kPassed = 2,      // the program has passed the descriptor to another process
+  kKernelCall = 3,  // the program uses a call that cannot use the ring (splice, MSG_ZEROCOPY)
   kUrgent = 4,      // urgent data: only the kernel knows its position in the stream
   kOther = 5,       // for example stdio, SIGIO or a seccomp filter
   kEnd = 6,         // the direction has ended, because the program has called shutdown()
@@ -85,9 +87,9 @@ constexpr std::int64_t offset_distance(std::uint64_t from, std::uint64_t to) {
 // Interprets Direction::state.  A value of 0 means that the receiver has not started.
 class State {
  public:
-  static constexpr std::uint64_t kSleepersMask = 0x1fff;  // receivers that may sleep in the kernel
+  static constexpr std::uint64_t kSleepersMask = 0x1fff;  // counts receivers that may sleep
   static constexpr std::uint64_t kWaiting = 0x2000;       // a receiver waits for a change (futex)
-  static constexpr std::uint64_t kOpen = 0x4000;  // the receiver has called start(), not leave()
+  static constexpr std::uint64_t kOpen = 0x4000;  // from the receiver's start() to its leave()
   static constexpr int kTailShift = 64 - kOffsetBits;
 
   explicit constexpr State(std::uint64_t word) : word_(word) {}
@@ -113,7 +115,8 @@ struct Direction {
   static constexpr std::size_t kSegments = 32;
   static constexpr std::size_t kLockBytes = 64;
 
-  // The sender writes this line; the receiver changes only the flags of `state`.
+  // The sender writes this line.  In `state`, only the sender moves the tail, but both sides and
+  // the socket service (idle_ring.h) change the other bits.
   alignas(64) std::uint64_t state;  // see State
   std::uint64_t base;               // a position p lies at (p + base) modulo the ring's size
   std::uint32_t newest_segment;     // number of the newest segment; even: by TCP, odd: by the ring
@@ -121,8 +124,8 @@ struct Direction {
   std::uint32_t sender_started;
   std::uint32_t sender_leave_reason;  // a Reason
   std::uint64_t tcp_sent;             // bytes that TCP has accepted since the connection began
-  std::uint64_t wakes;         // times that bytes went by TCP to wake a receiver without promise
-  std::uint64_t overflows;     // times that bytes went by TCP because the ring was full
+  std::uint64_t wakes;                // changes from the ring to TCP because there was no promise
+  std::uint64_t overflows;  // changes from the ring to TCP because the ring or the table was full
   std::uint64_t unread_since;  // when the ring's first unread byte was sent, by the callers' clock
 
   // The receiver writes this line.
@@ -147,8 +150,8 @@ struct Direction {
 static_assert(sizeof(Direction) == 576);
 static_assert(std::endian::native == std::endian::little, "futex_word() is the state's low half");
 
-// Counts the descriptors of one side that are in transit to another process (SCM_RIGHTS) while the
-// ring has unread bytes.
+// Counts the descriptors of one side that are in transit (SCM_RIGHTS) to another process, which
+// will continue the stream.
 struct Passing {
   std::uint32_t count;
   std::uint32_t user_timeout;  // the program's TCP_USER_TIMEOUT while `count` is not 0
@@ -158,8 +161,9 @@ struct Passing {
 // the ring of direction 1.  Side 0 sends by direction 0, side 1 by direction 1.
 struct Control {
   std::array<Direction, 2> directions;
-  // Counts the processes that have each side's socket, and its descriptors in transit to a process.
-  // This layer does not use this count, the members below, or the locks.
+  // Counts, for each side, the processes that have the socket, and the socket's descriptors in
+  // transit to a process.  This layer does not use this count or the members below, and does not
+  // take the locks.
   alignas(64) std::array<std::uint32_t, 2> holders;
   // Holds the values of socket options that the program of each side has set, while the kernel's
   // socket has other values.  All processes of a side see the same values.
@@ -193,8 +197,8 @@ struct DirectionMemory {
 
 // Returns the memory of a direction (0 or 1).  The length of `memory` comes from the mapped file.
 // The file must be sealed against shrinking (F_SEAL_SHRINK): otherwise the peer could end this
-// process by SIGBUS.  kInvalidArgument: the memory is too small, not aligned, or has another length
-// than memory_bytes() of a power of two.
+// process by SIGBUS.  kInvalidArgument: the memory is not aligned, or its length is not
+// memory_bytes() of a power of two from kRingBytesMin to kRingBytesMax.
 inline Result<DirectionMemory> direction_memory(std::span<std::byte> memory,
                                                 std::size_t direction) {
   VB_CHECK(direction < 2);
@@ -214,8 +218,8 @@ struct Counters {
   std::uint64_t by_ring = 0;        // bytes that went by the ring, modulo 2^48
   std::uint64_t by_tcp = 0;         // bytes that went by TCP since the connection began
   std::uint64_t unread = 0;         // bytes that lie in the ring
-  std::uint64_t wakes = 0;          // times that bytes went by TCP to wake a receiver
-  std::uint64_t overflows = 0;      // times that bytes went by TCP because the ring was full
+  std::uint64_t wakes = 0;          // see Direction::wakes
+  std::uint64_t overflows = 0;      // see Direction::overflows
   std::uint32_t changes = 0;        // times that the bytes changed between TCP and ring
   std::uint64_t ring_start = 0;     // the offset of the first byte that the ring has carried
   std::uint64_t segment_start = 0;  // the offset at which the newest segment begins

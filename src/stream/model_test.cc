@@ -30,7 +30,8 @@ using ring::model::ModelMemory;
 constexpr std::size_t kRingBytes = 16;
 constexpr std::size_t kTcpBuffer = 12;
 
-// Simulates the kernel's TCP of one direction.  At each call the explorer may run the other side.
+// Simulates the kernel's TCP of one direction.  At each call of send(), receive(), finish() or
+// queued(), the explorer may run the other side.
 class Tcp {
  public:
   // Accepts fewer bytes than requested if the buffer is full, or if choose() returns true.
@@ -41,7 +42,8 @@ class Tcp {
     queue_.insert(queue_.end(), bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(n));
     return n;
   }
-  // Returns all bytes, or one byte fewer if choose() returns true, as if that byte came late.
+  // Returns the bytes that fit into the buffer, or one byte fewer if choose() returns true, as if
+  // that byte came late.
   std::size_t receive(std::span<std::byte> buffer) {
     current_explorer->fence();
     std::size_t n = std::min(buffer.size(), queue_.size());
@@ -148,7 +150,7 @@ class Conversation {
   std::uint32_t& send_lock() {
     return const_cast<std::uint32_t&>(send_lock_of(*direction_memory(*memory_, 0)->direction));
   }
-  // Returns how many bytes were written; 0: TCP is full.
+  // Returns how many bytes were written; 0: TCP is full, or there was an error.
   std::size_t write_step(BasicSender<Memory>& sender, std::span<const std::byte> bytes) {
     Result<WriteStep> step = sender.write(bytes);
     if (step.has_value() && step->kind == WriteStep::Kind::kFull) {

@@ -37,8 +37,8 @@
 //
 // How to block without TCP, without a lock: prepare_futex_wait(tail), then poll the socket once
 // without waiting, then FUTEX_WAIT for the returned value at futex_word().  The kernel does not end
-// this wait when the peer resets the connection or is killed.  So the wait needs a limit, or
-// another thread that watches for this.
+// this wait when the peer resets the connection or is killed.  So the wait needs a timeout, or
+// another thread that watches the connection.
 //
 // A process that ends or calls exec() first calls promise() for each of its withdrawals.  The
 // withdrawals of a killed process remain, so that the direction stays on TCP.
@@ -77,9 +77,9 @@ class BasicReceiver {
 
   // Begins to use the ring.  `tcp_bytes` counts the bytes of this direction that were read from TCP
   // since the connection began.  `sleepers` counts the calls of this end (recv, poll) that began
-  // before the ring was used and may sleep in the kernel now.  Each of them calls
-  // received_while_withdrawn() and promise() later.  Call it once for an end, under the lock, and
-  // never again for the same memory (has_started()).
+  // before the ring was used and may sleep in the kernel now.  Each of them calls promise() later,
+  // and before that received_while_withdrawn() if it has received bytes.  Call start() once for an
+  // end, under the lock, and never again for the same memory (has_started()).
   void start(std::uint64_t tcp_bytes, std::uint32_t sleepers) {
     VB_CHECK(sleepers <= State::kSleepersMask);
     Memory::store_relaxed(d_->tcp_received, tcp_bytes);
@@ -233,7 +233,8 @@ class BasicReceiver {
     }
     return std::nullopt;
   }
-  // Returns the word for FUTEX_WAIT, which processes share (so without FUTEX_PRIVATE_FLAG).
+  // Returns the word for FUTEX_WAIT.  Several processes use the word, so FUTEX_PRIVATE_FLAG must
+  // not be set.
   std::uint32_t* futex_word() { return reinterpret_cast<std::uint32_t*>(&d_->state); }
 
   // Goes back to TCP permanently if the ring is empty.  Call it under the lock, before a reader
@@ -258,13 +259,13 @@ class BasicReceiver {
   // Returns true after the sender's start().  Needs no lock.
   bool sender_has_started() const { return Memory::load_acquire(d_->sender_started) != 0; }
 
-  // Returns the sender's reason for leave(), or kNone.  After leave(), no bytes enter the ring.
-  // Needs no lock.
+  // Returns the sender's reason for leave(), or kNone.  After the sender's leave(), no bytes enter
+  // the ring.  Needs no lock.
   Reason sender_leave_reason() const {
     return reason_of(Memory::load_acquire(d_->sender_leave_reason));
   }
 
-  // Checks the state after the lock's last owner died with it (EOWNERDEAD).  Hold the lock.
+  // Call this if the previous owner of the lock died while it held the lock.  Hold the lock.
   // kMalformed with Fault::kOwnerDied: the owner died in a TCP call, so the number of bytes that
   // the owner has read is unknown.  End the connection then; otherwise continue.
   Result<void> recover() {
@@ -305,7 +306,8 @@ class BasicReceiver {
     }
     return segment;
   }
-  // Finds the segment of a byte that is not read yet, and its number.
+  // Finds the segment of a byte that is not read yet.  Returns the segment's number and the
+  // segment.
   Result<std::pair<std::uint32_t, Segment>> segment_at(std::uint64_t offset) const {
     const std::uint32_t last = Memory::load_acquire(d_->newest_segment);
     std::uint32_t current = Memory::load_relaxed(d_->read_segment);
@@ -345,7 +347,8 @@ class BasicReceiver {
       if (!peek) Memory::store_release(d_->head, position);
     }
   }
-  // Copies the first bytes, at most kCopyBytesMax.  Returns the number of copied bytes.
+  // Copies the first bytes, at most kCopyBytesMax, and only up to the end of the ring's memory.
+  // Returns the number of copied bytes.
   std::size_t copy_piece(std::uint64_t position, std::span<std::byte> buffer) const {
     const std::uint64_t base = Memory::load_relaxed(d_->base);
     const std::size_t at = static_cast<std::size_t>(position + base) & (ring_.size() - 1);

@@ -79,7 +79,8 @@ class BasicSender {
     if (used == 0) rewind(tail);
     const std::size_t n = std::min({bytes.size(), limit - used, kCopyBytesMax});
     copy_in(tail, bytes.first(n));
-    // A receiver may change the flags during this loop.  Only senders may move the tail.
+    // During this loop a receiver may change the other bits of the state.  Only senders may move
+    // the tail.
     while (State(word).is_promised()) {
       if (Memory::compare_exchange(d_->state, word, State(word).after_publishing(n))) {
         return WriteStep{WriteStep::Kind::kCopied, n, State(word).has_waiter()};
@@ -105,17 +106,19 @@ class BasicSender {
     return wake_needed();
   }
 
-  // Returns true if a receiver waits at futex_word() and must be woken.  Call this after an event
-  // that a receiver must notice and that neither write() nor sent() reports, such as shutdown() or
-  // close() of the socket.  Needs no lock.
+  // Returns true if a receiver waits at futex_word() and must be woken.  Clears the mark of the
+  // wait, so only one caller wakes the receiver.  Call this after an event that a receiver must
+  // notice and that neither write() nor sent() reports, such as shutdown() or close() of the
+  // socket.  Needs no lock.
   bool wake_needed() {
     Memory::fence();
     if (!State(Memory::load_relaxed(d_->state)).has_waiter()) return false;
     return State(Memory::fetch_and(d_->state, ~State::kWaiting)).has_waiter();
   }
 
-  // Returns true if write() would copy at least one byte into the ring now.  Needs no lock.  A poll
-  // for POLLOUT reports this or the kernel's answer.
+  // Returns true if the receiver has promised to check the ring and the ring has space, so that
+  // write() with Depth::kWhole would usually copy bytes now.  Needs no lock.  A poll for POLLOUT
+  // reports this or the kernel's answer.
   bool is_writable() const {
     const State state(Memory::load_acquire(d_->state));
     return !uses_plain_tcp() && state.is_promised() && unread_at(state.tail()) < ring_.size();
@@ -145,7 +148,7 @@ class BasicSender {
   // Returns true after leave().  Needs no lock.
   bool has_left() const { return uses_plain_tcp(); }
 
-  // Checks the state after the lock's last owner died with it (EOWNERDEAD).  Hold the lock.
+  // Call this if the previous owner of the lock died while it held the lock.  Hold the lock.
   // kMalformed with Fault::kOwnerDied: the owner died in a TCP call, so the number of bytes that
   // TCP has accepted is unknown.  End the connection then; otherwise continue.
   Result<void> recover() {
@@ -153,7 +156,8 @@ class BasicSender {
     return malformed(Fault::kOwnerDied, "stream: a process died while it sent by TCP");
   }
 
-  // Returns the word for FUTEX_WAKE, which processes share (so without FUTEX_PRIVATE_FLAG).
+  // Returns the word for FUTEX_WAKE.  Several processes use the word, so FUTEX_PRIVATE_FLAG must
+  // not be set.
   std::uint32_t* futex_word() { return reinterpret_cast<std::uint32_t*>(&d_->state); }
 
  private:
@@ -202,7 +206,7 @@ class BasicSender {
     return WriteStep{WriteStep::Kind::kTcp, std::min(bytes, kTcpBytesMax), false};
   }
 
-  // Makes the next bytes begin at the ring's first byte, which is in the cache.
+  // Makes the next bytes begin at the ring's first byte, which is probably in the cache.
   void rewind(std::uint64_t tail) { Memory::store_relaxed(d_->base, std::uint64_t{0} - tail); }
 
   void copy_in(std::uint64_t position, std::span<const std::byte> bytes) {

@@ -1,6 +1,6 @@
 // Fuzzes both ends of a stream.  The input describes calls of both ends, and writes of a hostile
-// peer to the shared memory.  Checks that no call accesses memory outside of the ring, loops for
-// ever, or returns more bytes than were requested.
+// peer to the shared memory.  Checks that no call accesses memory outside of the ring and the
+// Direction, loops for ever, or returns more bytes than were requested.
 #include <algorithm>
 #include <array>
 #include <cstddef>
@@ -18,8 +18,8 @@ namespace {
 
 constexpr std::size_t kRingBytes = 64;
 
-// Puts guard bytes around the ring and the control structure.  The destructor checks that no guard
-// byte has changed.
+// Puts guard bytes around the ring and the Direction.  The destructor checks that no guard byte has
+// changed.
 struct Guarded {
   static constexpr std::byte kGuard{0xa5};
   Guarded() {
@@ -110,7 +110,8 @@ class Ends {
       default: sender_.start(input.take<std::uint64_t>());
     }
   }
-  // Overwrites a word.  Often only adds a small number, because the result is more often valid.
+  // Changes a word of the Direction.  In half of the cases, adds a small positive or negative
+  // number, because the result is then more often valid.
   void corrupt(sim::FuzzInput& input) {
     const std::span words(reinterpret_cast<std::uint32_t*>(&guarded_.direction),
                           sizeof(Direction) / sizeof(std::uint32_t));

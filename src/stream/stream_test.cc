@@ -20,8 +20,8 @@ class StreamTest : public testing::Test {
     sender_.start(tcp_bytes);
     receiver_.start(tcp_bytes, 0);
   }
-  // Writes a text as a program's call does.  Returns whether its first bytes went by TCP or the
-  // ring.
+  // Writes the first bytes of a text by one step, and returns the step's kind.  After kPlain, does
+  // not write to TCP.
   WriteStep::Kind write(std::string_view text) {
     const WriteStep step = *sender_.write(std::as_bytes(std::span(text)));
     if (step.kind == WriteStep::Kind::kTcp) {
@@ -30,7 +30,7 @@ class StreamTest : public testing::Test {
     }
     return step.kind;
   }
-  // Reads as a program's call does that does not block.  The promise stays valid.
+  // Reads as a non-blocking call of a program does.  The promise stays valid.
   std::string read(std::size_t bytes = 1000) {
     std::string text_read;
     while (text_read.size() < bytes) {
@@ -157,8 +157,8 @@ TEST_F(StreamTest, ReaderTakesNoTcpBytesOfALaterSegment) {
   EXPECT_EQ(read(), "abc");
 }
 
-// With kCached, the sender fills only a part of a large ring.  It uses the rest while the receiver
-// waits for a processor.
+// With kCached, the sender fills only a part of a large ring.  With kWhole, which callers choose
+// while the receiver waits for CPU time, the sender fills the rest as well.
 TEST(StreamSender, FillsTheWholeRingOnlyWithDepthWhole) {
   constexpr std::size_t kBytes = 2 * Sender::kCachedBytes;
   const auto memory = std::make_unique<std::array<std::byte, memory_bytes(kBytes) + 64>>();

@@ -84,12 +84,12 @@ void write_all(Shared& shared, std::uint64_t seed) {
     send_lock(shared).store(0);
     if (step.bytes == 0) shared.tcp.wait_writable();
     sent += step.bytes;
-    // Sometimes lets the reader read all bytes, so that it sleeps.
+    // Sometimes gives the reader time to read all bytes and to sleep.
     if (random.below(50) == 0) std::this_thread::yield();
   }
 }
 
-// Returns false if a byte was wrong.
+// Reads all bytes.  Returns false as soon as a byte is wrong.
 bool read_all(Shared& shared, std::uint64_t seed) {
   Random random(seed);
   Receiver receiver(*direction_memory(shared.memory, 0));

@@ -16,10 +16,10 @@ class ActiveLinks {
   // REQUIRES: the subnet outlives this object; the ports are of HCAs.
   ActiveLinks(const Subnet& subnet, std::span<const PortRef> managers);
 
-  // Returns true if all ports with a link are active.  A call that returns false is cheap, so this
+  // Returns true if all these links are active.  A call that returns false is cheap, so this
   // function may be called after each change.
   bool are_all_active();
-  // Returns up to `limit` ports that have a link but are not active.
+  // Returns up to `limit` ports of these links that are not active.
   std::vector<PortRef> inactive_ports(std::size_t limit) const;
 
  private:

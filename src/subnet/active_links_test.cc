@@ -11,7 +11,7 @@
 namespace verbena::subnet {
 namespace {
 
-// Returns a port of the first HCA.  The generators add the switches before the HCAs.
+// Returns a port of the HCA with the name host1.
 PortRef port_of_first_hca(const Topology& topology, std::uint8_t port = 1) {
   return {.node = *topology.find("host1"), .port = port};
 }

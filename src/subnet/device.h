@@ -79,7 +79,7 @@ class Device {
   void set_mft_block(std::size_t block, std::size_t position, const wire::MftBlock& masks);
   std::size_t mft_positions() const { return ports.size() / wire::kMftPortsPerMask + 1; }
 
-  wire::NodeInfo node_info{};  // the fields of a port are not set; see node_info_at()
+  wire::NodeInfo node_info{};  // node_info_at() replaces the fields about a port
   wire::NodeDescription description{};
   wire::SwitchInfo switch_info{};
   std::vector<DevicePort> ports{};
@@ -88,7 +88,7 @@ class Device {
   wire::NodeInfo node_info_at(std::uint8_t in_port) const;
 
  private:
-  std::vector<std::uint8_t> lft_{};   // ends with the last block that was written
+  std::vector<std::uint8_t> lft_{};   // ends after the highest block that was written
   std::vector<std::uint16_t> mft_{};  // by LID and position; empty until a block is written
 };
 

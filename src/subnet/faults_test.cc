@@ -30,7 +30,7 @@ class FaultyHosts : public testing::Test {
     subnet().send(from, world_.data_packet(from, world_.lid(to), wire::kDefaultPkey, bytes),
                   world_.now);
   }
-  // Takes all deliveries, and returns the payload bytes of the data packets at this port.
+  // Takes all deliveries, and returns the payload sizes of the data packets at this port.
   std::vector<std::size_t> arrived(PortRef port) {
     std::vector<std::size_t> all;
     while (const auto delivery = subnet().next_delivery()) {

@@ -5,7 +5,8 @@
 namespace verbena::subnet {
 namespace {
 
-// Returns two switches with two links between them, an HCA at the first, and an HCA without links.
+// Returns two switches with two links between them, an HCA at the first switch, and an HCA without
+// links.
 Topology two_switches() {
   Topology topology;
   const std::uint32_t first = topology.add_switch("s1", 8);

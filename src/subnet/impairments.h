@@ -45,7 +45,7 @@ class Impairments {
   bool delay(PortRef out, InFlight packet, Time now);
   // Drops the delayed packets of this port, and returns their number.
   std::size_t drop(PortRef out);
-  // Moves packets that are due from slow links to the end of `out`, until `out` has `max` packets.
+  // Moves packets that are due from slow links to the end of `out`, until it has `max` packets.
   // Returns true if at least one packet was moved.
   bool move_due(Time now, std::deque<InFlight>& out, std::size_t max);
   // Returns the time at which the next packet is due.

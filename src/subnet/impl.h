@@ -18,9 +18,10 @@ namespace verbena::subnet {
 // Implements Subnet.  forwarding.cc moves packets, management.cc receives packets of QP0 and QP1,
 // reports.cc sends traps, and faults.cc implements the faults that a user requests.
 //
-// All packets in flight are in one queue.  Each public call takes packets out of the queue until
-// the queue is empty.  A packet that is taken out makes one hop, and goes back to the end of the
-// queue.  Therefore packets of one path keep their order, and the hops need no recursion.
+// All packets in flight are in one queue, except those that a slow link or a paused node delays.
+// run() takes packets out of the queue until the queue is empty.  A packet that is taken out makes
+// one hop, and goes back to the end of the queue.  Therefore packets of one path keep their order,
+// and the hops need no recursion.
 class Subnet::Impl {
  public:
   enum class Violation : std::uint8_t { kPkey, kQkey };
@@ -40,7 +41,8 @@ class Subnet::Impl {
   DevicePort& at(PortRef port) { return devices[port.node].ports[port.port]; }
   const DevicePort& at(PortRef port) const { return devices[port.node].ports[port.port]; }
 
-  // Moves all packets in flight to their destinations, and sends packets and traps that are due.
+  // Moves all packets in flight to their destinations, sends the packets and traps that are due,
+  // and ends the leases that are due.
   void run(Time now);
   void send(PortRef from, Packet packet);
   // Continues with the packets that waited for the end of a pause: received and sent packets.
@@ -60,8 +62,8 @@ class Subnet::Impl {
   Time next_deadline() const;
 
  private:
-  // Describes a packet that is at a node.  `port` is the port where the packet arrived, or port 0
-  // of the switch that sends the packet.
+  // Describes a packet that is at a node.  `port` is the port where the packet arrived.  If the
+  // node itself sends the packet, `port` is the sending port of an HCA, or port 0 of a switch.
   struct LocalPacket {
     PortRef port{};
     Packet& packet;
@@ -75,7 +77,8 @@ class Subnet::Impl {
   bool passes_inbound_enforcement(const LocalPacket& local);
   bool passes_outbound_enforcement(PortRef out, const LocalPacket& local);
   void add_switch_violation(std::uint8_t port, const LocalPacket& local);
-  // Sends a packet to the next hop.  A switch uses its forwarding tables, and an HCA uses the port.
+  // Sends a packet to the next hop.  A switch uses its forwarding tables, and gives packets for its
+  // own LID to its agents.  An HCA sends the packet from local.port.
   void forward(const LocalPacket& local);
   void forward_unicast(const LocalPacket& local);
   void forward_multicast(const LocalPacket& local);

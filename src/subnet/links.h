@@ -30,8 +30,8 @@ class Links {
   // retained, because the managers on the node still run.
   void set_power(std::uint32_t node, bool on, std::vector<PortRef>& changed);
   bool has_power(std::uint32_t node) const { return powered_[node]; }
-  // Takes down the link of a port, and sets the physical state of the port.  If `to` is kPolling,
-  // the link trains again at once.
+  // Takes down the link of a port, and sets the physical state of the port.  If `to` is
+  // kPolling, the link trains again at once, if it can.
   void set_physical_state(PortRef port, wire::PortPhysicalState to, std::vector<PortRef>& changed);
   // Sets the largest MTU that both ports of the link support, and trains the link again.
   void set_mtu(std::size_t link, Mtu mtu, std::vector<PortRef>& changed);

@@ -12,7 +12,7 @@
 
 namespace verbena::subnet {
 
-// Holds the nodes of a subnet that a manager has found, and computes routes.
+// Holds the nodes that a manager has found in a subnet, and computes routes.
 class ManagedFabric {
  public:
   struct Neighbor {
@@ -46,7 +46,8 @@ class ManagedFabric {
   AddResult add(const wire::NodeInfo& info, const std::vector<std::uint8_t>& path);
   void connect(std::size_t a, std::uint8_t port_a, std::size_t b, std::uint8_t port_b);
 
-  // Counts the hops between all nodes.  REQUIRES: all nodes and connections are known.
+  // Counts the hops from each node to each other node.  REQUIRES: all nodes and connections are
+  // known.
   void count_hops();
   // REQUIRES: count_hops() was called.
   bool reaches(std::size_t from, std::size_t to) const;

@@ -67,8 +67,8 @@ void Manager::begin_phase(Phase phase) {
   }
 }
 
-// Ends a sweep that has failed because the subnet has changed.  The next sweep begins after
-// response_timeout.
+// Ends a sweep that has failed, because a node did not respond or has refused a request.  The next
+// sweep begins after response_timeout.
 void Manager::give_up(Time now) {
   queued_.clear();
   pending_.clear();

@@ -20,10 +20,11 @@ namespace verbena::subnet {
 // It is not a complete subnet manager.  It has only the default partition, and no multicast, LMC or
 // SA.  It must be the only manager.  Use OpenSM outside simulations in virtual time.
 //
-// It sweeps the subnet at the beginning, after a trap about a change, and each sweep_interval.  A
-// sweep starts again if a node does not respond.  The owner sends the MADs of next_send() from QP0
-// of the manager's port, and passes MADs that arrive there to receive().  Only one thread at a time
-// may use a Manager.
+// It sweeps the subnet at the beginning, after a trap about a change, and after each
+// sweep_interval.  If a node does not respond, or refuses a request, the sweep ends, and another
+// sweep begins after response_timeout.  The owner sends the MADs of next_send() from QP0 of the
+// manager's port, and passes MADs that arrive there to receive().  Only one thread at a time may
+// use a Manager.
 class Manager {
  public:
   struct Config {
@@ -41,7 +42,8 @@ class Manager {
   Time next_deadline() const;
   void advance(Time now);
 
-  // Returns true if the last sweep is complete, and no change was reported since it began.
+  // Returns true if the last sweep is complete, and no change was reported since it began.  Also
+  // returns true before the first sweep.
   bool is_up() const { return phase_ == Phase::kIdle && !needs_sweep_; }
   std::uint64_t sweeps() const { return sweeps_; }
 

@@ -42,8 +42,8 @@ std::vector<bool> connected_nodes(const Subnet& subnet, std::uint32_t from) {
   return reached;
 }
 
-// Returns a problem as text: a pair of hosts that cannot communicate, or a loop.  Returns an empty
-// text if there is no problem.
+// Returns a problem as text: a packet between two hosts is lost, loops, or arrives although no link
+// connects the hosts.  Returns an empty text if there is no problem.
 std::string first_problem(ManagedSubnet& world, PortRef manager_port) {
   const auto ports = host_ports(world.subnet.topology());
   const auto reached = connected_nodes(world.subnet, manager_port.node);
@@ -175,7 +175,7 @@ class SubnetRun {
     }
   }
 
-  // Makes a random fault.  The manager's host is never switched off, so that the manager works.
+  // Makes or ends random faults.  Hosts are never switched off, so that the manager works.
   void add_fault() {
     if (random_.below(3) == 0) add_impairment();
     if (random_.below(4) == 0) {

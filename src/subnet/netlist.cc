@@ -340,7 +340,8 @@ class NetlistParser {
     }
   }
 
-  // Names the nodes whose ID is only a GUID, and makes the checks that need the whole topology.
+  // Names the nodes whose ID is only a GUID, makes the missing GUIDs, and checks the whole
+  // topology.
   void finish() {
     std::map<std::string, unsigned> uses;
     for (const Node& node : topology_.nodes) ++uses[node.name];

@@ -33,14 +33,15 @@ struct NetlistError {
 // may be listed at one end or at both.
 //
 // A line like `caguid=0x1` or `switchguid=0x1(1)` gives the GUID of the next node.  A number like
-// `(1)` after a port is the GUID of the port.  set_missing_guids() makes GUIDs for all others.
+// `(1)` after a port of an HCA is the GUID of the port.  set_missing_guids() makes all other GUIDs.
 //
 // A `#` begins a comment.  The comment may contain the description of a node ("text"), or width and
-// speed of a link (4xEDR) and its MTU (mtu 2048).  Other comments are ignored.  Links without a
-// speed are 4x SDR with an MTU of 2048 bytes, as in ibsim.
+// speed of a link (4xEDR) and its MTU (mtu 2048).  Other comments are ignored.  By default, a link
+// is 4x SDR with an MTU of 2048 bytes, as in ibsim.
 //
 // The name of a node is its ID.  If the ID is only a GUID ("H-0002c90300000001"), as ibnetdiscover
-// writes it, the name is the description instead, unless another node has the same description.
+// writes it, the name is the description instead, unless another node has the same name or
+// description.
 std::expected<Topology, NetlistError> parse_netlist(std::string_view text);
 
 // Returns true for a netlist, and false for TOML.  A netlist has a line that begins with the type

@@ -1,5 +1,5 @@
 // Parses any bytes as a netlist.  Checks that a parsed topology has no problem.  Also checks that
-// the topology is the same after it is written and parsed again.
+// the text of the topology is the same after it is written and parsed again.
 
 #include <cstdint>
 #include <string_view>

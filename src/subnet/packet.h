@@ -32,7 +32,7 @@ struct PacketView {
 };
 
 // Reads the headers of a packet that begins with the LRH and ends with the ICRC.  Returns nothing
-// if a length or version is wrong.  Does not check the ICRC.
+// if a length, the version or the next header is wrong.  Does not check the ICRC.
 std::optional<PacketView> view_packet(std::span<const std::byte> packet);
 
 // set_virtual_lane() and set_lids() change the LRH but not the ICRC.  The ICRC does not cover the
@@ -55,7 +55,8 @@ struct OpenMad {
 std::optional<OpenMad> open_mad(std::span<const std::byte> packet, const PacketView& view);
 // Makes a packet that contains a MAD.  A MAD for QP0 uses the management lane.
 Packet seal_mad(const OpenMad& mad);
-// Replaces the SMP in a packet.  REQUIRES: open_mad() accepts the packet.
+// Replaces the SMP in a packet, but does not change the ICRC.  REQUIRES: open_mad() accepts the
+// packet.
 void replace_smp(Packet& packet, const PacketView& view, const wire::Smp& smp);
 
 }  // namespace verbena::subnet

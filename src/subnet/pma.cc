@@ -19,7 +19,7 @@ using namespace wire::mad_status;
 
 using PmaData = std::span<std::byte, wire::kPerformanceDataBytes>;
 
-// Holds the ports that a request selects.  kAllPorts selects several.
+// Holds the ports that a request selects.  kAllPorts selects all ports of the device.
 using Ports = std::vector<DevicePort*>;
 
 // Each for_each_counter() calls visit(selected, counter, field, maximum of the field) for all

@@ -50,7 +50,7 @@ std::optional<LinkSettings> link_settings(const PortInfo& current, const PortInf
 }
 
 // A manager may set any port to Down, a port in Init to Armed, and a port in Armed to Active (vol1
-// 7.2.7).
+// 7.2.7).  It may also set a port to Armed or Active if the port is in this state already.
 bool state_change_is_allowed(PortState current, PortState requested) {
   switch (requested) {
     case PortState::kNop:

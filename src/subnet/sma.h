@@ -31,7 +31,7 @@ struct SmaEffects {
 };
 
 // sma_get() and sma_set() return the status of the answer (wire::mad_status, 0 for success).
-// sma_get() fills `data`.  sma_set() changes nothing if it returns an error.
+// sma_get() fills `data`.  sma_set() changes no attribute if it returns an error.
 std::uint16_t sma_get(const Device& device, const SmaRequest& request, wire::SmpData& data);
 std::uint16_t sma_set(Device& device, const SmaRequest& request, const wire::SmpData& data,
                       SmaEffects& effects);

@@ -93,15 +93,16 @@ struct PortEvent {
 // and no data packet is forwarded.  Packets are forwarded by the tables that the manager has
 // written: LFT, MFT, SL to VL, LMC, P_Keys of switches.
 //
-// A packet makes all its hops within send(), so packets of one path keep their order.  A packet is
-// lost in these cases:
-//  * A port on its path is down.
+// A packet makes all its hops within send(), unless a link is slow or a node is paused.  Packets of
+// one path keep their order.  The network itself loses a packet in these cases:
+//  * A port on its path is down, or does not forward data yet.
 //  * Its destination LID is unknown.
 //  * A port on its path checks P_Keys and does not have the P_Key of the packet.
 //  * The packet is larger than the MTU of a link.
 //  * The packet has made kHopsMax hops.
-// Ports count lost packets as the specification says.  A link is never busy, because credits and
-// arbitration of virtual lanes are not modelled.  Only a slow link (set_delay()) takes time.
+// The user can make links lose packets, too (set_loss()).  Ports count lost packets as the
+// specification says.  A link is never busy, because credits and arbitration of virtual lanes are
+// not modelled.  Only slow links (set_delay()) and paused nodes (set_paused()) delay packets.
 //
 // The owner passes the time to each call, and pulls deliveries and events after the call.  Only one
 // thread at a time may use a Subnet.
@@ -121,9 +122,10 @@ class Subnet {
   void send(PortRef from, Packet packet, Time now);
 
   // Sends a MAD from QP0 if to.remote_qpn is 0, else from QP1.  The port sets SLID, P_Key (by
-  // index) and Q_Key; only the path bits of path.source_lid are used.  An SMP with a directed route
-  // starts at this port.  An SMP for this port reaches its SMA even if the port is down.  Fails
-  // with kInvalidArgument if the P_Key index does not exist.
+  // index) and Q_Key.  Of path.source_lid, the port uses only the path bits.  An SMP with a
+  // directed route starts at this port.  An SMP for this port reaches the node's SMA even if the
+  // port is down.  Fails with kInvalidArgument if a MAD from QP1 has a P_Key index that does not
+  // exist.
   Result<void> send_mad(PortRef from, const mad::SendMad& request, Time now);
 
   std::optional<Delivery> next_delivery();
@@ -143,7 +145,7 @@ class Subnet {
   void set_link(std::size_t link, bool up, Time now);
   // Returns true if the link has trained.
   bool link_is_up(std::size_t link) const;
-  // Switches a node off or on.  A node that was off has lost its tables and settings.
+  // Switches a node off or on.  A node that was off has lost its tables and settings, except IsSM.
   void set_power(std::uint32_t node, bool on, Time now);
   // Pauses a node, or ends its pause.  Packets to and from a paused node wait for the end of the
   // pause, and its agents do not answer.  At most faults::DelayLine::kPacketsMax packets wait in

@@ -1,5 +1,5 @@
-// Sends arbitrary bytes into a subnet of two hosts and a switch, which a manager has configured.
-// Checks that only valid packets arrive at hosts, and that each call returns.
+// Sends arbitrary bytes into a subnet that a manager has configured.  The subnet has two hosts and
+// a switch.  Checks that only valid packets arrive at hosts, and that each call returns.
 
 #include <cstdint>
 #include <cstring>
@@ -14,7 +14,8 @@ namespace {
 using namespace verbena;
 using namespace verbena::subnet;
 
-// Makes a MAD from the input.  Two thirds of the MADs are SMPs with a valid class, method and path.
+// Makes a MAD from the input.  About two thirds of the MADs are SMPs with a valid class, method and
+// path.
 mad::Mad take_mad(sim::FuzzInput& input, std::uint8_t kind) {
   mad::Mad mad{};
   for (std::byte& b : mad) b = static_cast<std::byte>(input.take<std::uint8_t>());

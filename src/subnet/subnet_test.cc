@@ -9,8 +9,8 @@
 #include "wire/notice.h"
 #include "wire/performance.h"
 
-// Each test has three hosts (nodes 1 to 3) at one switch (node 0).  A manager at host 1 has
-// configured them.
+// Most tests use three hosts (nodes 1 to 3) at one switch (node 0), which a manager at host 1 has
+// configured.  The tests of loops use other topologies.
 namespace verbena::subnet {
 namespace {
 

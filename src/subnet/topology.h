@@ -12,7 +12,7 @@
 
 namespace verbena::subnet {
 
-// Limits the topologies that files may describe.  The specification allows 48 K unicast LIDs in a
+// These constants limit the size of a topology.  The specification allows 48 K unicast LIDs in a
 // subnet (vol1 4.1.3), and 254 external ports of a switch (vol1 14.2.5.3).
 inline constexpr std::size_t kNodesMax = 8192;
 inline constexpr std::size_t kPortsMax = 65536;  // the ports of all nodes together
@@ -86,8 +86,8 @@ struct Topology {
 void set_missing_guids(Topology& topology);
 
 // Returns the text of a problem of a topology, or nothing.  The text names the node or the port.
-// Problems are: no ports, too many ports, a name or GUID that occurs twice, two cables in one port,
-// a cable to a missing port, a cable from a port to the same port.
+// Problems are, for example: no nodes, no ports, too many ports, a name or GUID that occurs twice,
+// two cables in one port, a cable to a missing port, a cable from a port to the same port.
 std::optional<std::string> find_problem(const Topology& topology);
 
 }  // namespace verbena::subnet

@@ -16,7 +16,8 @@ namespace {
 constexpr const char* kFirmware = "1.0.0";
 constexpr const char* kHardware = "0";
 constexpr const char* kDeviceType = "Verbena";
-constexpr std::uint32_t kUnlimitedMs = 0x80000000;  // programs pass -1 for "no timeout"
+// Timeouts are cut to this value.  Programs pass -1, which is a larger number, for "no timeout".
+constexpr std::uint32_t kUnlimitedMs = 0x80000000;
 
 // Returns the errno that Linux's ib_umad gives for the error.
 Reply refusal(const Error& error) {

@@ -33,8 +33,8 @@ class Node {
   static constexpr std::size_t kSessionsMax = 1024;
   static_assert(ipc::umad::kMadBytesMax == mad::ManagementPort::kMessageBytesMax);
 
-  // `hca` is the index of the HCA in the topology, and `device` its name for programs.  REQUIRES:
-  // the subnet outlives the node.
+  // `hca` is the index of the HCA in the topology.  `device` is the name that programs use for the
+  // HCA.  REQUIRES: the subnet outlives the node.
   Node(subnet::Subnet& subnet, std::uint32_t hca, std::string device);
 
   const std::string& device() const { return device_; }
@@ -52,8 +52,8 @@ class Node {
   ipc::umad::Reply send(SessionId session, const ipc::umad::UserMad& header,
                         std::span<const std::byte> mad, Time now);
 
-  // Reports that a program has opened or closed the subnet manager's file of a port.  REQUIRES:
-  // has_port(port).
+  // Reports that a program has opened or closed the file of a port that marks a subnet manager
+  // (SM).  REQUIRES: the HCA has this port.
   void set_manager_file_open(std::uint8_t port, bool is_open, Time now);
   bool has_port(const std::string& device, std::uint8_t port) const;
 
@@ -71,7 +71,7 @@ class Node {
   };
   std::optional<Output> next();
 
-  // Adds the counters of the ports.
+  // Adds the counters of all ports to `sum`.
   void add_counters(mad::ManagementPort::Counters& sum) const;
 
  private:

@@ -15,7 +15,7 @@ using wire::MadHeader;
 using wire::Method;
 using wire::MgmtClass;
 
-// Provides two HCAs at one switch, each with its node.
+// Provides two HCAs at one switch, and the node of the first HCA.
 class UmadNodeTest : public testing::Test {
  protected:
   UmadNodeTest() {

@@ -7,8 +7,8 @@
 #include "base/time.h"
 #include "wire/layout.h"
 
-// Defines the transport headers (vol1 9.2 to 9.4; XRC: annex A14).  wire/headers.h defines their
-// order in a packet.
+// Defines the transport headers (vol1 9.2 to 9.4; XRC: annex A14).  wire/headers.h determines which
+// of them a packet has.
 namespace verbena::wire {
 
 // Names the BTH opcodes (vol1 9.2.1).  The upper three bits select the transport service, the lower
@@ -140,8 +140,8 @@ struct Deth {
   }
 };
 
-// Describes the RDMA extended header of READ requests, and of the first or only packet of a WRITE
-// (vol1 9.3.3).
+// Describes the RDMA extended header (vol1 9.3.3) of READ requests, of ATOMIC WRITEs, and of the
+// first or only packet of a WRITE.
 struct Reth {
   std::uint64_t virtual_address{};
   std::uint32_t r_key{};
@@ -236,8 +236,8 @@ struct XrcEth {
 };
 // clang-format on
 
-// Names the kinds of an AETH (vol1 9.7.5.2.2 to 9.7.5.2.4).  The upper three bits of the syndrome
-// contain the kind.
+// Names the kinds of an AETH (vol1 9.7.5.2.2 to 9.7.5.2.4).  kind() reads the kind from the
+// upper three bits of the syndrome.
 enum class AethKind : std::uint8_t { kAck, kRnrNak, kNak, kReserved };
 
 // Names the lower five bits of a NAK's syndrome (vol1 9.7.5.2.8).

@@ -1,5 +1,5 @@
-// Checks all formats against frames of Linux.  Each RoCEv2 frame of tests/captures is parsed and
-// encoded again, which must give the same bytes.
+// Checks the formats of RoCEv2, of CM messages and of the RDMA IP CM against frames of Linux.  Each
+// RoCEv2 frame of tests/captures is parsed and encoded again, which must give the same bytes.
 
 #include <gtest/gtest.h>
 
@@ -45,7 +45,7 @@ struct Counts {
   int padded = 0;
   int mads = 0;
   int ip_cm_headers = 0;
-  int from_req_ports = 0;  // packets from a source port that the flow label of a REQ determines
+  int from_req_ports = 0;  // RC packets from a source port that the flow label of a REQ determines
   std::set<Opcode> opcodes;
   std::map<Drop, int> dropped;
 };

@@ -24,11 +24,12 @@ constexpr AttributeId attribute_id(const Message& message) {
   return std::visit([](const auto& m) { return m.kAttributeId; }, message);
 }
 
-// Returns the name of a message in the specification, such as "REQ" or "SIDR_REP".
+// Returns the name of an attribute in the specification, such as "REQ" or "SIDR_REP", or "unknown".
 const char* to_string(AttributeId id);
 
 // Returns the header of a CM MAD: class 7, version 2, method Send.  The modifier of a REQ, REP or
-// SIDR_REP contains the options of enhanced connection establishment.  It is 0 in other messages.
+// SIDR_REP contains the options of enhanced connection establishment.  The modifier of other
+// messages is 0.
 constexpr MadHeader mad_header(AttributeId attribute, std::uint64_t transaction_id,
                                std::uint32_t attribute_modifier = 0) {
   return {.mgmt_class = MgmtClass::kCommunication,

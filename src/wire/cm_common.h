@@ -112,7 +112,8 @@ const char* to_string(SidrStatus status);
 
 // clang-format off
 // Describes the primary or alternate path in a REQ (vol1 12.6.5).  LIDs are 0xffff on RoCE.  Bit 5
-// of byte 43 is not part of the path, because a REQ has another field there.
+// of byte 43 is not part of the path, because the alternate path of a REQ has the field
+// sap_supported there.
 struct Path {
   Lid local_lid{};
   Lid remote_lid{};

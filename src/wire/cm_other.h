@@ -9,7 +9,7 @@
 #include "wire/cm_common.h"
 #include "wire/layout.h"
 
-// Defines the other CM messages.  SIDR_REQ and SIDR_REP find a datagram QP by its service id.  LAP
+// Defines the other CM messages.  SIDR_REQ and SIDR_REP find the datagram QP of a service.  LAP
 // and APR load an alternate path.  Include wire/cm.h instead of this file.
 namespace verbena::wire::cm {
 

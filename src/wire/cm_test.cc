@@ -9,8 +9,8 @@
 #include "base/random.h"
 #include "wire/hex.h"
 
-// Tests the tables of the specification.  layout_test.cc tests the round trips of every message,
-// and captures_test.cc tests MADs of Linux.
+// Compares CM messages with the tables of the specification.  layout_test.cc tests their round
+// trips, and captures_test.cc tests MADs of Linux.
 namespace verbena::wire::cm {
 namespace {
 

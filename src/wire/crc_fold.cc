@@ -15,8 +15,9 @@
 // the sixteen bytes at the new position.
 //
 // The numbers are in reflected bit order.  A 32-bit constant in the lower half of a 64-bit register
-// then counts as multiplied by x^32, so move_constants() uses the exponents n + 32 and n - 32.  A
-// product of 64 by 64 bits ends one bit too low, so power_of_x() shifts its result by one.
+// then represents the constant multiplied by x^32, so move_constants() uses the exponents n + 32
+// and n - 32.  A product of 64 by 64 bits ends one bit too low, so power_of_x() shifts its result
+// by one.
 namespace verbena::wire {
 
 #ifdef __x86_64__

@@ -23,11 +23,11 @@ enum class Drop : std::uint16_t {
   kIpChecksum,            // the IPv4 header checksum is wrong
   kFragment,              // the packet is a fragment of a datagram
   kNotUdp,                // the IP protocol is not UDP
-  kLength,                // IP and UDP lengths disagree, or exceed the received bytes
+  kLength,                // a length in a header is invalid, or does not match the received bytes
   kUnknownAttribute,      // the attribute of the MAD is not a CM message
   kNotInfiniband,         // the LRH or GRH has an unknown version or next header
   kNotAddressResolution,  // an IPoIB frame is neither ARP nor neighbour discovery
-  kArp,                   // IPoIB does not use the hardware type, protocol or operation of the ARP
+  kArp,                   // IPoIB does not use the types, sizes or operation of the ARP message
   kNeighbourDiscovery,    // RFC 4861 does not allow this solicitation or advertisement
   kIcmpChecksum,          // the ICMPv6 checksum is wrong
   kCount,                 // not a reason: the number of reasons
@@ -40,7 +40,7 @@ constexpr std::unexpected<Error> drop(Drop reason, const char* context = "droppe
   return fail(Errc::kMalformed, context, std::to_underlying(reason));
 }
 
-// Returns the reason in an error that drop() created, and kNone for other errors.
+// Returns the reason in an error that drop() created, and kNone for errors with another code.
 constexpr Drop drop_reason(const Error& error) {
   return error.code == Errc::kMalformed ? static_cast<Drop>(error.detail) : Drop::kNone;
 }

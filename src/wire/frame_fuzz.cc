@@ -1,5 +1,6 @@
 // Parses arbitrary bytes as an Ethernet frame.  parse_frame() must drop the bytes with a reason, or
-// return values that do not change when they are written and parsed again.
+// return values that do not change when they are written and parsed again.  The target
+// does not write frames again whose IPv6 header contains mapped IPv4 addresses.
 
 #include <algorithm>
 #include <cstdint>

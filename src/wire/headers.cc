@@ -3,7 +3,7 @@
 namespace verbena::wire {
 namespace {
 
-// Decodes headers one after the other.  The caller has checked the length with header_bytes().
+// Decodes headers one after the other.  REQUIRES: the bytes contain all headers that are read.
 class Reader {
  public:
   explicit Reader(std::span<const std::byte> bytes) : rest_(bytes) {}

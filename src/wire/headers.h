@@ -17,7 +17,7 @@ namespace verbena::wire {
 // Names the upper three bits of an opcode.
 enum class Transport : std::uint8_t { kRc = 0, kUc = 1, kRd = 2, kUd = 3, kXrc = 5 };
 
-// Names the lower five bits of an opcode, which are the same for every transport.
+// Names the lower five bits of an opcode, which have the same meaning for every transport.
 enum class Operation : std::uint8_t {
   kSendFirst = 0x00,
   kSendMiddle = 0x01,
@@ -84,7 +84,7 @@ struct Entry {
   std::uint8_t header_bytes = 0;
 };
 
-// Returns the properties that an operation has in every transport.  REQUIRES: operation < 32.
+// Returns the properties that an operation has in every transport, or 0 for an unknown operation.
 constexpr std::uint32_t bits_of_operation(unsigned operation) {
   using enum Operation;
   switch (static_cast<Operation>(operation)) {
@@ -161,10 +161,10 @@ inline constexpr std::size_t kHeaderBytesMax = kSize<Bth> + kSize<XrcEth> + kSiz
 constexpr bool is_known(Opcode op) { return properties::has(op, properties::kKnown); }
 // Returns true for packets from requester to responder.  All UC and UD packets are requests.
 constexpr bool is_request(Opcode op) { return properties::has(op, properties::kRequest); }
-// Returns true for packets from responder to requester: READ responses, acknowledgements.
+// Returns true for packets from responder to requester: READ responses and acknowledgements.
 constexpr bool is_response(Opcode op) { return is_known(op) && !is_request(op); }
 
-// The first four functions describe the position of a packet in its message.  Exactly one of them
+// The next four functions describe the position of a packet in its message.  Exactly one of them
 // returns true for a known opcode.  READ requests, atomics and acknowledgements are always single
 // packets, and count as "only".
 constexpr bool is_first(Opcode op) { return properties::has(op, properties::kFirst); }
@@ -179,12 +179,14 @@ constexpr bool ends_message(Opcode op) {
 }
 
 constexpr bool is_send(Opcode op) { return properties::has(op, properties::kSend); }
+// Returns true for RDMA WRITE, but not for ATOMIC WRITE.
 constexpr bool is_write(Opcode op) { return properties::has(op, properties::kWrite); }
 constexpr bool is_read_response(Opcode op) {
   return properties::has(op, properties::kReadResponse);
 }
 constexpr bool is_atomic(Opcode op) { return properties::has(op, properties::kAtomicEth); }
 
+// Returns true if packets with this opcode may have a payload.
 constexpr bool has_payload(Opcode op) { return properties::has(op, properties::kPayload); }
 constexpr bool carries_immediate(Opcode op) { return properties::has(op, properties::kImmDt); }
 constexpr bool carries_invalidate(Opcode op) { return properties::has(op, properties::kIeth); }
@@ -218,8 +220,9 @@ constexpr std::uint8_t pad_count(std::size_t payload_bytes) {
 }
 
 // Parses the bytes from BTH to pad.  The caller has checked the ICRC and removed it.  Fails with
-// kMalformed and a Drop.  Two checks need the QP and are left to the caller: the transport of the
-// opcode, and that the payload of FIRST and MIDDLE packets has the size of the path MTU.
+// kMalformed and a Drop.  The caller makes the two checks that need the QP: that the opcode has
+// the transport of the QP, and that the payload of FIRST and MIDDLE packets has the size of the
+// path MTU.
 Result<TransportPacket> parse_transport(std::span<const std::byte> bth_to_pad);
 // Parses bytes from BTH to pad that another process may change at the same time.  Reads the headers
 // from `headers`, which is a copy of the first bytes.  Fails like parse_transport(bth_to_pad).

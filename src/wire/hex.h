@@ -4,7 +4,8 @@
 #include <cstddef>
 
 // Converts hex text to bytes, for tests: hex<"0400 ffff">() returns four bytes.  hex() ignores
-// spaces, '|' and newlines.  Other characters do not compile.
+// spaces, '|' and newlines.  The digits are lower case.  Text with other characters does not
+// compile.
 namespace verbena::wire {
 
 template <std::size_t Length>

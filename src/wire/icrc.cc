@@ -32,7 +32,8 @@ constexpr std::uint32_t times(std::uint32_t a, std::uint32_t b) {
   return product;
 }
 
-// kSlices[k][b] is the register after the byte b and k zero bytes.  The tables need 16 KiB.
+// kSlices[k][b] is the register after the byte b and k zero bytes, if the register was 0 before.
+// The tables need 16 KiB.
 constexpr std::size_t kSlice = 16;
 using Slices = std::array<std::array<std::uint32_t, 256>, kSlice>;
 constexpr Slices kSlices = [] {
@@ -147,8 +148,8 @@ void write_masked_headers(std::span<std::byte, kSize<Ipv6Header> + kSize<UdpHead
   encode_to(out.subspan(kSize<Ipv6Header>), udp);
 }
 
-// A short packet is copied behind its headers, because feeding one long buffer is faster than
-// feeding two buffers.
+// compute_icrc() copies a short packet behind its headers, because feeding one long buffer is
+// faster than feeding two buffers.  Of a longer packet, it copies only the BTH.
 constexpr std::size_t kCopiedBytesMax = 256;
 
 template <Message Ip>
@@ -213,8 +214,10 @@ std::optional<std::uint16_t> find_identification(const IcrcInputs& inputs,
   if (difference == 0) return inputs.identification;
 
   // If only the identification differs, the registers of the two CRCs are equal before the
-  // identification.  After it the registers differ by exactly its two bytes: the first byte in the
-  // lowest bits, and nothing above 16 bits.
+  // identification.  A CRC adds each byte to the lowest bits of the register.  So, if the steps for
+  // all bytes from the identification on are undone, the difference of the registers is the
+  // difference of the two identifications.  The first byte of the identification is in the lowest
+  // bits, and the upper 16 bits are zero.
   constexpr std::size_t kFromIdentification = kSize<Ipv4Header> - 4 + kSize<UdpHeader>;
   const std::uint32_t bytes = undo_zeros(difference, kFromIdentification + bth_to_pad.size());
   if (bytes >> 16 != 0) return std::nullopt;

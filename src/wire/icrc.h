@@ -55,7 +55,7 @@ Result<IcrcSplit> split_icrc(std::span<const std::byte> udp_payload);
 // Writes the ICRC to the first four bytes of `out`.
 void store_icrc(std::span<std::byte> out, std::uint32_t icrc);
 
-// Returns the inputs of the ICRC from the headers of a captured frame.
+// Returns the inputs of the ICRC from the headers of a frame.
 constexpr IcrcInputs icrc_inputs(const FrameHeaders& headers) {
   return {.source = headers.source,
           .destination = headers.destination,

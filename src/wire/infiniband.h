@@ -72,8 +72,8 @@ std::size_t write_route_headers(std::span<std::byte> out, RouteHeaders headers,
 
 // Computes the ICRC of a packet from LRH to pad (vol1 7.8.1).  The ICRC of a packet with a GRH does
 // not cover the LRH, because routers change the LRH.  The ICRC of a packet without a GRH covers the
-// LRH except the virtual lane.  REQUIRES: the packet has its route headers and at
-// least a BTH.
+// LRH except the virtual lane.
+// REQUIRES: the packet has its route headers and at least a BTH.
 std::uint32_t infiniband_icrc(std::span<const std::byte> lrh_to_pad);
 
 // Holds a parsed packet.  `bth_to_pad` points into the bytes of the packet.

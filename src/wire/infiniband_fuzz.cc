@@ -16,7 +16,8 @@ namespace {
 using namespace verbena;
 using namespace verbena::wire;
 
-// Corrects the lengths and the ICRC if the packet is long enough for the headers.
+// Corrects the lengths and the ICRC if the packet is long enough for the headers, and its size is a
+// multiple of 4.
 void correct_lengths_and_icrc(std::span<std::byte> packet) {
   if (packet.size() < kSize<Lrh> || packet.size() % 4 != 0) return;
   RouteHeaders headers{.lrh = decode_exact<Lrh>(packet.first<kSize<Lrh>>())};

@@ -135,7 +135,7 @@ constexpr bool is_ipv4(const Gid& gid) {
   }
   return gid.bytes[10] == std::byte{0xff} && gid.bytes[11] == std::byte{0xff};
 }
-// Returns the last four bytes of the GID as a number.  REQUIRES: is_ipv4(gid).
+// Returns the last four bytes of the GID as a number.  If is_ipv4(gid), this is the IPv4 address.
 constexpr std::uint32_t ipv4_address(const Gid& gid) {
   std::uint32_t address = 0;
   for (std::size_t i = 12; i < 16; ++i) {
@@ -150,7 +150,7 @@ constexpr bool is_multicast(const Gid& gid) {
   return gid.bytes[0] == std::byte{0xff};
 }
 // Returns true for addresses that are only valid together with an interface: fe80::/10 and
-// link-local multicast groups.
+// IPv6 multicast groups with the link-local scope.
 constexpr bool is_link_local(const Gid& gid) {
   const auto first = std::to_integer<unsigned>(gid.bytes[0]);
   const auto second = std::to_integer<unsigned>(gid.bytes[1]);
@@ -161,7 +161,7 @@ constexpr bool is_link_local(const Gid& gid) {
 // complete valid header the result is 0.
 std::uint16_t ipv4_checksum(std::span<const std::byte> header);
 
-// Holds the header fields of a frame with a UDP payload.  Both GIDs have the same IP version.
+// Holds the header fields of a frame with a UDP datagram.  Both GIDs have the same IP version.
 struct FrameHeaders {
   MacAddress source_mac{};
   MacAddress destination_mac{};

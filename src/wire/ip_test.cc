@@ -17,7 +17,7 @@ static_assert(!is_ipv4(Gid{hex<"fe800000 00000000 0000ffff 0a4d0002">()}));
 static_assert(!is_ipv4(Gid{hex<"00000000 00000000 0000fffe 0a4d0002">()}));
 static_assert(ipv4_address(ipv4_gid(0xfffefdfc)) == 0xfffefdfc);
 
-// The test data are the example of RFC 1071 and a header of rxe-rping.pcap.
+// The test data are the example of RFC 1071, empty data, and a complete IPv4 header.
 TEST(Ipv4Checksum, IsTheInternetChecksum) {
   EXPECT_EQ(ipv4_checksum(hex<"0001 f203 f4f5 f6f7">()), 0x220d);
   EXPECT_EQ(ipv4_checksum({}), 0xffff);

@@ -5,7 +5,8 @@
 namespace verbena::wire {
 namespace {
 
-constexpr std::uint8_t kNeighbourHopLimit = 255;  // routers decrease the hop limit
+// Frames of neighbour discovery come from the same link.  A router would decrease this hop limit.
+constexpr std::uint8_t kNeighbourHopLimit = 255;
 
 template <Message M>
 void append(std::vector<std::byte>& frame, const M& message) {
@@ -70,6 +71,7 @@ Result<ResolutionFrame> parse_arp(std::span<const std::byte> bytes) {
 }
 
 // Returns the address in the first option of this type, or nullopt if there is no such option.
+// Fails if an option is malformed.
 Result<std::optional<IpoibAddress>> find_link_address(std::span<const std::byte> options,
                                                       NeighbourOption option_type) {
   std::optional<IpoibAddress> found;

@@ -40,7 +40,7 @@ struct IpoibHeader {
 // Describes the link-layer address of an IPoIB interface (RFC 4391 section 9.1.1).  The GID
 // identifies the port, and the QPN the interface at the port.
 struct IpoibAddress {
-  std::uint8_t flags{};  // for connected mode (RFC 4755): bit 7 is RC, bit 6 is UC
+  std::uint8_t flags{};  // for connected mode (RFC 4755): 0x80 is RC, 0x40 is UC
   Qpn qpn{};
   Gid gid{};
 
@@ -165,9 +165,10 @@ std::vector<std::byte> write_ipoib_frame(const ResolutionFrame& message);
 
 // Parses a frame of address resolution.  Padding may follow the frame.  Fails with kMalformed and a
 // Drop:
-//  * kNotAddressResolution: the frame is valid, but has another purpose, such as a datagram.
-//  * kArp: the frame violates RFC 826.
-//  * kNeighbourDiscovery: the frame violates RFC 4861 section 7.1.1 or 7.1.2.
+//  * kNotAddressResolution: the frame has another purpose, such as a datagram.
+//  * kArp: IPoIB does not use such an ARP message, for example that of an Ethernet interface.
+//  * kNeighbourDiscovery: the frame violates RFC 4861 section 7.1.1 or 7.1.2, or contains a mapped
+//    IPv4 address.
 //  * kIcmpChecksum: the ICMPv6 checksum is wrong.
 //  * kTooShort, kNotIp, kLength: the frame has too few bytes or an invalid IPv6 header.
 Result<ResolutionFrame> parse_ipoib_frame(std::span<const std::byte> frame);

@@ -144,8 +144,8 @@ Drop ipoib_reason(const char* name, std::size_t at, std::uint8_t value, bool new
 TEST(Ipoib, FramesOfOtherProtocolsAreNotResolution) {
   EXPECT_EQ(ipoib_reason("ARP request", 1, 0x00), Drop::kNotAddressResolution);            // IPv4
   EXPECT_EQ(ipoib_reason("neighbour solicitation", 10, 17), Drop::kNotAddressResolution);  // UDP
-  EXPECT_EQ(ipoib_reason("neighbour solicitation", 44, 134),
-            Drop::kNotAddressResolution);  // router adv.
+  // The type 134 is a router advertisement.
+  EXPECT_EQ(ipoib_reason("neighbour solicitation", 44, 134), Drop::kNotAddressResolution);
 }
 
 TEST(Ipoib, ArpOfOtherHardwareIsDropped) {

@@ -33,7 +33,7 @@
 namespace verbena::wire {
 
 // Describes the place of a field: its first byte, its first bit in that byte (0 is the most
-// significant), and its width.
+// significant), and its width in bits.
 struct Place {
   std::size_t byte{};
   std::size_t bit{};
@@ -53,7 +53,7 @@ consteval Field<Member> field(Place place) {
 }
 
 // Holds the places of the members.  The members are template parameters, because a std::tuple of
-// fields would double the compile time of all layers that use this one.
+// fields would double the compile time of all layers that use this file.
 template <std::size_t Bytes, auto... Members>
 struct Table {
   static constexpr std::size_t kBytes = Bytes;

@@ -21,7 +21,7 @@
 namespace verbena::wire {
 namespace {
 
-// Inner and Odd have a field of each kind, at places that are not aligned to bytes and words.
+// Inner and Odd have fields of all kinds, some of which are not aligned to bytes or words.
 struct Inner {
   std::uint8_t five{};
   std::uint16_t nine{};

@@ -38,7 +38,7 @@ enum class MgmtClass : std::uint8_t {
   kSubnetManagementDirected = 0x81,
 };
 
-// Returns the version of a class that this stack implements.
+// Returns the version in which this stack implements a class.
 constexpr std::uint8_t class_version(MgmtClass mgmt_class) {
   switch (mgmt_class) {
     case MgmtClass::kSubnetAdministration:
@@ -62,7 +62,8 @@ enum class Method : std::uint8_t {
   kDelete = 0x15,
 };
 
-// Names the common status bits (vol1 13.4.7); the class defines bits 8 to 15.
+// Names the values of the common status (vol1 13.4.7).  kBusy and kRedirect are bits.  The other
+// values are codes in bits 2 to 4.  The class defines bits 8 to 15.
 namespace mad_status {
 inline constexpr std::uint16_t kBusy = 0x0001;
 inline constexpr std::uint16_t kRedirect = 0x0002;
@@ -106,8 +107,8 @@ struct MadHeader {
 inline constexpr std::uint16_t kAttributeClassPortInfo = 0x0001;
 
 // Describes the attribute ClassPortInfo (vol1 13.4.8.1), which contains the capabilities of a class
-// and the destinations of its requests and traps.  ClassPortInfo begins at byte 24 of a MAD, or at
-// byte 56 for the SA.
+// and the destinations of its requests and traps.  The class determines the byte of the MAD at
+// which ClassPortInfo begins: 24 for the CM, 56 for the SA, 64 for performance management.
 struct ClassPortInfo {
   std::uint8_t base_version{kMadBaseVersion};
   std::uint8_t class_version{};

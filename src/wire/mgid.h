@@ -69,7 +69,8 @@ constexpr bool is_sa_assigned(const Gid& gid) {
 // (cma_set_mgid()), some addresses are special:
 //  * A wildcard address gives MGID 0.  When a program joins MGID 0, the SA assigns an MGID.
 //  * An MGID that the SA has assigned is returned unchanged, for MgidUser::kRdmaCm only.
-//  * 255.255.255.255 gives an MGID that ends with the last bits of the broadcast group's MGID.
+//  * 255.255.255.255 gives the MGID of the broadcast group.  For MgidUser::kRdmaCm, this MGID has
+//    the signature kRdmaCmIpv4.
 constexpr Gid multicast_mgid(const Gid& group, MgidUser user, Pkey pkey,
                              std::uint8_t scope = kMgidScopeLinkLocal) {
   const bool is_v4 = is_ipv4(group);

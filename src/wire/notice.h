@@ -64,7 +64,7 @@ struct Notice {
   }
 };
 
-// Trap 128 reports that the state of a port of this switch has changed.
+// Trap 128 reports that the state of a port of a switch has changed.
 struct LinkStateChange {
   Lid switch_lid{};
 
@@ -154,7 +154,7 @@ struct BadKey {
 
 // Trap 259 reports that a switch has dropped a packet because of its P_Key.
 struct BadPkeyAtSwitch {
-  std::uint16_t data_valid{};  // the ...Valid bits of the fields that are set
+  std::uint16_t data_valid{};  // the k...Valid bits of the fields that contain a value
   Lid source{};
   Lid destination{};
   Pkey pkey{};

@@ -92,8 +92,9 @@ struct PortCounters {
   }
 };
 
-// Contains the 64-bit counters of a port (vol1 16.1.4.11).  The bits of counter_select2 select the
-// counters from symbol_errors on.
+// Contains the 64-bit counters of a port (vol1 16.1.4.11).  The bits of counter_select select the
+// counters from xmit_data to multicast_rcv_packets.  The bits of counter_select2 select the
+// counters from symbol_errors to qp1_dropped.
 struct PortCountersExtended {
   std::uint8_t port_select{};
   std::uint16_t counter_select{};

@@ -13,7 +13,7 @@ namespace verbena::wire {
 inline constexpr std::uint8_t kRmppVersion = 1;
 inline constexpr std::size_t kRmppHeaderBytes = 12;  // the header follows the MAD header
 // kRmppPayloadBytes is the number of bytes of a segment after the RMPP header.  The payload length
-// in RmppHeader counts these bytes, which include the header of the class.
+// in RmppHeader is a number of such bytes, which include the header of the class.
 inline constexpr std::size_t kRmppPayloadBytes = kMadDataBytes - kRmppHeaderBytes;
 
 // Names the types of RMPP packets (vol1 13.6.2.1).
@@ -43,8 +43,9 @@ struct RmppHeader {
   bool active{};
   RmppStatus status{};
   std::uint32_t segment{};  // counts from 1; an ACK contains the last segment that has arrived
-  // Contains the payload length in the first and the last segment.  In an ACK, contains the number
-  // of the last segment that the receiver accepts.
+  // The first segment contains the payload length of all segments.  The last of several segments
+  // contains its own payload length.  An ACK contains the number of the last segment that the
+  // receiver accepts.
   std::uint32_t length_or_window{};
 
   friend bool operator==(const RmppHeader&, const RmppHeader&) = default;

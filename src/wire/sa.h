@@ -353,9 +353,9 @@ struct ServiceRecord {
 // Gives access to the records of a table that the SA has sent.
 class SaTable {
  public:
-  // Returns the table of the records in `data`, which are the bytes after the SA header.  Fails
-  // with kMalformed if the offset is less than the size of a record, or if the data ends within a
-  // record.
+  // Returns the table of the records in `data`, which are the bytes after the SA header.  Without
+  // data, returns an empty table.  Fails with kMalformed if the offset is less than the size of a
+  // record, or if the data ends within a record.
   template <Message Record>
   static Result<SaTable> of(std::span<const std::byte> data, std::uint16_t attribute_offset) {
     const std::size_t step = std::size_t{attribute_offset} * 8;

@@ -8,8 +8,8 @@
 
 #include "wire/hex.h"
 
-// Compares encoded messages with the tables of the specification.  layout_test.cc tests the round
-// trips of every message.
+// Compares encoded messages with the tables of the specification.  layout_test.cc tests their
+// round trips.
 namespace verbena::wire {
 namespace {
 

@@ -195,8 +195,8 @@ struct SmInfo {
 };
 // clang-format on
 
-// The following constants are the sizes of the tables' blocks.  An SMP contains one block, and its
-// attribute modifier is the number of the block.
+// The following constants are the sizes of tables and of their blocks.  An SMP contains one block,
+// and its attribute modifier contains the number of the block.
 inline constexpr std::size_t kGuidsPerBlock = 8;
 inline constexpr std::size_t kPkeysPerBlock = 32;
 inline constexpr std::size_t kLftPortsPerBlock = 64;
@@ -233,13 +233,13 @@ using VlArbitrationBlock = std::array<VlWeight, kVlArbitrationEntriesPerBlock>;
 VlArbitrationBlock decode_vl_arbitration(const SmpData& data);
 SmpData encode_vl_arbitration(const VlArbitrationBlock& block);
 
-// Contains the output port of each LID (vol1 14.2.5.10).
+// Contains the output ports of 64 LIDs (vol1 14.2.5.10).
 using LftBlock = std::array<std::uint8_t, kLftPortsPerBlock>;
 LftBlock decode_lft(const SmpData& data);
 SmpData encode_lft(const LftBlock& block);
 
-// Contains a mask of 16 ports for each multicast LID (vol1 14.2.5.12).  Bit i represents port i of
-// these 16 ports.
+// Contains a mask of the same 16 ports for each of 32 multicast LIDs (vol1 14.2.5.12).  Bit i
+// represents port i of these 16 ports.
 using MftBlock = std::array<std::uint16_t, kMftMasksPerBlock>;
 MftBlock decode_mft(const SmpData& data);
 SmpData encode_mft(const MftBlock& block);

@@ -10,8 +10,8 @@
 #include "wire/notice.h"
 #include "wire/port_info.h"
 
-// Compares encoded messages with the tables of the specification.  layout_test.cc tests the round
-// trips of every message.
+// Compares encoded messages with the tables of the specification.  layout_test.cc tests their
+// round trips.
 namespace verbena::wire {
 namespace {
 

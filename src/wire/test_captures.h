@@ -31,8 +31,8 @@ inline std::filesystem::path captures() {
 #endif
 }
 
-// Returns the frames of a classic pcap file: little-endian, microseconds, Ethernet.  Stops at a
-// truncated frame, and returns nothing for other files.
+// Returns the frames of a classic pcap file that is little-endian, with times in microseconds and
+// Ethernet frames.  Stops at a truncated frame.  Returns no frames for other files.
 inline std::vector<std::vector<std::byte>> read_pcap(const std::filesystem::path& path) {
   constexpr std::uint32_t kMagic = 0xa1b2c3d4;
   constexpr std::uint32_t kEthernet = 1;

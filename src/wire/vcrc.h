@@ -5,9 +5,10 @@
 #include <span>
 
 // Computes the variant CRC at the end of a packet on an InfiniBand link (vol1 7.8.2).  The VCRC
-// covers all bytes from the LRH to the ICRC, so each hop computes it again.  It is a CRC-16 with
-// the polynomial x^16 + x^12 + x^3 + x + 1 (0x100b).  The register starts with ones, takes the
-// least significant bit of each byte first, and is complemented at the end.
+// covers all bytes from the LRH to the ICRC, even those that change on the way, so each hop
+// computes it again.  It is a CRC-16 with the polynomial x^16 + x^12 + x^3 + x + 1 (0x100b).  The
+// register starts with ones, takes the least significant bit of each byte first, and is
+// complemented at the end.
 namespace verbena::wire {
 
 inline constexpr std::size_t kVcrcBytes = 2;

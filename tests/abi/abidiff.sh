@@ -1,6 +1,6 @@
 #!/bin/bash
 # Checks with abidiff that our libraries can replace Debian's.
-# Arguments: the directory of the libraries.
+# Arguments: the directory of our libraries.
 set -u
 if ! command -v abidiff >/dev/null; then
   echo "abidiff is not installed (package abigail-tools)"

@@ -40,7 +40,7 @@ inline vb_cm_event make_event(rdma_cm_event_type type, int status = 0) {
   return event;
 }
 
-// Queues a connection request for the newest id.  Returns the new id.
+// Queues a connection request for the newest id.  Returns the handle of the id of the request.
 inline vb_handle request_connection() {
   fake::State& library = fake::state();
   vb_cm_event event = make_event(RDMA_CM_EVENT_CONNECT_REQUEST);

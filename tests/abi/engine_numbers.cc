@@ -1,5 +1,5 @@
-// Compares the numbers of the engine and of the connection managers with those of Debian's headers
-// and of the specification.  Compiling this file is the test.
+// Compares the numbers of the engine and of the connection managers with those of Debian's headers,
+// of the C API and of the specification.  Compiling this file is the test.
 #include <infiniband/verbs.h>
 #include <rdma/rdma_cma.h>
 

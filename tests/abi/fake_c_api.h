@@ -11,9 +11,10 @@
 
 #include "verbena/c_api.h"
 
-// Defines a fake libverbena.so.0, which only records calls.  So tests can check the drop-in
-// libraries without the real libverbena.  The tests' LD_LIBRARY_PATH has the fake library before
-// the real one.  Tests use this header to read the recorded calls and to set the fake's answers.
+// Defines a fake libverbena.so.0, which records calls and gives answers that the tests set.  So
+// tests can check the drop-in libraries without the real libverbena.  The tests' LD_LIBRARY_PATH
+// has the fake library before the real one.  Tests use this header to read the recorded calls and
+// to set the answers.
 namespace fake {
 
 struct Event {
@@ -82,7 +83,7 @@ struct Id {
   vb_cm_addresses addresses;
   std::uint32_t ece_vendor_id = 0, ece_options = 0;  // of vb_cm_connect()
   std::vector<std::uint8_t> private_data;
-  std::map<std::uint64_t, bool> groups;  // by the cookie of the join; true: it is send-only
+  std::map<std::uint64_t, bool> groups;  // maps the cookie of a join to its `send_only`
   sockaddr_storage joined_address{};     // the address of the last join
 };
 

@@ -4,7 +4,7 @@
 
 #include "fake_c_api.h"
 
-// Helpers for the functions of the fake libverbena: for its verbs (fake_verbs.cc) and its
+// Provides helpers for the functions of the fake libverbena: for its verbs (fake_verbs.cc) and its
 // connection manager (fake_cm.cc).
 namespace fake {
 

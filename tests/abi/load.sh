@@ -1,6 +1,6 @@
 #!/bin/bash
-# Checks that all installed programs of clients.txt find the symbols of Debian's libraries in ours.
-# Arguments: the directory of the libraries.  VB_PRELOAD: a sanitizer's runtime, or nothing.
+# Checks that all installed programs and libraries of clients.txt find the symbols of Debian's libraries in ours.
+# Arguments: the directory of our libraries.  VB_PRELOAD: a sanitizer's runtime, or nothing.
 set -u
 here=$(dirname "$0")
 found=0

@@ -1,7 +1,8 @@
 #!/bin/bash
-# Checks that the three libraries export the same names, versions and default versions as Debian's libraries.  Besides
-# these, they may only export the functions that later releases of rdma-core have added to librdmacm and libibumad.
-# Arguments: the directory of the libraries.
+# Checks that the three libraries export exactly the names, versions and default versions of exports-*.txt.  These files
+# have the symbols of Debian's libraries, and the functions that later releases of rdma-core have added to librdmacm and
+# libibumad.
+# Arguments: the directory of our libraries.
 set -u
 export LC_ALL=C
 here=$(dirname "$0")

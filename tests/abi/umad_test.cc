@@ -181,7 +181,7 @@ TEST_F(UmadTest, AnOpenIssmFileSetsIsSmInTheCapabilityMaskOfThePort) {
     umad_release_port(&port);
     return (be32toh(port.capmask) & kIsSm) != 0;
   };
-  // The kernel reports the opening of the file to the service later than open() returns.
+  // The service may learn that the file is open only after open() has returned.
   const auto changes_to = [&](bool wanted) {
     const Time deadline = os::now() + std::chrono::seconds(10);
     while (is_sm() != wanted && os::now() < deadline) std::this_thread::yield();

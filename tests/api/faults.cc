@@ -1,7 +1,8 @@
 // Tests verbena::Fabric on a fabric of two hosts, a and b, in the network red, or on a fabric of
 // two HCAs at a switch:
 //     faults NAME A B NODE
-// A and B are the ends of a link.  When the test ends, the link is slow and the node is paused.
+// NAME is the name of the fabric.  A and B are the ends of a link.  When the test ends, the link is
+// slow and NODE is paused.
 // Prints "all good"; a failure ends the test with one line.
 #include <verbena/fabric.h>
 

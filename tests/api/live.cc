@@ -1,6 +1,7 @@
 // Tests the C++ API with the real libverbena and two connected queue pairs of this program: shared
 // receive queues with their limit, memory windows, reregistering, resizing, and events such as
-// migration.  Prints "all good"; a failure ends the test with one line.
+// migration.  With the argument "adapter" it leaves out what an adapter may lack, and checks the
+// errors instead.  Prints "all good"; a failure ends the test with one line.
 #include <verbena/verbena.h>
 
 #include <array>
@@ -146,8 +147,8 @@ Task<> test_migration(Side& a, Side& b, const std::vector<GidEntry>& gids,
   check(std::equal(other->gid.begin(), other->gid.end(), attributes.ah.dgid));
 }
 
-// Lets b bind a window to a part of its memory, and a write through the window.  A window of type 2
-// is then invalidated, so the next write of a fails.
+// Lets side b bind a window to a part of the memory, and lets side a write through the window.
+// Then side b invalidates a window of type 2, so the next write of side a fails.
 Task<> test_windows(Side& a, Side& b, const ProtectionDomain& pd, const MemoryRegion& memory,
                     MemoryWindow::Type type) {
   MemoryWindow window = value_of(co_await MemoryWindow::create(pd, type));
@@ -192,7 +193,8 @@ Task<> test_regions(Side& a, const ProtectionDomain& pd, MemoryRegion& memory,
   check(new_memory[7] == std::byte{0});
 }
 
-// Tests that features which an adapter may lack fail with operation_not_supported.
+// Tests that features which adapters lack fail with operation_not_supported.  Only some adapters
+// have null regions, so creating one may also succeed.
 Task<> test_missing_features(QueuePair& qp, const ProtectionDomain& pd, MemoryRegion& memory,
                              std::vector<std::byte>& new_memory) {
   const auto window = co_await MemoryWindow::create(pd, MemoryWindow::Type::kOne);

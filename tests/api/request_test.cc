@@ -1,5 +1,6 @@
-// Tests the three ways to get the outcome of a command.  A fake adapter carries out each command at
-// once, or after a second of virtual time.
+// Tests the three ways to get the outcome of a command (a callback, co_await and wait()), and the
+// completions and events of objects.  A fake adapter carries out each command at once, or after a
+// second of virtual time.
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <verbena/verbena.h>

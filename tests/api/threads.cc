@@ -1,6 +1,6 @@
-// Tests the C++ API in several threads (Pool): one thread accepts connections, and other threads
-// use them.  Events must arrive in the thread that owns their object.  Prints "all good"; a failure
-// ends the test with one line.
+// Tests the C++ API with a Pool of threads.  Thread 0 listens and gives the requests to all threads
+// in turn, which accept and use the connections.  Events must arrive in the thread that owns their
+// object.  Prints "all good"; a failure ends the test with one line.
 #include <verbena/verbena.h>
 
 #include <array>
@@ -35,6 +35,7 @@ struct ThreadState {
   std::optional<Device> device{};
   std::optional<ProtectionDomain> pd{};
 
+  // Checks that the caller runs in this thread.
   void check_current() const { check(std::this_thread::get_id() == id); }
 };
 

@@ -9,8 +9,8 @@ fail() { echo "FAILED: $*" >&2; exit 1; }
 "$1" "$work/lids.pcapng" || fail "the capture was not written"
 tshark -r "$work/lids.pcapng" >"$work/text" 2>"$work/errors" || fail "tshark: $(cat "$work/errors")"
 if grep -iE 'malformed|unknown' "$work/text"; then fail "malformed or unknown packets"; fi
-# The QPs of host 1 send one message each, to host 2, and the RC message is acknowledged: first without a GRH, then
-# with one.  The fields are the LIDs, the service level, the next header of the LRH, the opcode and the queue pair.
+# Each of host 1's two QPs sends one message to host 2, first without a GRH and then with one.  Host 2 acknowledges the
+# RC message.  The fields are the LIDs, the service level, the next header of the LRH, the opcode and the queue pair.
 cat >"$work/expected" <<'END'
 16 32 3 2 4 256
 16 32 3 2 100 512

@@ -104,8 +104,8 @@ struct Host {
   std::vector<std::byte> memory = std::vector<std::byte>(4096);
 };
 
-// Delivers all packets of one host to the other, and copies them into the ring of a capture.
-// Returns false if there were no packets.
+// Delivers the packets that one host has to send to the other host, and copies them into the ring
+// of a capture.  Returns false if there were no packets.
 bool deliver(Host& from, Host& to, link::CaptureRing& ring, Time now) {
   link::Burst burst;
   (void)from.engine.transmit(burst, now);

@@ -1,6 +1,6 @@
-// Prints results that differ between adapters.  Uses two connected QPs of one program.  Posts 64
-// messages, and then polls their completions.  Then moves a QP with a receive request to the error
-// state, and prints the time until the request is flushed.
+// Prints results that may differ between adapters.  Uses two connected QPs of one program.  Posts
+// 64 messages, and then polls their completions.  Then moves a QP with a receive request to the
+// error state, and prints the time until the request is flushed.
 #include <errno.h>
 #include <infiniband/verbs.h>
 #include <stdint.h>

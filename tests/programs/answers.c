@@ -1,5 +1,5 @@
-// Prints the results of calls of verbs and the RDMA CM in which implementations may differ.  The
-// test runs this program on Verbena and on Linux's soft-RoCE, and compares the outputs.
+// Prints the results of calls of verbs and the RDMA CM that may differ between implementations.
+// The test runs this program on Verbena and on Linux's soft-RoCE, and compares the outputs.
 //
 //   answers PEER-IPV4 PEER-IPV6
 #include <arpa/inet.h>

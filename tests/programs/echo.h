@@ -1,5 +1,5 @@
 // Connects by the RDMA CM, sends messages and sends them back, for programs that test the behaviour
-// of processes.  A failed check ends the program, and prints its source line.
+// of processes.  A failed check prints its place in the source, and ends the program.
 #pragma once
 
 #include <errno.h>

@@ -82,7 +82,7 @@ static void print_exit(void) {
   if (write(STDOUT_FILENO, "exit handler\n", 13) != 13) _exit(98);
 }
 
-// Forks children, which end in all possible ways.
+// Forks children by fork() and by the system call.  The children end in eight ways.
 static void test_ends(void) {
   atexit(print_exit);
   const struct rlimit no_core = {0, 0};

@@ -18,7 +18,7 @@
   } while (0)
 
 // Moves a queue pair to INIT, RTR or RTS, with all access rights for the peer.  Ends the program if
-// it fails.
+// the move fails.
 static inline void move_qp(struct ibv_qp* qp, enum ibv_qp_state state, uint32_t peer,
                            union ibv_gid gid) {
   const int rc = qp->qp_type == IBV_QPT_RC;

@@ -1,4 +1,4 @@
-// Tests functions that rdma-core 60 has added to librdmacm: events that a program writes itself,
+// Tests functions that rdma-core 60 has added to librdmacm: events that a program sends to itself,
 // and asynchronous lookups of addresses.  Debian's header does not declare these functions, so
 // dlvsym() finds them by name and version.
 //
@@ -128,7 +128,8 @@ static void look_up_address(struct rdma_event_channel* channel, char* address, c
   need(rdma_destroy_id(id) == 0, "rdma_destroy_id during a lookup");
 }
 
-// Checks that an event from the time before an id became synchronous does not end its next call.
+// Checks that an event that was written before an id became synchronous does not end the id's next
+// call.
 static void make_id_synchronous(struct rdma_event_channel* channel, char* address, char* port) {
   struct rdma_cm_id* id = NULL;
   struct addrinfo* to = NULL;

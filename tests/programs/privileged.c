@@ -1,7 +1,7 @@
 // privileged LIBRARIES: loads the drop-in libraries in the directory LIBRARIES, opens their device,
-// and waits for the end of its input.  Prints "privileged" first if the kernel has started the
-// program with more rights than its caller (AT_SECURE).  Loads the libraries by path, because a
-// privileged program ignores LD_LIBRARY_PATH.
+// and waits for the end of its input.  First prints "privileged" if the kernel has started the
+// program with more rights than its caller (AT_SECURE), or else "ordinary".  Loads the libraries by
+// path, because a privileged program ignores LD_LIBRARY_PATH.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <infiniband/verbs.h>

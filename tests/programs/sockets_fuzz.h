@@ -23,7 +23,7 @@ enum {
   // These descriptors are the same in all processes.
   kListener = 500,
   kCounters = 501,
-  // Add the number of the actor to each of these four.
+  // Add the number of the actor to each of these four numbers.
   kOrders = 510,       // the coordinator's end of the socket for orders and results
   kResults = 520,      // the actor's end of this socket
   kPassSend = 530,     // other actors send descriptors to the actor by this socket

@@ -1,5 +1,5 @@
 // Implements an actor of sockets_fuzz.c: a process that makes the calls that the coordinator
-// orders.  The comment above an operation gives the words of its order.
+// requests.  The comment above an operation gives the text of the order that requests it.
 #pragma once
 
 #include <arpa/inet.h>
@@ -22,7 +22,8 @@ enum { kTimeoutUs = 12000, kWords = 12 };
 
 // ---- descriptors
 
-// dup FROM_SLOT TO_SLOT dup|dup2|dup3|dupfd|cloexec
+// dup FROM_SLOT TO_SLOT dup|dup2|dup3|dupfd|cloexec: copies a descriptor; the last two words stand
+// for fcntl() with F_DUPFD and F_DUPFD_CLOEXEC
 static void do_dup(char** w, char* result) {
   const int from = *descriptor_at(w[1]);
   int* to = descriptor_at(w[2]);
@@ -57,12 +58,12 @@ static void do_close(char** w, char* result) {
   report(result, done);
 }
 
-// shut SLOT HOW
+// shut SLOT HOW: calls shutdown() with the number HOW (SHUT_RD, SHUT_WR or SHUT_RDWR)
 static void do_shut(char** w, char* result) {
   report(result, shutdown(*descriptor_at(w[1]), number(w[2])));
 }
 
-// cloexec SLOT ON
+// cloexec SLOT ON: sets FD_CLOEXEC of the descriptor, or clears it if ON is 0
 static void do_cloexec(char** w, char* result) {
   report(result, fcntl(*descriptor_at(w[1]), F_SETFD, number(w[2]) ? FD_CLOEXEC : 0));
 }
@@ -73,7 +74,8 @@ static void set_timeouts(int fd, long us) {
   setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
 }
 
-// connect SLOT WAYS, accept SLOT WAYS: makes a connection; WAYS chooses the calls and options
+// connect SLOT WAYS, accept SLOT WAYS: makes a connection.  WAYS is a number.  If it is odd, the
+// socket is non-blocking during the call.  If it is 6, "connect" sets SO_RCVLOWAT.
 static void do_connect(char** w, char* result) {
   const int ways = number(w[2]);
   int* slot = descriptor_at(w[1]);
@@ -105,7 +107,9 @@ static void do_connect(char** w, char* result) {
   append(result, "0");
 }
 
-// rings SLOT: reads bytes; reports their number, and 1 if the ring carried some of them
+// rings SLOT: reads bytes.  Reports their number, and 1 if some of the unread bytes were in the
+// ring of the library and not in the kernel.  FIONREAD of the library counts both, and that of the
+// kernel counts only its own.
 static void do_rings(char** w, char* result) {
   int in_both = 0, in_kernel = 0;
   ioctl(*descriptor_at(w[1]), FIONREAD, &in_both);
@@ -160,14 +164,14 @@ static void do_async(char** w, char* result) {
   report(result, done);
 }
 
-// sigmask - MASK: blocks these signals
+// sigmask - MASK: blocks the signals of MASK and no others; the word "-" is ignored
 static void do_sigmask(char** w, char* result) {
   sigset_t mask;
   report(result, sigprocmask(SIG_SETMASK, mask_of(w[2], &mask), NULL));
 }
 
 // signals -: reports the signals that have arrived since the last report.  The kernel may merge two
-// of its own signals, so reports those only as 0 or 1.
+// signals that it sends itself, so SIGURG and SIGIO are reported only as 0 or 1.
 static void do_signals(char** w, char* result) {
   unsigned* reported = counters->reported[self];
   unsigned new_signals[kSignalKinds];
@@ -255,6 +259,7 @@ static void make_call(char* order, char* result) {
   }
 }
 
+// Makes the call of an order.  Also reports the signals that the actor has handled meanwhile.
 static void perform(char* order, char* result) {
   const int signals = sigpipe_count;
   const unsigned usr1 = handled_signals(self, kUsr1), usr2 = handled_signals(self, kUsr2);
@@ -319,8 +324,10 @@ static void prepare_actor(void) {
   for (int i = 0; i < 4; ++i) sigaction(restarting[i], &action, NULL);
 }
 
-// Executes orders until "quit".  The call of an order with "!" has no timeout.  The actor answers
-// "go" before this call, so that the coordinator can continue.
+// Executes orders until "quit".  If an order begins with "!", its call has no timeout, and the
+// actor answers "go" before the call, so that the coordinator can continue.  The descriptor
+// kResults + self is the actor's end of the socket: it receives orders from it, and sends results
+// to it.
 static void run_actor(void) {
   char order[kLineMax], result[kLineMax];
   for (;;) {

@@ -1,6 +1,6 @@
 // Performs steps for the coordinator of sockets_fuzz.c in which a send blocks because the buffers
-// or the ring are full.  Something then ends the send, in each possible way.  TCP and a ring accept
-// different numbers of bytes, so these numbers are not compared.
+// or the ring are full.  Something then ends the send, for example a signal or a close.  TCP and a
+// ring accept different numbers of bytes, so these numbers are not compared.
 #pragma once
 
 #include "sockets_fuzz_processes.h"

@@ -11,7 +11,8 @@ struct steps {
   char text[kStepsMax][kLineMax / 4];
 };
 
-// Stores the content that the generator expects in each slot.  If it is wrong, a step only fails.
+// Stores the content that the generator expects in each slot.  If a slot has other content, a step
+// only fails.
 enum { kNone = -1, kSet = 100 };
 struct plan {
   struct steps* out;

@@ -1,5 +1,5 @@
 // Performs steps for the coordinator of sockets_fuzz.c in which a second thread of an actor waits
-// in a call, while the first thread changes the objects of the wait.
+// in a call, while the first thread changes the descriptors for which the second one waits.
 #pragma once
 
 #include "sockets_fuzz_orders.h"

@@ -128,7 +128,7 @@ static const struct option_name* option_of(const char* name) {
   return &kOptions[0];
 }
 
-// set SLOT OPTION VALUE
+// set SLOT OPTION VALUE: sets an option of the socket by setsockopt()
 static void do_set(char** w, char* result) {
   const int value = number(w[3]);
   if (strcmp(w[2], "linger") == 0) {
@@ -140,7 +140,7 @@ static void do_set(char** w, char* result) {
   report(result, setsockopt(*descriptor_at(w[1]), o->level, o->option, &value, sizeof(value)));
 }
 
-// get SLOT OPTION
+// get SLOT OPTION: reports an option of the socket by getsockopt()
 static void do_get(char** w, char* result) {
   const struct option_name* o = option_of(w[2]);
   int value = 0;
@@ -152,7 +152,8 @@ static void do_get(char** w, char* result) {
   if (o->option != SO_ERROR || o->level != SOL_SOCKET) append(result, "%d", value);
 }
 
-// inq SLOT, atmark SLOT
+// inq SLOT, atmark SLOT: reports the number of unread bytes (FIONREAD), or whether the urgent mark
+// is reached (SIOCATMARK)
 static void do_ioctl(char** w, char* result) {
   int value = 0;
   const int done = ioctl(*descriptor_at(w[1]), w[0][0] == 'i' ? FIONREAD : SIOCATMARK, &value);
@@ -160,7 +161,7 @@ static void do_ioctl(char** w, char* result) {
   append(result, " %d", value);
 }
 
-// nonblock SLOT ON fcntl|ioctl
+// nonblock SLOT ON fcntl|ioctl: makes the descriptor non-blocking, or blocking if ON is 0
 static void do_nonblock(char** w, char* result) {
   const int fd = *descriptor_at(w[1]);
   int on = number(w[2]);

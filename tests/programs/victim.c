@@ -1,8 +1,9 @@
-// Serves as the target of random packets (an attack).  The program has RC, UC and UD queue pairs in
-// all states.  They have posted requests, and are connected to a peer that does not exist.  A
+// Serves as the target of random packets (an attack).  The program has RC and UD queue pairs in all
+// states of their type, and UC queue pairs in RTR, RTS and SQD.  They have posted requests if their
+// state allows that.  RC and UC queue pairs are connected to a peer that does not exist.  A
 // listener accepts, rejects or ignores requests.  The program also requests connections that nobody
 // answers.  If a packet changes the state of a queue pair, the program restores the state, so that
-// an attack always finds queue pairs in all states.
+// an attack always finds queue pairs in all these states.
 //
 //   victim ADDRESS4 ADDRESS6 PEER4 PEER6 PORT
 //

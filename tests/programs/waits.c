@@ -1,4 +1,4 @@
-// Waits for events of the RDMA CM in all ways that programs use: with several threads, on one
+// Waits for events of the RDMA CM in the ways that programs use: with several threads, on one
 // channel or two, with signals, with cancellation, with longjmp(), with poll(2), and while other
 // threads wait for the agent.  The program resolves addresses to create events.  Each event must be
 // reported exactly once.  Prints "NAME: ok" for each way.  With an argument the program does not

@@ -8,9 +8,9 @@ PROGRAMS = Programs()
 PYTHON = "/usr/bin/python3"
 MODULES = "/usr/lib/python3/dist-packages"
 
-# Each of these programs defines serve(port), a server that returns the bytes of each connection in reverse, and
-# calls(port, requests), which makes a connection for each request and returns the answers.  THREADS defines
-# call(port, data) for one request.
+# Each of the programs from TRIO to TORNADO defines serve(port), a server that returns the bytes of each connection in
+# reverse, and calls(port, requests), which makes a connection for each request and returns the answers.  THREADS
+# defines call(port, data), which makes one request.
 THREADS = """
 import socket
 def call(port, data):
@@ -196,7 +196,7 @@ else: asyncio.run(call(f'http://127.0.0.1:{sys.argv[2]}/'))
 
 @PROGRAMS.add(f"{MODULES}/aiohttp", min_bytes=MB)
 def python_aiohttp(r):
-    """Files go by sendfile() from asyncio's loop, in both directions of a persistent connection."""
+    """The server sends files by sendfile() from asyncio's loop.  Connections carry bytes in both directions."""
     r.data("big", 3 * MB)
     program = r.text("web.py", AIOHTTP)
     with r.server(PYTHON, program, "serve", r.port, r.directory, stop=signal.SIGINT):

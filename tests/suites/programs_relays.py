@@ -15,7 +15,7 @@ def web_server(r, **options):
 
 
 def fetch_files(r):
-    """Fetches a large file through the relay, one by one and in parallel."""
+    """Fetches a large file through the relay nine times: three times in turn, and then six times in parallel."""
     url = f"http://127.0.0.1:{r.port}"
     for i in range(3):
         r.client("curl", "-sS", f"{url}/big", "-o", f"copy{i}")

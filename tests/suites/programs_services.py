@@ -364,7 +364,7 @@ remote-control:
 
 @PROGRAMS.add("dovecot", "curl", root=True, not_only="dovecot passes connections to other processes")
 def dovecot(r):
-    """A login process passes each connection to a process of its own."""
+    """A login process passes each connection to another process, which serves only that connection."""
     for name in ("run", "state", "mail"):
         os.mkdir(r.path(name))
         os.chmod(r.path(name), 0o777)

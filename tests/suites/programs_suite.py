@@ -1,7 +1,7 @@
 """Runs TCP programs by TCP and under `verbena run --sockets`.   python3 programs_suite.py DIRECTORY [NAME...]
 
 Each program is a function in one of the files programs_*.py, which runs a server and its clients.  It runs by TCP
-first, and then in each of WAYS.  Exit codes, the output without numbers, and the files that the programs write must be
+first, and then in the other WAYS.  Exit codes, the output without numbers, and the files that the programs write must be
 the same each time.  No connection may remain afterwards.
 """
 import argparse
@@ -63,7 +63,7 @@ def run_once(program, way, directory):
 
 
 def differences_of(program, directory, ways_to_run, must_use_ring):
-    """Runs a program in all ways.  Returns the differences and other faults, and the figures for the report."""
+    """Runs a program by TCP and in each of `ways_to_run`.  Returns the differences, other faults, and figures."""
     differences, figures = [], []
     expected = run_once(program, "tcp", directory / "run")
     if any(line.startswith("fails:") for line in expected):

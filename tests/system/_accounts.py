@@ -2,7 +2,7 @@
 """Checks that each packet of a host is accounted for: verbena ps --counters --json | _accounts.py PID
 
 Compares the kernel's counters in the network namespace of PID with the counters of the programs there, which are on the
-standard input.  Each datagram that the kernel gave to a program must be counted by it, with exactly one reason.  The
+standard input.  A program must count each datagram that the kernel gave to it, with exactly one reason.  The
 programs must have run since the namespace was made.  Prints the counters.  Names a wrong sum, and exits with 1.
 """
 import json

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Lets programs join and leave multicast groups in random order: _joins.py SEED PROGRAM NODE=ADDRESS...
 
-Starts one process of tests/programs/groups on each NODE (a node may be named several times), and carries out lines of
-standard input:
-    run COUNT        begins COUNT joins and leaves, and prints "ran" without waiting until they have ended
+Starts one process of tests/programs/groups for each NODE=ADDRESS (several may name the same node), and carries out
+lines of standard input:
+    run COUNT        begins COUNT joins and leaves, and prints "ran" when at most BUSY_MAX memberships are busy
     settle           waits until all joins and leaves have ended.  Prints "settled LOST" (the number of memberships
                      that processes have lost so far), and then a line "MGID NODE JOIN_STATE" for each membership that
                      a host should have: the union over its processes.  A line "." ends the list.
@@ -28,7 +28,7 @@ import time
 GROUPS = [f"239.9.0.{i}" for i in range(1, 7)]
 STATES = {"full": 1, "send": 8}
 TIMEOUT_S = 60
-BUSY_MAX = 16  # joins and leaves that are under way at the same time
+BUSY_MAX = 16  # maximum of memberships with joins or leaves that have not ended
 
 lines = queue.Queue()
 

@@ -27,7 +27,7 @@ import json, sys
 print(json.load(sys.stdin)["agent"]["programs"])' 2>/dev/null)" = 2 ]; }
 
 for round in $(seq "$rounds"); do
-  # Every second kill comes while the programs are finding the new agent and connecting.
+  # Every second kill comes soon after both programs have joined the new agent, perhaps before they are connected.
   if [ $((round % 2)) = 1 ]; then
     wait_printed connected "$round" 20
   else

@@ -1,6 +1,7 @@
 #!/bin/bash
 # ctest: TIMEOUT 60
-# For an unknown program, option or address, the command prints one line that says what is wrong.
+# For an unknown program, option or command, `verbena` must print one line that says what is wrong.  Also tests unknown
+# addresses and the exit codes of `run`.
 . "$(dirname "$0")/lib.sh"
 need rping
 

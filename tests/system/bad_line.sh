@@ -28,7 +28,7 @@ gid_index_of() {  # gid_index_of HOST FAMILY
   on "$1" verbena run -- ibv_devinfo -v | sed -n 's/^[[:space:]]*GID\[ *\([0-9]*\)\]:[[:space:]]*\([0-9a-f:.]*\).*/\1 \2/p' |
     awk -v gid="$address" '$2 == gid || $2 == gid ":" { print $1; exit }'
 }
-# run PROGRAM FAMILY MTU ROUNDS: runs a server and a client once.
+# run PROGRAM FAMILY MTU ROUNDS: runs a server and a client once.  It does not use MTU; set_mtu has set the interfaces.
 run() {
   local rounds=$4 address server_command=() client_command=() events=() index
   address=$(address_of b "$2")
@@ -47,7 +47,7 @@ run() {
       ;;
     ibv_rc_pingpong)
       index=$(gid_index_of b "$2")
-      # Both programs wait for completion events (-e) on a slow line, and otherwise with every second seed.
+      # Both ends wait for completion events (-e) on a slow line, and otherwise with every second seed of this program.
       [ "$faults" != "$slow" ] && [ $((seed % 8)) -ne 7 ] || events=(-e)
       server_command=(ibv_rc_pingpong -g "$index" -n "$rounds" -s 20000 -c "${events[@]}")
       index=$(gid_index_of a "$2")

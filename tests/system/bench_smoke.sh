@@ -2,10 +2,11 @@
 # ctest: TIMEOUT 240 PLAIN
 # Checks that the benchmarks run, and that scripts can read their output.  No speed is checked.
 . "$(dirname "$0")/lib.sh"
-unset VERBENA_LINK  # programs on a fabric need lanes
+unset VERBENA_LINK  # it may be udp, but programs on a fabric exchange packets only by lanes
 need ibv_rc_pingpong python3 opensm
 
-# Omits the part `guest`, whose emulated machine takes half a minute to start.  The test linux_one_machine starts it.
+# Omits the part `guest`, whose emulated machines take half a minute to start.  The test linux_one_machine starts such
+# machines.
 parts=()
 for part in pingpong perftest host_peers two_hosts incast fabrics connect cmtime start memory micro instructions jobs; do parts+=(--only "$part"); done
 python3 "$VB_SOURCE/bench/bench.py" --prefix "$VB_PREFIX" --preload "${VB_PRELOAD:-}" \

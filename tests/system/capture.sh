@@ -1,6 +1,6 @@
 #!/bin/bash
 # ctest: TIMEOUT 90
-# tshark reads a capture of `run --pcap`, and must find all kinds of messages and no malformed packet.
+# tshark reads a capture of `run --pcap`.  It must find each kind of message that rping causes, and no malformed packet.
 . "$(dirname "$0")/lib.sh"
 need rping tshark
 

@@ -5,7 +5,7 @@
 . "$(dirname "$0")/lib.sh"
 need rping ip python3
 
-export VERBENA_LINK=udp  # lanes would work even without the network
+export VERBENA_LINK=udp  # lanes, the default, would work even without the network
 export VERBENA_LOG=$work/log VERBENA_TRACE=1  # the log of the agent that the first program starts
 start run -- rping -s -P >"$work/server" 2>&1 &
 server=$!
@@ -35,8 +35,8 @@ for message in req rep rtu; do
 done
 at_least agent cm_rtu_sent 1 || fail "the RTU is not counted: $(verbena ps --counters | grep cm_)"
 
-# Each step of a connection has a counter for its time.  If a program is slow, an MRA may be sent before its message, so
-# a step in the log may begin in an MRA state.
+# Each step of a connection has a counter for its time.  If a program is slow to answer, an MRA may be sent before the
+# answer, so a step in the log may begin in an MRA state.
 has_time_of() { verbena ps --counters | grep -q "cm_time_in_$1_up_to_[0-9]*_us"; }
 for step in req_sent req_rcvd rep_rcvd rep_sent; do
   has_time_of $step || fail "no time of $step: $(verbena ps --counters | grep cm_)"

@@ -1,14 +1,15 @@
 #!/bin/bash
 # ctest: TIMEOUT 120 PLAIN
-# The destruction of an object must not take more instructions with 2,048 other objects than with 64.  Objects are
-# destroyed in the order of their creation, or in reverse order.
+# The destruction of an object must not take many more instructions among 2,048 objects than among 64.  Objects are
+# destroyed in the order of their creation, or in reverse order.  The test is PLAIN (not in preset asan), because
+# Valgrind cannot run programs with AddressSanitizer.
 . "$(dirname "$0")/lib.sh"
 need valgrind python3
 
 cd "$work"
 # Only the first thread destroys objects, so only its dumps (out*-01) are read.  The progress thread may handle messages
-# about their creation at the same time.  Fast bins of malloc are disabled, because with them one free() may have to
-# merge the memory of thousands of objects that were freed before.
+# about the creation of objects at the same time.  Fast bins of malloc are disabled, because with them one free()
+# may have to merge the memory of thousands of objects that were freed before.
 GLIBC_TUNABLES=glibc.malloc.mxfast=0 verbena run -- valgrind --tool=callgrind --separate-threads=yes --callgrind-out-file="$work/out" "$VB_PREFIX/tests/programs/destroys" \
   >"$work/text" 2>&1 || { [ $? -ne 77 ] || skip "$(tail -1 "$work/text")"; fail "$(cat "$work/text")"; }
 python3 - "$work"/out*-01 <<'END'

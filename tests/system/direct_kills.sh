@@ -1,7 +1,8 @@
 #!/bin/bash
 # One program writes directly into the memory of another one.  One of them is killed or stopped at a random moment,
-# which may be in the middle of a copy.  The other one must get an error, ibv_dereg_mr() must return, and nothing may be
-# written after that.  VB_ROUNDS sets the number of rounds of each kind (default 6).  VB_SEED determines the moments.
+# which may be in the middle of a copy.  A writer without a target or without access must get an error.  In the target,
+# ibv_dereg_mr() must return, and nothing may be written after that.  VB_ROUNDS sets the number of rounds of each kind
+# (default 6).  VB_SEED determines the moments.
 # The test sets no timeout, because scripts/soak runs many rounds.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 unset VERBENA_LINK

@@ -73,8 +73,9 @@ wait_end two_paths
 line both
 echo "an alternate path in the REQ: ok"
 
-# The connection has one path.  The first offer of an alternate path is refused, and the next one is accepted.  Then the
-# connection migrates to this path, and a third offer makes its first path the alternate path.
+# The connection has one path.  The server refuses the first offer of an alternate path.  The second offer is not sent,
+# because host a does not have the address.  The server accepts the third offer.  Then the connection migrates to this
+# path, and the fourth offer makes its first path the alternate path.
 begin one_path a ask 10.77.0.2 $service single 10.78.0.1 10.78.0.2
 wait_printed one_path "accepted 'welcome'"
 send_command one_path "rounds 20"

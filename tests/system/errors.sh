@@ -4,7 +4,7 @@
 . "$(dirname "$0")/lib.sh"
 need rping ip
 
-export VERBENA_LINK=udp  # lanes would work even without the network
+export VERBENA_LINK=udp  # lanes, the default, would work even without the network
 # expect_line PATTERN FILE: fails the test unless a line of the file matches.
 expect_line() { grep -qE "$1" "$2" || fail "no '$1' in: $(cat "$2")"; }
 

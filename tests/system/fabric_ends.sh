@@ -3,7 +3,7 @@
 # remain.  VB_ROUNDS sets the number of rounds.
 # ctest: TIMEOUT 300
 . "$(dirname "$0")/lib.sh"
-unset VERBENA_LINK  # a virtual host has no UDP
+unset VERBENA_LINK  # it may be udp, but a virtual host has no UDP
 need ibv_devinfo python3 ss
 
 rounds=${VB_ROUNDS:-10}

@@ -33,7 +33,8 @@ run_scenario execs
 [ -n "${VB_PRELOAD:-}" ] || run_scenario threads
 ! gone $server || fail "the server has ended: $(tail -5 "$work/server")"
 
-# After the death of its parent, a child may hold only stdio and the descriptors of channels, which are eventfds.
+# check_descriptors CHILD NAME: fails if the child holds a socket, a pidfd, an epoll descriptor or memory of Verbena.
+# It may hold the descriptors of channels, which are eventfds.
 check_descriptors() {
   local fd
   for fd in /proc/"$1"/fd/*; do

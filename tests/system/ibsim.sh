@@ -3,7 +3,7 @@
 # Debian's diagnostic tools must find the same subnet on Verbena as on ibsim, from one netlist and under OpenSM.  Only
 # two things may differ: ibsim presets LIDs, and its ports report other supported widths and speeds.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
-unset VERBENA_LINK  # programs on a fabric need lanes
+unset VERBENA_LINK  # it may be udp, but programs on a fabric exchange packets only by lanes
 need ibsim ibsim-run opensm ibnetdiscover ibhosts ibswitches iblinkinfo
 export TMPDIR=$work
 mkdir "$work/ours" "$work/theirs"

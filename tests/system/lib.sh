@@ -38,7 +38,7 @@ start() {
     exec "$VB_PREFIX/bin/verbena" "$@"
 }
 
-# until_true SECONDS COMMAND...: repeats the command until it succeeds.  Fails after this time.
+# until_true SECONDS COMMAND...: repeats the command until it succeeds.  After this time, returns 1.
 until_true() {
   local deadline=$((SECONDS + $1))
   shift

@@ -1,7 +1,7 @@
 #!/bin/bash
 # ctest: TIMEOUT 180
 # Two programs that poll share one processor.  Each must yield to the other one instead of polling until its time slice
-# ends.  So a round trip must take tens of microseconds, and not one or two time slices.
+# ends.  Then a round trip takes tens of microseconds, and not one or two time slices.
 . "$(dirname "$0")/lib.sh"
 need ibv_rc_pingpong taskset ss
 
@@ -17,8 +17,8 @@ TIMEFORMAT='%U %S'
 wait $server || fail "server: exit $?: $(cat "$work/server")"
 grep -q "^$rounds iters" "$work/client" || fail "$(cat "$work/client")"
 read -r user system <"$work/time"
-# A round must take less processor time than a time slice.  Unlike elapsed time, processor time does not depend on other
-# programs.
+# A round must take less than 1.5 ms of the client's processor time, which is less than a time slice.  Unlike elapsed
+# time, processor time does not depend on other programs.
 awk "BEGIN { exit !($user + $system < 1.5) }" ||
   fail "$rounds rounds took $user + $system s on the processor: $(cat "$work/client")"
 echo "$rounds rounds took $user + $system s on the processor"

@@ -4,7 +4,7 @@
 . "$(dirname "$0")/lib.sh"
 need rping ip
 
-export VERBENA_LINK=udp  # lanes would work even without the network
+export VERBENA_LINK=udp  # lanes, the default, would work even without the network
 start run -- rping -s >"$work/server" 2>&1 &
 server=$!
 wait_listening 7174

@@ -1,7 +1,7 @@
 #!/bin/bash
 # ctest: TIMEOUT 300
-# Runs both ends of each program of Debian's perftest on this host.  The programs exchange addresses by TCP or by the
-# RDMA CM (-R), and run with the options that change how queues are used.
+# Runs both ends of each program ib_* of Debian's perftest on this host.  The programs exchange addresses by TCP or by
+# the RDMA CM (-R), and run with the options that change how queues are used.
 . "$(dirname "$0")/lib.sh"
 need ib_send_bw ib_send_lat ib_write_bw ib_write_lat ib_read_bw ib_read_lat ib_atomic_bw ib_atomic_lat ip ss
 
@@ -39,7 +39,7 @@ index=$(verbena run -- ibv_devinfo -v | sed -n 's/^[[:space:]]*GID\[ *\([0-9]*\)
 [ -n "$index" ] || fail "no GID of 10.99.0.1"
 
 # Each program first measures the processor's clock for half a second.  So CI runs each program, exchange, transport and
-# use of queues once, and scripts/soak (VB_THOROUGH) runs all combinations.
+# use of queues at least once, and scripts/soak (VB_THOROUGH) runs all combinations.
 all=${VB_THOROUGH:-}
 # is_skipped_for MEASURE: succeeds if the loop is at MEASURE (lat or bw), and not all combinations are to run.
 is_skipped_for() { [ -z "$all" ] && [ "$measure" = "$1" ]; }

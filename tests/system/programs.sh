@@ -1,6 +1,6 @@
 #!/bin/bash
 # ctest: TIMEOUT 300
-# Runs the programs of rdma-core with many clients, and with large messages.
+# Runs programs of rdma-core with many clients, and with large messages.
 . "$(dirname "$0")/lib.sh"
 need rping ucmatose rdma_server rdma_client ibv_rc_pingpong
 

@@ -1,6 +1,7 @@
 #!/bin/bash
 # ctest: TIMEOUT 60
-# The first commands of README must work when a user pastes them into a shell without changes.
+# The first commands of README must work when a user pastes them into a shell.  The test changes only the path of the
+# build.
 . "$(dirname "$0")/lib.sh"
 need rping
 

@@ -21,7 +21,7 @@ service = json.load(sys.stdin)["service"]
 print(service["total"].get(sys.argv[1], service.get(sys.argv[1])))' "$1"; }
 
 # ---- all bytes arrive unchanged, and many of them by the ring; on a busy machine, megabytes go by TCP before that
-# The service counts the bytes of a connection when it learns of its end, perhaps after the programs have ended.
+# The service counts a connection's bytes when it learns that the connection has ended, perhaps after the programs.
 went_by_ring() { [ "$(service_counter by_ring)" -gt $((before + 100000)) ]; }
 for mode in threads poll epoll fork dup; do
   before=$(service_counter by_ring 2>/dev/null || echo 0)
@@ -381,7 +381,7 @@ verbena run --sockets=only -- timeout 20 python3 "$work/asks.py" 20005 >"$work/c
 wait $server || fail "the server of a program that asks for seccomp: $(cat "$work/server")"
 [ "$(service_counter pairs_made)" -gt "$before" ] || fail "a program that asks for seccomp gets no ring"
 
-# ---- if the service dies, connections continue, and new ones stay on TCP until a program starts another service
+# ---- after the death of the service, new programs must connect as before, and start another service
 service=$(service_counter pid)
 kill -KILL "$service"
 serve timeout 60 "$stream" serve 20004 8 5

@@ -1,15 +1,15 @@
 #!/bin/bash
 # Tests that random sequences of socket calls by several processes print the same by TCP and under
-# `verbena run --sockets`: results, errno, bytes, signals, and the reports of poll, select and epoll.  VB_SEQUENCES sets
-# their number (default 300), and VB_SEED the first one (default 1).  The processes wait for each other most of the
-# time, so VB_SEQUENCE_JOBS sequences run at a time (default 4).  If the outputs of a sequence differ, the test removes
-# steps from it as long as the outputs still differ, and prints the rest.  The test sets no timeout, because
+# `verbena run --sockets`: results, errno, bytes, signals, and the reports of poll, select and epoll.  VB_SEQUENCES is
+# the number of sequences (default 300), and VB_SEED the first one (default 1).  The processes wait for each other most
+# of the time, so VB_SEQUENCE_JOBS sequences run at a time (default 4).  If the outputs of a sequence differ, the test
+# removes steps from it as long as the outputs still differ, and prints the rest.  The test sets no timeout, because
 # scripts/soak runs many sequences.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 need python3
 # The service frees the pages of a ring that has been empty for 1 ms, so that this happens between many calls.
 export VERBENA_SOCKETS_RING_IDLE=0.001
-# With quickack, TCP acknowledges the end of a stream at once.  Otherwise the program would wait for it for up to 40 ms.
+# With quickack, TCP acknowledges the end of a stream at once.  Otherwise the acknowledgement may take 40 ms.
 ip route change table local local 127.0.0.0/8 dev lo proto kernel scope host src 127.0.0.1 quickack 1 2>/dev/null || true
 ip route change table local local 127.0.0.1 dev lo proto kernel scope host src 127.0.0.1 quickack 1 2>/dev/null || true
 first=${VB_SEED:-1} sequences=${VB_SEQUENCES:-300} jobs=${VB_SEQUENCE_JOBS:-4}

@@ -1,7 +1,7 @@
 #!/bin/bash
 # ctest: TIMEOUT 120 PLAIN
-# The rings of idle connections must use no memory.  The socket service frees their pages, and later bytes must arrive
-# unchanged.
+# The rings of idle connections must use only one page for each connection.  The socket service frees all other pages,
+# and later bytes must arrive unchanged.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 need python3
 count=800 bytes=150000

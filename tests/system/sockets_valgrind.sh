@@ -1,7 +1,8 @@
 #!/bin/bash
 # ctest: TIMEOUT 200 PLAIN
 # Runs programs at both ends of TCP connections, and the socket service, under memcheck.  It must report no invalid
-# access, no use of uninitialized memory, and no leak, while bytes go by the ring.
+# access, no use of uninitialized memory, and no leak, while bytes go by the ring.  The test is PLAIN (not in preset
+# asan), because Valgrind cannot run programs with AddressSanitizer.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 need valgrind ss socat
 stream=$VB_PREFIX/tests/programs/stream

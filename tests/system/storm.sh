@@ -2,7 +2,7 @@
 # ctest: TIMEOUT 240
 # Makes many connections between two hosts at once, more than the backlog of the listener allows.  Kills the server in
 # the middle, and starts it again.  Each attempt must get a result, each connection must be made and ended, and the
-# agents must not use more memory than before.
+# agents must not use much more memory than before.
 #   VB_STORM    number of connections (default 3000), a tenth of them at once
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 source "$VB_SOURCE/tests/wire/lib.sh"

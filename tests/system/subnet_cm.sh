@@ -1,10 +1,10 @@
 #!/bin/bash
 # ctest: TIMEOUT 120
 # RDMA CM programs run on the nodes of a simulated InfiniBand subnet under Debian's OpenSM.  The nodes must find each
-# other by ARP and neighbour discovery over IPoIB, query the SA only once for each path, and join multicast groups.
+# other by ARP and neighbour discovery over IPoIB, share their queries to the SA, and join multicast groups.
 # Destinations with a cached path must be reached even while OpenSM is stopped.
 source "$VB_SOURCE/tests/system/lib.sh"
-unset VERBENA_LINK  # programs on a fabric need lanes
+unset VERBENA_LINK  # it may be udp, but programs on a fabric exchange packets only by lanes
 need opensm rping ucmatose udaddy mckey saquery ibv_devinfo python3
 
 verbena fabric make --fat-tree 4 >"$work/net"
@@ -78,7 +78,7 @@ echo "two members of a host: ok"
 
 # ---- a hundred connections to one host need at most two queries
 before=$(counter host1 sa_queries)
-# count_without_query: prints the number of paths that needed no query of their own.  Connections that start before the
+# count_without_query: prints how many look-ups of paths needed no separate query.  Connections that start before the
 # first answer share its query.  Later connections find the path in the cache.
 count_without_query() {
   VERBENA_FABRIC=cm VERBENA_NODE=host1 verbena ps --counters |

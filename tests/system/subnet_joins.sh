@@ -6,7 +6,7 @@
 # without the sanitizer's runtime, which must be preloaded into it.
 source "$VB_SOURCE/tests/system/lib.sh"
 source "$VB_SOURCE/tests/system/lib_managers.sh"
-unset VERBENA_LINK  # programs on a fabric need lanes
+unset VERBENA_LINK  # it may be udp, but programs on a fabric exchange packets only by lanes
 need opensm saquery sminfo ibstat ibv_devinfo python3
 
 joins=${VB_JOINS:-200}

@@ -4,7 +4,7 @@
 # through three switches, as root and as an ordinary user.  They must find the nodes' IPoIB interfaces.
 # The test is PLAIN because `fabric up` starts OpenSM without the sanitizer's runtime, which must be preloaded into it.
 source "$VB_SOURCE/tests/system/lib.sh"
-unset VERBENA_LINK  # programs on a fabric need lanes
+unset VERBENA_LINK  # it may be udp, but programs on a fabric exchange packets only by lanes
 need opensm ucx_perftest fi_pingpong fi_info dapltest ibv_rc_pingpong ib_send_bw ib_write_bw rping ss setpriv python3
 
 chmod 755 "$work"

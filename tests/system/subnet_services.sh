@@ -4,7 +4,7 @@
 # They must be able to set the paths of their ids (RDMA_OPTION_IB_PATH).
 source "$VB_SOURCE/tests/system/lib.sh"
 source "$VB_SOURCE/tests/system/lib_managers.sh"
-unset VERBENA_LINK  # programs on a fabric need lanes
+unset VERBENA_LINK  # it may be udp, but programs on a fabric exchange packets only by lanes
 need opensm saquery python3
 program=$VB_PREFIX/tests/programs/subnet_services
 

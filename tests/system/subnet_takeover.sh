@@ -6,7 +6,7 @@
 # The test is PLAIN because OpenSM is started without the sanitizer's runtime, which must be preloaded into it.
 source "$VB_SOURCE/tests/system/lib.sh"
 source "$VB_SOURCE/tests/system/lib_managers.sh"
-unset VERBENA_LINK  # programs on a fabric need lanes
+unset VERBENA_LINK  # it may be udp, but programs on a fabric exchange packets only by lanes
 need opensm rping saquery sminfo ibstat ibv_devinfo ibtracert smpquery python3
 
 export VERBENA_FABRIC=takeover
@@ -122,7 +122,7 @@ join host4 239.1.1.2 full
 join host3 239.1.1.3 full
 join host4 239.1.1.3 send
 rounds=0
-# check_messages: checks that each member's messages reach the others.
+# check_messages: sends a message to each group from one host, and checks that the member on the other host receives it.
 check_messages() {
   rounds=$((rounds + 1))
   send_to_member host3 send 239.1.1.1 "one $rounds"
@@ -141,7 +141,7 @@ is_standby() { on host3 saquery SMIR 2>&1 | grep -q 'SMState\.*2$'; }
 until_true 30 is_standby || fail "host2 is no standby: $(on host3 saquery SMIR 2>&1)"
 all_are_subscribed() { [ "$(subscriptions host3 | tee "$work/subscriptions" | wc -l)" = 20 ]; }  # 5 traps for each of 4 ports
 until_true 30 all_are_subscribed || fail "the SA has these subscriptions: $(cat "$work/subscriptions")"
-# 6 memberships of programs, and 4 ports in the broadcast group
+# The programs have 6 memberships, and 4 ports are in the broadcast group.
 all_are_members() { [ "$(members host3 | tee "$work/members" | wc -l)" = 10 ]; }
 until_true 30 all_are_members || fail "the SA has these members: $(cat "$work/members")"
 

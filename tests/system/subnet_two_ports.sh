@@ -3,7 +3,7 @@
 # Tests HCAs with two ports in one subnet.  Verbs, the RDMA CM, multicast and the InfiniBand CM must work by either
 # port.  One port must still work when the cable of the other port is pulled.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
-unset VERBENA_LINK  # programs on a fabric need lanes
+unset VERBENA_LINK  # it may be udp, but programs on a fabric exchange packets only by lanes
 need opensm rping mckey ibv_devinfo ibv_rc_pingpong ibstat
 export TMPDIR=$work
 

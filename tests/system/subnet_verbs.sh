@@ -4,7 +4,7 @@
 # OpenSM: through one switch or two switches, and by another cable after the cable in the path is disabled.  Limited
 # members of the partition must not reach each other.
 source "$VB_SOURCE/tests/system/lib.sh"
-unset VERBENA_LINK  # programs on a fabric need lanes
+unset VERBENA_LINK  # it may be udp, but programs on a fabric exchange packets only by lanes
 need opensm ibstat ibportstate perfquery smpquery ibtracert ibswitches
 need ibv_devinfo ibv_rc_pingpong ibv_ud_pingpong ib_send_bw tshark python3 ss
 

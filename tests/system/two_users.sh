@@ -81,7 +81,7 @@ programs() { "$@" ps --json | python3 -c 'import json, sys; print(len(json.load(
 kill $root_program $user_program
 wait $root_program $user_program 2>/dev/null || true
 
-# ---- all packets go through the agent if a program uses no lanes, for datagrams and for multicast
+# ---- if one of two programs uses no lanes, the agent relays their packets; datagrams and multicast must work, too
 start_as_user run --link udp -- rping -s -C 20 -p 7101 >"$work/server" 2>&1 &
 until_true 20 has_listener 7101 || fail "rping does not listen: $(cat "$work/server")"
 verbena run -- timeout 60 rping -c -a 127.0.0.1 -C 20 -p 7101 -V >"$work/client" 2>&1 || fail "rping: $(cat "$work/client")"

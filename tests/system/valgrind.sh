@@ -1,7 +1,8 @@
 #!/bin/bash
 # ctest: TIMEOUT 280 PLAIN
 # Runs both ends of rping and their agent under memcheck, which must report no invalid access, no use of uninitialized
-# memory, and no leak.
+# memory, and no leak.  The test is PLAIN (not in preset asan), because Valgrind cannot run programs with
+# AddressSanitizer.
 . "$(dirname "$0")/lib.sh"
 need valgrind rping
 

@@ -1,7 +1,7 @@
 #!/bin/bash
 # ctest: TIMEOUT 120 PLAIN
 # Two programs exchange messages over a lane, and block until each message comes.  A message must wake the blocked
-# thread once, and no other thread.  The test compares counters of wake-ups, not times.
+# thread about once, and other threads only seldom.  The test compares counters of wake-ups, not times.
 #   VB_WAKES_LINKS    the links to test (default lane).  With udp the test fails while other programs need
 #                     all processors: a thread that waits long for a processor loses the receiver role for up to a
 #                     second.

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # ctest: TIMEOUT 90
-"""Sends wrong packets to the host.  The host must drop each packet, count it by its reason, and continue to work."""
+"""Sends wrong packets to the host.  The host must drop each packet of a known kind, and count it by its reason.  The
+host must continue to work, also after many random packets."""
 import json
 import os
 import random

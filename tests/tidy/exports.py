@@ -1,5 +1,5 @@
-"""Checks that the shared libraries export only what their version scripts name, and need only the C
-library and one another.
+"""Checks that the shared libraries export only what their version scripts name, and need only the libraries of C and
+GCC, and one another.
 
 Arguments: the libraries.
 """

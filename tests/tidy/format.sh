@@ -1,6 +1,6 @@
 #!/bin/bash
-# Checks that all files are formatted by clang-format.  With --fix it formats them.  Run from the
-# repository.
+# Checks that clang-format would not change the C++ files of src, include, tests, fuzz and bench.  With --fix, formats
+# them.  Run from the repository.
 set -euo pipefail
 if ! command -v clang-format >/dev/null; then
   echo "skipped: clang-format is not installed (scripts/deps test installs it)"

@@ -1,7 +1,7 @@
 """Checks that each file includes only headers of its own layer, and of layers that the table allows.
 
 Arguments: the table of src/CMakeLists.txt, with a word LAYER=ALLOWED,ALLOWED... for each layer.  ALLOWED are all layers
-whose headers it may include, directly or indirectly.
+whose headers it may include, directly or indirectly.  Tests may also include sim and the layers that sim may include.
 Run from the repository.
 """
 import pathlib

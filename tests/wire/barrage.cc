@@ -325,7 +325,7 @@ void Barrage::make_traffic_packet(std::uint64_t number) {
   Random plan(mix(seed_ ^ 0x7a1c, run));
   Exchange exchange;
   // These choices depend only on the run.  So all packets of a run go to the same QP and belong to
-  // the same messages, although the target learns new PSNs between them.
+  // the same messages, although `target_` learns new PSNs between them.
   exchange.qp = target_.qps[plan.below(4096) % target_.qps.size()];
   switch (exchange.qp.transport) {
     case Transport::kUd: exchange.type = Exchange::Type::kDatagrams; break;
@@ -347,8 +347,8 @@ void Barrage::make_traffic_packet(std::uint64_t number) {
 void Barrage::make_message(const Exchange& exchange, std::uint32_t index) {
   using enum wire::Operation;
   if (exchange.type == Exchange::Type::kAnswers) return make_answer(exchange.qp);
-  // The run repeats the message until the run ends.  The PSN is the last one that the target has
-  // learned.  If the QP has not answered the last packet, this packet has the same PSN.
+  // The run repeats the message until the run ends.  The PSN is the one that `target_` has learned
+  // last.  If the QP has not answered the last packet, this packet has the same PSN.
   const std::uint32_t at = index % exchange.packets;
   const bool is_first = at == 0, is_last = at + 1 == exchange.packets;
   std::size_t bytes = is_last ? exchange.last_bytes : exchange.qp.mtu;
@@ -381,7 +381,7 @@ void Barrage::make_message(const Exchange& exchange, std::uint32_t index) {
   }
   wire::TransportPacket packet =
       headers_for(exchange.qp, wire::opcode_of(exchange.qp.transport, operation));
-  // UC has no acknowledgements from which the target could learn the PSN, so count it here.
+  // UC has no acknowledgements from which `target_` could learn the PSN, so count the packets here.
   if (exchange.qp.transport == Transport::kUc) packet.bth.psn = packet.bth.psn + index;
   if (exchange.type == Exchange::Type::kAtomic) packet.atomic.virtual_address &= ~std::uint64_t{7};
   packet.reth = {exchange.region.address, exchange.region.r_key,
@@ -390,7 +390,7 @@ void Barrage::make_message(const Exchange& exchange, std::uint32_t index) {
                  : operation == kAtomicWrite
                      ? 8
                      : (exchange.packets - 1) * exchange.qp.mtu + exchange.last_bytes};
-  packet.bth.acknowledge_request = true;  // the target learns the PSN from the acknowledgement
+  packet.bth.acknowledge_request = true;  // `target_` learns the PSN from the acknowledgement
   packet.deth.qkey = target_.qkey;
   const bool is_faulty = index == exchange.faulty_index;
   if (is_faulty) {

@@ -15,15 +15,16 @@
 namespace verbena::wire_bench {
 
 // Generates packets that a host must survive, as Ethernet frames.  A frame depends only on the
-// seed, its number and the target.  So a test can generate a packet again from its number.  The
-// Target only supplies values (QP numbers, keys, ids, PSNs); no other choice depends on it.
+// seed, its number, the captured frames and the Target.  So a test can generate a packet again from
+// its number, if the Target has the same contents (QP numbers, keys, ids, PSNs).
 //
 // A run is kPacketsPerRun packets with successive numbers, which are all of one kind:
 //
 //  * grid: one combination of opcode, QP and length after another, until all have been sent
-//  * traffic: messages and answers like those of the peer, with expected PSNs, and with one fault
-//  * capture: frames of other implementations, which are shortened, have changed bits or other
-//    addresses, or are joined from two frames
+//  * traffic: messages with expected PSNs and at most one faulty packet, or answers with expected
+//    and other PSNs
+//  * capture: frames of other implementations, most of which are shortened or lengthened, have
+//    changed bits or other addresses, or are joined from two frames
 //  * mad: CM messages with ids that exist and with ids that do not, and MADs of all classes
 //  * framing: unusual IP and UDP headers: fragments, options, checksums, addresses
 class Barrage {

@@ -4,7 +4,8 @@
 usage: check_capture.py FILE.pcap ADDRESS...
 
 Every RoCEv2 packet from one of the addresses must have the right ICRC (vol1 A17.9.2), a length that
-its headers allow, and a known opcode.  Prints the number of packets; exits with 1 at the first fault.
+its headers allow, a known opcode, and zeros as padding.  Prints the number of these packets; exits with 1 at the
+first fault.
 """
 import ipaddress
 import struct

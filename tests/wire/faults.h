@@ -16,7 +16,7 @@
 // Models the faults of a bad network.  Each direction has its own faults.
 namespace verbena::wire_bench {
 
-// Describes the faults of a line.  If all are zero, the line is perfect.
+// Describes the faults of a line.  With the default values, the line is perfect.
 struct Faults {
   Ratio loss{};
   Ratio duplicate{};
@@ -24,8 +24,8 @@ struct Faults {
   Ratio corrupt{};     // frames with one to three wrong bits in the UDP payload
   unsigned burst = 1;  // the smallest number of losses or corruptions in a row
   Duration delay{};
-  Duration jitter{};      // added to the delay, uniformly, without reordering
-  Duration cut{};         // a cut loses all frames for this time; cuts repeat
+  Duration jitter{};      // the longest random addition to the delay; it reorders no frames
+  Duration cut{};         // a cut loses all frames that faults may hit, for this time; it repeats
   Duration uncut{};       // the time from the end of a cut to the next cut
   bool hits_tcp = false;  // if true, faults also hit TCP, to compare TCP with Verbena
 };

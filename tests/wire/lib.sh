@@ -2,7 +2,7 @@
 #
 #   make_hosts [MTU]              makes hosts a (10.77.0.1, fd77::1, fe80::a) and b (10.77.0.2, ...)
 #   on a verbena run -- ...       runs a command on a host
-#   start_on a COMMAND... &       runs a command on a host in the background; $! is the pid of the command itself
+#   start_on a COMMAND...         replaces the shell by a command on a host; with &, $! is the pid of the command itself
 #   second_link                   connects eth1 of a (10.78.0.1, fd78::1) and b (10.78.0.2, fd78::2), without the line
 #   line "both loss=10"           sends a command to the line (main.cc); fails if the line refuses it
 #   line_counts                   prints the line's counts for both directions

@@ -1,6 +1,6 @@
-// Runs the line between two hosts.  It carries frames in both directions, and damages RoCEv2
-// packets.  A host is a network namespace, in which this program creates an Ethernet interface, or
-// a virtual machine (port.h).
+// Runs the line between two hosts.  It carries frames in both directions, and applies faults such
+// as loss to RoCEv2 packets, and to TCP if it is told so.  A host is a network namespace, in which
+// this program creates an Ethernet interface, or a virtual machine (port.h).
 //
 //   wire_line --a HOST --b HOST [--seed N] [--pcap PREFIX]      HOST: /proc/PID/ns/net, guest:PATH
 //

@@ -23,7 +23,8 @@ namespace verbena::wire_bench {
 //   stranger ADDRESS4 ADDRESS6                    a host that these QPs are not connected to
 //   rc|uc|ud QPN PEER_QPN RQ_PSN SQ_PSN MTU 4|6   a QP to attack, and its IP version
 //   absent QPN                                    the number of a destroyed QP
-//   spared QPN                                    a QP of another program, which must get no packet
+//   spared QPN                                    a QP of another program, which must get packets
+//                                                 only from the peer's address
 //   memory ADDRESS BYTES RKEY                     a region for remote access
 //   qkey NUMBER                                   the Q_Key of the UD QPs
 //   port NUMBER                                   the port of the listener
@@ -68,7 +69,7 @@ class Target {
   Host victim{}, peer{}, stranger{};
   std::vector<Qp> qps{};
   std::vector<Qpn> absent{};  // QPs that have been destroyed
-  std::vector<Qpn> spared{};  // QPs of other programs, which must get no packet
+  std::vector<Qpn> spared{};  // QPs of other programs; only packets from `peer` may reach them
   std::vector<Region> regions{};
   std::deque<Connection> connections{};  // the newest is the last
   Qkey qkey{};

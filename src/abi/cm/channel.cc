@@ -14,8 +14,9 @@ using namespace verbena::abi;
 namespace {
 
 // A program may destroy a channel while one of its threads is about to call rdma_get_cm_event()
-// again (rping does so when it ends).  So the memory of the last destroyed channels is not freed.
-// Such a thread blocks for ever, as if it had made the call before the channel was destroyed.
+// again (rping does so when it ends).  So the memory of the 256 channels that were destroyed last
+// is not freed.  If O_NONBLOCK was not set, such a thread blocks for ever, as if it had made the
+// call before the channel was destroyed.
 std::array<std::atomic<CmChannel*>, 256> destroyed_channels;
 std::atomic<std::size_t> next_destroyed{0};
 

@@ -70,13 +70,14 @@ struct CmId : rdma_cm_id {
   std::uint32_t events_delivered = 0;  // guarded by the lock of the EventTargets
   pthread_mutex_t mutex;               // guards the members below
   pthread_cond_t cond;
-  std::uint32_t events_filled = 0;          // counts the events of events_delivered that are filled
+  std::uint32_t events_filled = 0;          // counts the delivered events that are filled, too
   std::uint32_t events_completed = 0;       // counts the events that the program has acknowledged
-  CmEvent* first_unacknowledged = nullptr;  // the first event that the program has not acknowledged
-  bool has_unacknowledged_request = false;  // a CONNECT_REQUEST created this id
-  bool is_destroyed = false;                // the memory is freed when all events are acknowledged
+  CmEvent* first_unacknowledged = nullptr;  // the list of unacknowledged events, newest first
+  // A CONNECT_REQUEST created this id, and the program has not acknowledged that event.
+  bool has_unacknowledged_request = false;
+  bool is_destroyed = false;  // the memory is freed when all events are acknowledged
   std::vector<CmGroup> groups;
-  std::shared_ptr<CmLookup> lookup;  // the last rdma_resolve_addrinfo()
+  std::shared_ptr<CmLookup> lookup;  // of the last rdma_resolve_addrinfo() without RAI_SA
 };
 
 // Represents an event that the program gets.  The event is counted for its `target`: the id that
@@ -132,7 +133,7 @@ int cm_refresh(CmId& id);
 // Attaches the QP in id->qp to the id in libverbena, or detaches the old QP if id->qp is null.
 // Programs may change id->qp themselves, to move a QP to another id.
 int cm_update_qp(CmId& id);
-// Holds a device that ids of this process share, and its default protection domain.
+// Holds a device that ids of this process share, and the default protection domain of these ids.
 struct CmDevice {
   ibv_context* verbs;
   ibv_pd* pd;

@@ -7,18 +7,20 @@
 namespace verbena::abi {
 namespace {
 
-// These constants limit the private data of messages (vol1 12.6).  The header of the RDMA IP CM
-// service takes kHeaderBytes of a REQ or SIDR_REQ (annex A11).
+// The header of the RDMA IP CM service takes these bytes of the private data of a REQ or SIDR_REQ
+// (annex A11).
 constexpr std::uint8_t kHeaderBytes = 36;
+// These constants limit the private data of messages (vol1 12.6).
 constexpr std::uint8_t kConnectBytesMax = 92;
 constexpr std::uint8_t kConnectDatagramBytesMax = 216;
 constexpr std::uint8_t kAcceptBytesMax = 196;
 constexpr std::uint8_t kAcceptDatagramBytesMax = 136;
 constexpr std::uint8_t kRejectBytesMax = 148;
+// These are reasons of a REJ (vol1 table 108).
 constexpr std::uint32_t kRejectConsumer = 28;
 constexpr std::uint32_t kRejectVendorOption = 35;
 
-constexpr std::uint8_t kRetryMax = 7;
+constexpr std::uint8_t kRetryMax = 7;  // the default of retry_count and of rnr_retry_count
 
 int to_c_api(const CmId& id, const rdma_conn_param* param, std::uint8_t bytes_max,
              vb_conn_param& out) {

@@ -3,8 +3,8 @@
 #include "abi/abi.h"
 #include "abi/cm/cm.h"
 
-// Implements endpoints.  rdma_create_ep() creates a synchronous id, and binds it or resolves its
-// address and route, in one call.
+// Implements endpoints.  In one call, rdma_create_ep() creates a synchronous id, and either binds
+// it, or resolves its address and route and creates its QP.
 
 namespace verbena::abi {
 namespace {

@@ -139,8 +139,8 @@ void bring_up_to_date(CmId& id, CmEvent& event) {
   }
 }
 
-// Counts an acknowledgement by calling count().  The last acknowledgement of a destroyed id frees
-// the id.
+// Calls count(), which counts an event of the id as filled or as acknowledged.  If the id is
+// destroyed, and all its events are acknowledged now, frees the id.
 void acknowledge(CmId& id, auto&& count) {
   bool is_last = false;
   {
@@ -276,7 +276,8 @@ using namespace verbena::abi;
 // memory.
 VB_EXPORT int rdma_get_cm_event(rdma_event_channel* channel, rdma_cm_event** event) {
   if (event == nullptr) return failed(EINVAL);
-  // Allocates memory first, so that no event of libverbena is lost if memory is short.
+  // Allocates the public event first.  If there is no memory, no event has been taken from
+  // libverbena and lost.
   std::unique_ptr<CmEvent> new_event(new (std::nothrow) CmEvent);
   if (!new_event) return failed(ENOMEM);
   vb_cm_event next;  // NOLINT: filled by vb_cm_next_event()

@@ -11,7 +11,8 @@
 #include "abi/library.h"
 #include "abi/objects.h"
 
-// Creates and destroys ids, and resolves their addresses and routes.
+// Creates, binds, moves and destroys ids, lets them listen, and resolves their addresses and
+// routes.
 
 namespace verbena::abi {
 
@@ -285,7 +286,7 @@ VB_EXPORT int rdma_listen(rdma_cm_id* id, int backlog) {
   auto& self = *static_cast<CmId*>(id);
   if (int error = vb_cm_listen(self.library_handle, backlog)) return failed(error);
   if (int error = cm_refresh(self)) return failed(error);  // vb_cm_listen() may choose the port
-  // If the port of the device is down, no request can arrive.  So the reason is printed now.
+  // If the port of the device is down, no request can arrive.  So this call prints the reason.
   const std::uint32_t device = id->verbs != nullptr ? device_of(id->verbs) : 0;
   vb_port_attr port{};
   if (vb_port_query(device, id->verbs != nullptr ? id->port_num : 1, &port) == 0 &&

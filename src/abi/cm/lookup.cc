@@ -19,8 +19,8 @@
 #include "abi/acknowledge.h"
 #include "abi/cm/cm.h"
 
-// Implements functions that rdma-core 60 added: an asynchronous rdma_getaddrinfo(), whose result
-// comes as an event, and events that programs write themselves.
+// Implements functions that rdma-core 60 added: an asynchronous rdma_getaddrinfo(), which reports
+// its end by an event, and events that a program sends to itself.
 
 #ifndef RAI_SA  // Debian's header declares neither RAI_SA nor these functions
 extern "C" {
@@ -45,7 +45,8 @@ struct CmLookup {
 
 namespace {
 
-// Limits the lookups that run at the same time.  Each has a thread, and the resolver may take long.
+// Limits the asynchronous lookups that run at the same time.  Each of them has a thread, and the
+// resolver may take long.
 constexpr int kLookupsMax = 256;
 std::atomic<int> lookups_running{0};
 
@@ -54,7 +55,7 @@ struct ReleaseSlot {
 };
 using Slot = std::unique_ptr<std::atomic<int>, ReleaseSlot>;
 
-// Returns null if kLookupsMax are running.
+// Returns null if kLookupsMax asynchronous lookups are running.
 Slot take_slot() {
   Slot slot(&lookups_running);
   if (++lookups_running > kLookupsMax) slot.reset();
@@ -136,7 +137,8 @@ int run(Task& task) {
 void* run_thread(void* raw) {
   const std::unique_ptr<Task> task(static_cast<Task*>(raw));
   const int error = run(*task);
-  // If the id is destroyed, the call fails with another error, and nobody waits for the event.
+  // Repeats the call while too many events are unread (ENOMEM).  If the id is destroyed, the call
+  // fails with an error other than ENOMEM, and nobody waits for the event.
   while (vb_cm_id_write_event(task->id, error == 0 ? kAddrInfoResolved : kAddrInfoError, -error,
                               0) == ENOMEM) {
     constexpr timespec kRetryDelay{.tv_sec = 0, .tv_nsec = 10'000'000};
@@ -145,7 +147,8 @@ void* run_thread(void* raw) {
   return nullptr;
 }
 
-// Starts a thread with all signals blocked, so that the program's signal handlers do not run in it.
+// Starts a thread that runs the lookup.  All signals are blocked in it, so that the program's
+// signal handlers do not run there.  EAGAIN: kLookupsMax asynchronous lookups are running.
 int start(std::unique_ptr<Task> task) {
   task->slot = take_slot();
   if (!task->slot) return EAGAIN;
@@ -166,7 +169,8 @@ int start(std::unique_ptr<Task> task) {
   return error;
 }
 
-// Begins a lookup of the id.  EBUSY: a lookup is running, or its result was not taken.
+// Stores a new lookup in the id.  EBUSY: the last lookup of the id is still running, or the program
+// has not taken its result.
 int begin(CmId& id, std::shared_ptr<CmLookup>& lookup) {
   return guarded([&] {
     auto new_lookup = std::make_shared<CmLookup>();
@@ -189,9 +193,10 @@ void cm_forget_lookups() { lookups_running = 0; }
 
 using namespace verbena::abi;
 
-// Asks the subnet administration if RAI_SA is set, else the system's resolver.  EOPNOTSUPP: RAI_SA
-// needs an id on InfiniBand.  EAGAIN: kLookupsMax lookups are running.  With a synchronous id, the
-// call waits for the result.
+// If RAI_SA is set, asks the subnet administration; otherwise asks the system's resolver.
+// EOPNOTSUPP: RAI_SA is set and the id is not on InfiniBand, or `node` is not null.  EAGAIN:
+// kLookupsMax asynchronous lookups are running.  With a synchronous id, the call waits for the
+// result.
 VB_EXPORT int rdma_resolve_addrinfo(rdma_cm_id* id, const char* node, const char* service,
                                     const rdma_addrinfo* hints) {
   if (id == nullptr || (node == nullptr && service == nullptr && hints == nullptr)) {
@@ -204,7 +209,8 @@ VB_EXPORT int rdma_resolve_addrinfo(rdma_cm_id* id, const char* node, const char
     const int error = cm_find_services(self, node, service);
     return error == 0 ? 0 : failed(error);
   }
-  // Another libverbena (src/adapter) uses a hardware adapter, and cannot report the result.
+  // The libverbena of src/adapter cannot write events, so it could not report the end of the
+  // lookup.  This call only tests that: no event has the type 0.
   if (!self.is_synchronous && vb_cm_id_write_event(self.library_handle, 0, 0, 0) == EOPNOTSUPP) {
     return failed(EOPNOTSUPP);
   }

@@ -7,15 +7,15 @@
 #include "abi/acknowledge.h"
 #include "abi/cm/cm.h"
 
-// Implements multicast groups of ids.
+// Lets ids (rdma_cm_id) join and leave multicast groups.
 
 namespace verbena::abi {
 namespace {
 
 std::atomic<std::uint64_t> last_cookie{0};
 
-// Stores the group before vb_cm_join(), because another thread may take the event before
-// vb_cm_join() returns.
+// Joins a group.  Stores the group before it calls vb_cm_join(), because another thread may take
+// the event before vb_cm_join() returns.
 int join(CmId& id, const sockaddr& address, bool send_only, void* context) {
   const std::size_t bytes = verbena::c_api::bytes_of(address);
   if (bytes == 0) return EINVAL;

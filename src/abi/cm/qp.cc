@@ -6,8 +6,8 @@
 #include "abi/objects.h"
 #include "c_api/attributes.h"
 
-// Creates and destroys the QP of an id.  Also creates the completion queues and channels that the
-// program does not provide.
+// Creates and destroys the QP and the shared receive queue of an id.  Also creates the completion
+// queues and channels that the program does not provide.
 
 namespace verbena::abi {
 namespace {
@@ -56,7 +56,7 @@ int modify_state(Qp& qp, ibv_qp_state state, int mask) {
   return vb_qp_modify(qp.library_handle, &attr, static_cast<std::uint32_t>(mask | IBV_QP_STATE));
 }
 
-// Moves a datagram QP to RTS at once, because it does not wait for a connection.
+// Moves a datagram QP from INIT to RTS at once, because it does not wait for a connection.
 int make_ready(Qp& qp) {
   vb_qp_attr current{};
   vb_qp_init init{};

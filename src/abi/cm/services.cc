@@ -50,7 +50,7 @@ struct Query {
   }
 };
 
-// Returns null if there is no memory.
+// Describes a service as rdma_getaddrinfo() does.  Returns null if there is no memory.
 rdma_addrinfo* info_of(const vb_service& service, int port_space, int qp_type) {
   std::unique_ptr<rdma_addrinfo, FreeList> info(
       static_cast<rdma_addrinfo*>(std::calloc(1, sizeof(rdma_addrinfo))));
@@ -72,7 +72,7 @@ rdma_addrinfo* info_of(const vb_service& service, int port_space, int qp_type) {
   return info.release();
 }
 
-// Returns 0, ENOENT if there are no services, or ENOMEM.
+// Makes a list that describes the services.  Returns 0, ENOENT if there are no services, or ENOMEM.
 int list_of(std::span<const vb_service> services, int port_space, int qp_type,
             rdma_addrinfo*& list) {
   std::unique_ptr<rdma_addrinfo, FreeList> head;
@@ -108,7 +108,7 @@ int get_all_services(std::vector<vb_service>& services, auto&& get) {
   });
 }
 
-// Waits for the event of a synchronous id, and returns its error.
+// Waits until an event ends the query of a synchronous id.  Returns 0, or the error of that event.
 int wait_for_services(CmId& id) {
   for (;;) {
     rdma_cm_event* event = nullptr;
@@ -123,7 +123,8 @@ int wait_for_services(CmId& id) {
   }
 }
 
-// Calls use(device, port) for each InfiniBand port that is active, until it returns 0.
+// Calls use(device, port) for each InfiniBand port that is active, until use() returns 0.  Returns
+// the last result of use(), or ENODEV if no port is active.
 int try_active_ports(auto&& use) {
   int error = ENODEV;
   vb_device_attr attributes{};

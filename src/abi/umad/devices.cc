@@ -12,7 +12,7 @@
 #include "abi/umad/service.h"
 
 // Implements the queries of devices and ports.  The original libibumad reads sysfs.  Here, the
-// service of the program's node answers each query.
+// service of the program's node answers each query.  Without a node, libverbena answers it.
 
 using namespace verbena::abi;
 using namespace verbena::abi::umad;
@@ -98,9 +98,9 @@ int get_port(const char* name, int number, umad_port_t& port) {
   return fill_port(*device, *from, port) ? 0 : -EIO;
 }
 
-// Holds the file that a subnet manager opens while it runs (/dev/infiniband/issmN on Linux).  The
-// file exists as long as this process has its descriptor.  The service sees when the program opens
-// the file.
+// Holds the file that a subnet manager (SM) keeps open while it runs (/dev/infiniband/issmN on
+// Linux).  The file exists as long as this process has its descriptor.  The service sees when the
+// program opens or closes the file.
 struct ManagerFile {
   ServiceConnection connection;
   verbena::os::Fd file;

@@ -14,7 +14,8 @@ namespace um = ipc::umad;
 namespace {
 
 constexpr std::uint8_t kInfinibandLayer = 1;  // IBV_LINK_LAYER_INFINIBAND
-// Holds the rate of a lane for each speed code, in units of 0.1 Gbit/s.
+// Holds the rates of a lane in units of 0.1 Gbit/s.  The index is the number of the bit that the
+// speed code has set.
 constexpr unsigned kLaneTenths[] = {25, 50, 100, 100, 140, 250, 500, 1000};
 
 // Returns Gbit/s from the codes of width and speed (vol1 14.2.5.6).

@@ -58,7 +58,7 @@ int OpenPort::open(const char* name, int number, bool enforce_smi) {
                                            .port = static_cast<std::uint8_t>(choice->port)},
                                           error, &mads);
   if (!requests) return error == ENODEV ? -EOPNOTSUPP : error == EINVAL ? -EINVAL : -EIO;
-  std::shared_ptr<OpenPort> old_port;  // destroyed after the lock is released
+  std::shared_ptr<OpenPort> old_port;  // it is destroyed after the lock is released
   const std::lock_guard guard(open_ports().lock);
   // A program may have closed the descriptor of an older port with close(), so that the new port
   // got the same descriptor.  Destroying the older port closes that descriptor once more.  So the
@@ -153,7 +153,8 @@ int send(int fd, ib_user_mad& mad, std::size_t bytes) {
   return port->ask(request, std::span(&passed, 1)).error;
 }
 
-// Waits for a MAD, as libibumad does.  Returns 0 or a negative errno.  It is a cancellation point.
+// Waits for a MAD, as libibumad does.  Returns 0 or a negative errno.  This function is a
+// cancellation point.
 int wait_for_mad(int fd, int timeout_ms) {
   pollfd one{.fd = fd, .events = POLLIN, .revents = 0};
   const int ready = ::poll(&one, 1, timeout_ms);

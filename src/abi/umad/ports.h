@@ -17,18 +17,19 @@ class OpenPort {
  public:
   // Returns the descriptor, or a negative errno as umad_open_port() does.
   static int open(const char* name, int number, bool enforce_smi);
-  // Returns null if the descriptor is not an open port.
+  // Returns null if the descriptor is not that of an open port.
   static std::shared_ptr<OpenPort> find(int fd);
   static void close(int fd);
 
-  // Sends a request and waits for the answer.
+  // Sends a request with these descriptors, and waits for the answer.
   ipc::umad::Reply ask(std::span<const std::byte> request, std::span<const int> passed = {});
 
   enum class ReceiveResult { kMad, kNothing, kTooShort, kInvalid, kDisconnected };
   // Receives the next MAD without waiting, with its header, into a buffer of `capacity` bytes.
   // `mad_bytes` gets the length of the MAD.  kTooShort: the buffer got the header and the first
   // segment of a longer message, which remains in the queue.  kInvalid: the buffer is too small for
-  // the header and the first segment.  kDisconnected: the service has ended.
+  // the header and the first segment.  kDisconnected: the service has ended, or its message is
+  // malformed.
   ReceiveResult receive(ib_user_mad& buffer, std::size_t capacity, std::size_t& mad_bytes);
 
  private:

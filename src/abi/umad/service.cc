@@ -35,7 +35,8 @@ bool may_use(const um::Port& port, bool enforce_smi) {
   return port.infiniband && !(enforce_smi && (port.capability_mask & kSmDisabled) != 0);
 }
 
-// Returns how usable a port of a device is.  If `port` is 0, first sets it to the best port.
+// Returns how usable a port of a device is.  If `port` is 0, sets it to the device's best port, if
+// the device has a usable port.
 Fitness fitness_of(const um::Device& device, int& port, bool enforce_smi) {
   if (port > 0) {
     const um::Port* named_port = find_port(device, port);

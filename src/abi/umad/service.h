@@ -34,8 +34,9 @@ namespace verbena::abi::umad {
 class ServiceConnection {
  public:
   // Finds the service by VERBENA_FABRIC and VERBENA_NODE, and tells it the purpose of the
-  // connection.  If the answer carries a descriptor, `fd` gets it.  On an error, explain() has
-  // printed the reason.
+  // connection.  If `fd` is not null, it gets the descriptor that the answer carries.  EMFILE: this
+  // process could not receive that descriptor.  After any other error, the reason was passed to
+  // explain().
   static std::optional<ServiceConnection> open(ipc::umad::Hello hello, int& error,
                                                os::Fd* fd = nullptr);
 
@@ -56,7 +57,7 @@ class ServiceConnection {
 // Returns the devices of this program's node, sorted by name.  Without a node (VERBENA_NODE), the
 // devices are the host's own.  Returns nothing if there is no service, or no agent.
 std::optional<std::vector<ipc::umad::Device>> query_devices();
-// Returns the devices of the host itself, as libverbena reports them.
+// Returns the devices of the host itself, in the order of libverbena.
 std::optional<std::vector<ipc::umad::Device>> own_devices();
 // Returns true if this program runs on a node of a fabric (VERBENA_NODE).
 bool has_node();
@@ -66,19 +67,20 @@ bool has_node();
 void explain(const std::string& text);
 int debug_level();
 
-// Holds the device and the port that a program has named, or that choose() has chosen.
+// Holds the result of choose().
 struct Choice {
   std::string device{};
   int port = 0;
 };
-// Chooses a device and a port as libibumad does.  Only ports of InfiniBand count.
-//   * If `name` is null, the first device with an active port is chosen.  If no port is active, the
-//     first device with a usable port is chosen.  If no port is usable, the result is libibumad's
-//     default.
-//   * If `port` is 0, the first active port is chosen.  If no port is active, the first port whose
-//     link is up is chosen, and then the first port that is not disabled.
-//   * If `wants_port` is false, choose() does not check that the named device exists.
-// Returns nothing if the named device has no such port.
+// Chooses a device and a port as libibumad does.  A port is usable if it is an InfiniBand port and
+// not disabled.  With `enforce_smi`, it must also allow a subnet manager (not IsSMdisabled).
+//   * If the program has given a name and a port, returns them without a check.  The same is true
+//     for a name without a port (0) if `wants_port` is false.
+//   * If `name` is null, chooses the first device with an active port.  If there is none, chooses
+//     the first device with a usable port.  If no port is usable, returns libibumad's default.
+//   * If `port` is 0, chooses the first active port of the device.  If there is none, chooses the
+//     first port whose link is up.  If no link is up, chooses the first usable port.
+// Returns nothing if `port` is 0, and the named device does not exist or has no usable port.
 std::optional<Choice> choose(const char* name, int port, bool wants_port, bool enforce_smi = false);
 
 const ipc::umad::Device* find_device(const std::vector<ipc::umad::Device>& devices,

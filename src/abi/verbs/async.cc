@@ -4,7 +4,7 @@
 #include "abi/acknowledge.h"
 #include "abi/verbs/events.h"
 
-// Reports asynchronous events of the device, its port, QPs, CQs and SRQs.
+// Reports asynchronous events of the device, its ports, QPs, CQs and SRQs.
 
 using namespace verbena::abi;
 
@@ -38,8 +38,9 @@ Subject subject_of(std::uint32_t type) {
   return Subject::kUnimplemented;
 }
 
-// Sets the object of an event.  Returns false if the object is destroyed, or if its kind is not
-// implemented: then the program must not get the event.
+// Sets the object of an event, and counts the event as delivered.  Returns false if the object is
+// destroyed, or if objects of its kind are not implemented: then the program must not get the
+// event.
 bool set_object(const vb_async_event& from, ibv_async_event& event) {
   switch (subject_of(from.type)) {
     case Subject::kCq:

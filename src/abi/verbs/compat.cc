@@ -3,8 +3,8 @@
 #include "abi/abi.h"
 
 // Implements the interface from before 2006, whose structures had another layout.  No program of
-// today uses these versions, so the functions only return errors.  The macro uses
-// __attribute__((symver)), because LTO would lose asm(".symver"), and GCC 12 ignores
+// today uses these versions, so the functions do nothing, and report an error if they can.  The
+// macro uses __attribute__((symver)), because LTO would lose asm(".symver"), and GCC 12 ignores
 // [[gnu::symver]] in C++.
 
 using namespace verbena::abi;

@@ -78,8 +78,8 @@ std::uint32_t read_vendor_err(ibv_cq_ex* cq) { return self_of(cq).current.vendor
 std::uint32_t read_byte_len(ibv_cq_ex* cq) { return self_of(cq).current.byte_len; }
 __be32 read_imm_data(ibv_cq_ex* cq) {
   const vb_wc& wc = self_of(cq).current;
-  // The headers' ibv_wc_read_invalidated_rkey() calls this function, and does not convert the R_Key
-  // from network order.
+  // ibv_wc_read_invalidated_rkey() of <infiniband/verbs.h> calls this function, too.  It does not
+  // convert the R_Key from network order.
   return (wc.wc_flags & IBV_WC_WITH_INV) != 0 ? wc.invalidated_rkey : htobe32(wc.imm);
 }
 std::uint32_t read_qp_num(ibv_cq_ex* cq) { return self_of(cq).current.qp_num; }

@@ -20,7 +20,7 @@
 namespace verbena::abi {
 namespace {
 
-// Device::ops points here; nobody reads it.
+// Device::ops points to this array, whose contents nobody reads.
 constexpr std::uint64_t kNoProviderOps[64] = {};
 
 std::mutex device_mutex;
@@ -28,8 +28,8 @@ constexpr std::uint32_t kDevicesMax = 64;
 constinit Device devices[kDevicesMax]{};
 std::uint32_t device_count = 0;
 
-// Fills in the next device.  A device is written only once, because other threads may read it.
-// REQUIRES: the caller holds the lock.
+// Adds a device to `devices`.  An entry is written only once, because other threads may read it.
+// REQUIRES: the caller has locked device_mutex.
 void add_device(const vb_device_attr& attr) {
   const std::uint32_t index = device_count;
   Device& new_device = devices[index];
@@ -221,7 +221,7 @@ VB_EXPORT int ibv_query_device(ibv_context* context, ibv_device_attr* device_att
   vb_device_attr attr{};
   if (int error = vb_device_query(device_of(context), &attr)) return with_errno(error);
   *device_attr = to_public(attr);
-  // The ports may have P_Key tables of different lengths; max_pkeys is the longest.
+  // The ports may have P_Key tables of different lengths; max_pkeys is the length of the longest.
   for (std::uint32_t number = 1; number <= attr.phys_port_count; ++number) {
     vb_port_attr port{};
     if (int error = vb_port_query(device_of(context), number, &port)) return with_errno(error);

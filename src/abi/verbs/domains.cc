@@ -9,9 +9,10 @@
 // Implements thread domains and parent domains.
 //
 // A program promises to use the objects of a thread domain in only one thread, so that the library
-// may omit locks.  This library always locks, because a lock without contention is cheap.  A parent
-// domain can be used instead of its protection domain.  Its allocators are for buffers that an
-// adapter reads.  This device has no such buffers, so it never calls the allocators.
+// may omit locks.  This library locks them nevertheless, because a lock without contention is
+// cheap.  A parent domain can be used instead of its protection domain.  Its allocators are for
+// buffers that an adapter reads.  This device has no such buffers, so it never calls the
+// allocators.
 
 namespace verbena::abi {
 namespace {

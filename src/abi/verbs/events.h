@@ -3,7 +3,8 @@
 #include "abi/event_targets.h"
 #include "abi/objects.h"
 
-// Finds the objects of libibverbs that can have events, by their cookies.
+// Declares the tables that find an object of libibverbs by the cookie of its event, and the
+// function that both kinds of completion queues share.
 namespace verbena::abi {
 
 EventTargets<Cq>& cqs();

@@ -9,7 +9,8 @@
 
 // Implements protection domains and memory regions.
 
-#undef ibv_reg_mr  // the headers' macros choose one of the functions below
+// <infiniband/verbs.h> defines these names as macros, which choose one of the functions below.
+#undef ibv_reg_mr
 #undef ibv_reg_mr_iova
 
 using namespace verbena::abi;
@@ -20,7 +21,7 @@ ibv_mr* register_mr(ibv_pd* pd, void* addr, size_t length, std::uint64_t iova,
                     unsigned int access) {
   std::unique_ptr<Mr> mr(new (std::nothrow) Mr{});
   if (!mr) return null_with(ENOMEM);
-  // A program that sets an optional flag also works without it.
+  // Drops the optional flags, because a program that sets such a flag also works without it.
   access &= ~static_cast<unsigned int>(IBV_ACCESS_OPTIONAL_RANGE);
   if (int error = vb_mr_register(static_cast<Pd*>(pd)->library_handle, addr, length, iova, access,
                                  &mr->library_handle, &mr->lkey, &mr->rkey)) {

@@ -11,7 +11,8 @@
 
 // Implements queries of ports, their GIDs and their P_Keys.
 
-#undef ibv_query_port  // the headers' macro calls the operation of the context instead
+// <infiniband/verbs.h> defines this name as a macro, which calls the operation of the context.
+#undef ibv_query_port
 
 namespace verbena::abi {
 namespace {
@@ -130,7 +131,7 @@ VB_EXPORT ssize_t _ibv_query_gid_table(ibv_context* context, ibv_gid_entry* entr
 }
 
 // ibv_devinfo and pyverbs call this private function.  It sets *type to 1 for RoCE v2, and to 0 for
-// InfiniBand.
+// InfiniBand and for an empty entry.
 VB_EXPORT int ibv_query_gid_type(ibv_context* context, uint8_t port_num, unsigned int index,
                                  int* type) {
   ibv_gid_entry entry{};

@@ -38,8 +38,8 @@ std::uint32_t bound_key(const decltype(ibv_send_wr::bind_mw)& bind) {
   return (bind.mw->rkey & ~kProgramBits) | (bind.rkey & kProgramBits);
 }
 
-// Converts a request.  Also converts invalid requests, because libverbena refuses them, and starts
-// the earlier requests of the list.
+// Converts a request, even an invalid one.  libverbena has to refuse an invalid request itself,
+// because it then starts the earlier requests of the list.
 vb_send_wr to_c_api(const ibv_send_wr& wr, bool is_ud) {
   vb_send_wr out{};
   out.wr_id = wr.wr_id;
@@ -199,7 +199,7 @@ VB_EXPORT int ibv_destroy_qp(ibv_qp* qp) {
   return 0;
 }
 
-// 0 means that the order is not guaranteed.
+// Returns 0: the QP does not guarantee that data arrives in order.
 VB_EXPORT int ibv_query_qp_data_in_order(ibv_qp*, ibv_wr_opcode, uint32_t) { return 0; }
 
 VB_EXPORT int ibv_query_ece(ibv_qp*, ibv_ece*) { return with_errno(EOPNOTSUPP); }

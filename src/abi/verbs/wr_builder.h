@@ -27,10 +27,10 @@ class WrBuilder {
   void set_sges(std::span<const ibv_sge> list);
   // Copies the contents of the buffers.
   void set_inline(std::span<const ibv_data_buf> buffers);
-  // Records that a request could not be collected.  complete() returns the first such error.
+  // Records an error.  complete() returns the first recorded error.
   void fail(int error);
-  // Posts all requests.  After an error, posts none and returns the error.  ENOMEM: there are more
-  // requests than `free_entries` of the send queue.
+  // Posts all requests.  If fail() has recorded an error, posts none and returns that error.
+  // Returns ENOMEM if the send queue has too few free entries (`free_entries`) for all requests.
   int complete(ibv_qp& qp, std::uint32_t free_entries);
   void abort();
 

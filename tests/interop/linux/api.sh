@@ -6,8 +6,8 @@ source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 need cmp
 
 make_pair_with_api
-# start_example HOST NAME ARGUMENT... &: runs an example in the background, on Verbena's device (host a) or on the
-# adapter of the Linux machine (host b).
+# start_example HOST NAME ARGUMENT...: becomes the process of an example, on Verbena's device (host a) or on the adapter
+# of the Linux machine (host b).  The caller runs it in the background (&) or in a subshell.
 start_example() {
   local host=$1 name=$2
   shift 2
@@ -18,7 +18,7 @@ start_example() {
   fi
 }
 run_example() { (start_example "$@"); }
-listens_here() {  # listens_here HOST PORT
+listens_here() {  # listens_here HOST PORT: succeeds if a program on the host listens on the port of the RDMA CM
   if [ "$1" = a ]; then
     on a verbena ps | grep "listening.*:$2\b" >/dev/null
   else
@@ -56,7 +56,7 @@ for server in a b; do
   echo "server $server: pingpong, kvstore: ok"
 done
 
-# Copies a file to the Linux machine, and back.
+# Copies a file from host a to the Linux machine, and back.
 head -c 2000001 /dev/urandom >"$work/file"
 serve a 7602 rcopy offer "$work/file" 7602
 run_client b rcopy fetch 10.77.0.1 7602 /tmp/copy
@@ -86,7 +86,7 @@ has_received() {  # has_received HOST LINE
 until_true 20 has_received b "linux is here" || fail "linux: $(on b cat /tmp/heard)"
 echo "hello" >&$typed
 until_true 20 has_received b "ours: hello" || fail "linux has received: $(on b cat /tmp/heard)"
-# Keeps the input of chat open until its message has arrived, because chat ends with its input.
+# A chat ends at the end of its input.  So the input of the chat on host b stays open until its message has arrived.
 on b mkfifo /tmp/heard_here
 start_program b sh -c "exec >$typed_there; echo 'hello, too'; cat /tmp/heard_here" &
 typist=$!
@@ -99,7 +99,8 @@ wait $linux || fail "linux: $(cat "$work/linux")"
 [ ! -s "$work/linux" ] || fail "linux: $(cat "$work/linux")"
 echo "chat: ok"
 
-# Tests features that no example uses: shared receive queues, memory windows, and errors of objects in use.
+# Tests features that no example uses: shared receive queues, memory windows, and the errors for features that an
+# adapter does not have.
 run_program b /verbena/bin/verbena run --adapter rxe0 -- /verbena/tests/api/live adapter >"$work/live" 2>&1 ||
   fail "live: exit $?: $(cat "$work/live")"
 [ "$(cat "$work/live")" = "all good" ] || fail "live: $(cat "$work/live")"

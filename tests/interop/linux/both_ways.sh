@@ -1,15 +1,15 @@
 #!/bin/bash
-# Runs each program between Verbena and Linux's soft-RoCE, with the server on either side: over IPv4 and IPv6, with
-# small and large packets, over a line that loses packets, and without a listener.  Both sides verify the data.  Then
-# tshark and an independent program check the captures.
+# Runs programs between Verbena and Linux's soft-RoCE, with the server on either side: over IPv4 and IPv6, with small
+# and large packets, over a line that loses packets, and without a listener.  rping and ibv_rc_pingpong verify the data.
+# Then tshark and an independent program check the captures.
 #   VB_LOSSY_ROUNDS     rounds of rping with 2 % loss (default 10); some rounds take 2 s, the timeout of Linux
 #   VB_CONNECTIONS      connections of cmtime (default 1000)
 source "$(dirname "${BASH_SOURCE[0]}")/../../system/lib.sh"
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 need rping ucmatose cmtime rdma_client ibv_rc_pingpong
 
-# pingpong SERVER MTU WHAT: runs ibv_rc_pingpong, which verifies the data (-c).  Both ends exchange their addresses by
-# TCP over IPv4.
+# pingpong SERVER MTU WHAT: runs ibv_rc_pingpong with the GIDs of $family.  It verifies the data (-c).  Both ends
+# exchange their addresses by TCP over IPv4.
 pingpong() {
   local client own other
   client=$([ "$1" = a ] && echo b || echo a)

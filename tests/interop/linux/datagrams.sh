@@ -1,6 +1,6 @@
 #!/bin/bash
 # Tests datagrams of the RDMA CM between Verbena and Linux: RDMA_PS_UDP over IPv4 and IPv6, and multicast over IPv4.
-# The same programs run on both.  IPv6 groups are not tested, because Linux's RDMA CM does not join them on RoCE
+# The same programs run on both hosts.  IPv6 groups are not tested, because Linux's RDMA CM does not join them on RoCE
 # (ENOTSUPP).
 source "$(dirname "${BASH_SOURCE[0]}")/../../system/lib.sh"
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -8,7 +8,7 @@ need udaddy mckey
 
 make_pair 1500
 
-# Each side resolves the other's QP by SIDR.
+# Each host is the server in turn.  The client finds the server's QP by SIDR.
 for server in a b; do
   for family in 4 6; do
     address=$(address_of $server $family)
@@ -21,8 +21,8 @@ done
 
 group=239.77.1.6
 verbena_is_member() { on a ip maddress show dev eth0 | grep -q "$group"; }
-# Prints the number of queue pairs that soft-RoCE has attached to the group.  soft-RoCE joins an IPv6 group once for
-# each of them.
+# Prints how often soft-RoCE has joined the IPv6 group of this MAC address.  soft-RoCE joins it once for each queue pair
+# that is attached to the IPv4 group, and never leaves it.  So a new member is one that increases the number.
 linux_members() { on b ip maddress show dev eth0 | awk '/33:33:ef:4d:01:06/ { print $4 ? $4 : 1 }'; }
 linux_is_member() { [ "$(linux_members)" -gt "${before:-0}" ]; }
 

@@ -95,7 +95,7 @@ start_program() {
 }
 run_program() { (start_program "$@"); }
 
-# listens HOST ADDRESS PORT: succeeds if a program listens with the RDMA CM.
+# listens HOST ADDRESS PORT: succeeds if a program listens with the RDMA CM.  The address matters only on Linux.
 listens() {
   if is_linux "$1"; then
     on "$1" rdma resource show cm_id | grep "LISTEN.*src-addr $2:$3" >/dev/null
@@ -112,8 +112,8 @@ is_listening_on() {
   esac
 }
 
-# Succeeds if a race in rping has made it fail: when rping ends, one thread closes the channel while another thread
-# still reads it.  At that time rping has already verified the data.
+# Succeeds if rping has failed on Linux because of a race in rping: when rping ends, one thread closes the channel while
+# another thread still reads it.  At that time rping has already verified the data.
 ended_by_own_race() {  # ended_by_own_race HOST OUTPUT
   is_linux "$1" && grep -q 'DISCONNECT EVENT' "$2" &&
     grep -q 'rdma_get_cm_event: Bad file descriptor' "$2" && ! grep -qE 'mismatch|failed' "$2"

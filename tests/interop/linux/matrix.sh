@@ -1,7 +1,8 @@
 #!/bin/bash
 # Runs every operation between Verbena and Linux, and compares all data (tests/programs/matrix.c).  Each side is the
-# requester in turn, at path MTU 1024 and 4096, with and without loss.  The results must be those of the table in
-# docs/conformance.md; VB_RECORD=1 writes the table.  Also tests vendor options in REQ, REP and REJ (ece.c).
+# requester in turn, at path MTU 1024 and 4096.  Then only RC operations run, on a line that loses packets.  The results
+# must be those of the table in docs/conformance.md; VB_RECORD=1 writes the table.  Also tests vendor options in REQ,
+# REP and REJ (ece.c).
 source "$(dirname "${BASH_SOURCE[0]}")/../../system/lib.sh"
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
@@ -16,9 +17,9 @@ configure_guest b 9000
 program() { is_linux "$1" && echo /verbena/tests/programs/"${2:-matrix}" || echo "$VB_PREFIX/tests/programs/${2:-matrix}"; }
 
 port=7700
-# run_operations REQUESTER MTU [rc]: runs the operations with host REQUESTER as requester.  MTU is a number of ibv_mtu.
-# With rc, for a line that loses packets, runs only RC operations.  Appends the results to $work/all, each after
-# REQUESTER and MTU.
+# run_operations REQUESTER MTU [rc]: runs the operations with host REQUESTER as requester.  MTU is a value of enum
+# ibv_mtu.  With rc, for a line that loses packets, runs only RC operations.  Appends the results to $work/all, each
+# after REQUESTER and MTU.
 run_operations() {
   local requester=$1 mtu=$2 responder pid code=0
   shift 2

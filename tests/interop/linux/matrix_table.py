@@ -5,7 +5,8 @@ import re
 import sys
 
 COLUMNS = [("a", "Verbena"), ("b", "Linux")]  # the requester
-# Each setting is a path MTU, as a number of ibv_mtu and in bytes.  The settings with * have a line that loses packets.
+# Each setting is a path MTU, as a value of enum ibv_mtu and in bytes.  The settings with * have a line that loses
+# packets.
 SETTINGS = [("3", "1024"), ("5", "4096"), ("3-loss", "1024*"), ("5-loss", "4096*")]
 
 

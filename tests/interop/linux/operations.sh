@@ -32,7 +32,7 @@ for server in a b; do
   done
 done
 
-# A repeated atomic must return the same result as the lost response.
+# The line loses packets, so requesters repeat atomics.  The responder must answer these, too.
 line "both loss=2"
 family=4
 for server in a b; do
