@@ -95,8 +95,9 @@ with ThreadPoolExecutor(jobs) as pool:
 service = json.loads(subprocess.run([verbena, "sockets", "stat", "--json"], capture_output=True).stdout)["service"]
 print(f"{count} sequences, {len(different)} differ: {different[:100]}")
 print(f"{moved} of {connections} connections moved bytes by the ring, {service['total']['by_ring']} bytes in all")
-# A connection that cannot use the ring (SO_RCVLOWAT before connect()) is rare.
-if different or moved < connections * 0.9 or service["total"]["by_ring"] < 1000 * count:
+# Some connections cannot use the ring (SO_RCVLOWAT before connect()).  On a busy machine more connections move all bytes
+# by TCP, because their receivers sleep.
+if different or moved < connections * 0.5 or service["total"]["by_ring"] < 1000 * count:
     sys.exit(1)
 PY
 LD_PRELOAD=${VB_PRELOAD:-} ASAN_OPTIONS=detect_leaks=0:verify_asan_link_order=0 \
