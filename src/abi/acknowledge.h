@@ -4,7 +4,9 @@
 
 #include <cstdint>
 
-// Counts acknowledged events with the mutex and the condition variable of the C structures.
+// Counts the events of a CQ, a QP, an SRQ or an rdma_cm_id that the program has acknowledged.  The
+// structure of the object (ibv_cq, ibv_qp, ibv_srq, CmId) has the counter, the mutex that guards
+// the counter, and the condition variable that wakes the waiting threads.
 namespace verbena::abi {
 
 // Unlocks on every exit, including thread cancellation.
@@ -26,7 +28,8 @@ inline void acknowledge(pthread_mutex_t& mutex, pthread_cond_t& cond, std::uint3
   pthread_cond_broadcast(&cond);
 }
 
-// Waits until all events are acknowledged, in any order.  Both counters may wrap.
+// Waits until all events are acknowledged.  The program may acknowledge them in any order.
+// `completed` and `delivered` may wrap.
 inline void wait_until_acknowledged(pthread_mutex_t& mutex, pthread_cond_t& cond,
                                     const std::uint32_t& completed, std::uint32_t delivered) {
   PthreadLock lock(mutex);

@@ -23,8 +23,8 @@ int fail_with_errno(const char* what, int error);
 // Stores the last error for a handle without an object, and returns EINVAL.
 int fail_without_object();
 
-// Holds the objects of one kind.  Any thread may call find(); the other functions need the
-// adapter's mutex.
+// Holds the objects of one kind.  Any thread may call find().  Lock Adapter::mutex to call the
+// other functions.
 template <class T>
 class Table {
   struct Entry {
@@ -50,7 +50,7 @@ struct Channel {
   std::uint32_t ids = 0;
 };
 
-// Represents an id of the system.  raw->context points to this object.
+// Represents an rdma_cm_id of the system's librdmacm.  raw->context points to this object.
 struct Id {
   rdma_cm_id* raw = nullptr;
   Channel* channel = nullptr;
@@ -68,8 +68,9 @@ struct Membership {
 
 class Adapter {
  public:
-  // Returns the adapter of this process, and opens it on first use; VERBENA_ADAPTER chooses it.  If
-  // there is none, returns nullptr and an errno, and vb_last_error() gives the reason.
+  // Returns the adapter of this process, and opens it on first use.  The environment variable
+  // VERBENA_ADAPTER may name the adapter and its port.  If no adapter is usable, returns nullptr
+  // and an errno, and vb_last_error() gives the reason.
   static Adapter* get(int& error);
   // Returns the adapter if it is already open, else nullptr.
   static Adapter* get_if_open();
@@ -88,8 +89,9 @@ class Adapter {
   std::map<ibv_qp*, rdma_cm_id*> ids_of_qps{};  // has only queue pairs that belong to an id
   std::multimap<ibv_qp*, Membership> memberships{};
 
-  // Guards all members below, but Table::find() needs no lock.  Calls of the system's libraries are
-  // made without this mutex, except when add() destroys an object because the table is full.
+  // Lock this mutex to use the members below.  Only Table::find() needs no lock.  Calls of the
+  // system's libraries are made without this mutex, except when add() destroys an object because
+  // the table is full.
   std::mutex mutex;
   Table<ibv_pd> pds{kMax};
   Table<ibv_mr> mrs{kMax};
@@ -107,10 +109,10 @@ class Adapter {
   std::map<std::uint32_t, ibv_mr*> regions{};
 
  private:
-  static constexpr std::uint32_t kMax = 1u << 20;
+  static constexpr std::uint32_t kMax = 1u << 20;  // limits the objects of each table
 };
 
-// Runs body(adapter) for a call that may be the first of the process.
+// Runs body(adapter).  Opens the adapter if it is not open yet.
 template <class Body>
 int on_adapter(Body body) {
   return c_api::guarded([&] {

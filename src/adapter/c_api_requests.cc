@@ -1,4 +1,5 @@
-// Implements the C API over an adapter: commands as requests.
+// Implements the functions of verbena/c_api_requests.h, by which a program submits commands as
+// requests, over an adapter.
 
 #include "adapter/adapter.h"
 #include "adapter/worker.h"
@@ -14,7 +15,7 @@ c_api::RequestQueues& queues() {
   return *all;
 }
 
-// Runs body(queue, worker) for a queue that exists.
+// Runs body(queue, worker), or fails with kBadHandle if the queue does not exist.
 template <class Body>
 int on_queue(vb_handle queue, Body body) {
   return c_api::guarded([&] {
@@ -69,6 +70,7 @@ int vb_requests_wait(vb_handle queue, struct vb_request* request) {
 
 int vb_requests_cancel(vb_handle queue, struct vb_request* request) {
   return on_queue(queue, [&](c_api::RequestQueue& request_queue, Worker& worker) {
+    // The thread must not be cancelled while it waits for the worker.
     const c_api::NoCancellation no_cancellation;
     return c_api::result_of(worker.cancel(request_queue, *request));
   });

@@ -16,8 +16,8 @@
 namespace verbena::adapter {
 
 // Holds a copy of a request, of its arguments, and of the data that the arguments point to.
-// Commands of the connection manager and VB_MR_PREFETCH need a copy, because the caller may free
-// this data before the command is carried out.  These commands return no data.
+// VB_MR_PREFETCH, and VB_CM_BIND to VB_CM_ANSWER_PATH, need a copy, because the caller may free the
+// data before the command is carried out.  These commands return no data.
 struct Worker::Copies {
   vb_request request{};
   vb_cm_args cm{};

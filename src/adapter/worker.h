@@ -21,14 +21,16 @@ class Worker {
     void (*undo)(vb_request&);
   };
 
-  // Returns the worker of this process.  kSystem: its thread cannot be started.
+  // Returns the worker of this process.  Fails with kSystem if the worker's thread cannot be
+  // started.
   static Result<Worker*> get();
   // Starts a worker, which never ends.
   static Result<Worker*> start(const Functions& functions);
 
   explicit Worker(const Functions& functions) : functions_(functions) {}
 
-  // Queues a command.  Copies the data that the arguments of the command point to.
+  // Queues a command.  For VB_MR_PREFETCH, and for VB_CM_BIND to VB_CM_ANSWER_PATH, copies the
+  // arguments and the data that the arguments point to.
   void submit(c_api::RequestQueue& queue, vb_request& request);
   // Cancels a command.  If the command is done already, undoes it.  If the command is being carried
   // out, this call waits for the kernel, but never for a peer.  kBadHandle: the request is not in

@@ -78,8 +78,8 @@ void Connection::reply_result(std::uint64_t request, const Result<void>& result)
   reply(request, message);
 }
 
-// Handles a failed send.  If the program has closed the connection, still receives the messages
-// that the program sent before, up to the end of file.
+// Handles a failed send.  The error kDeviceFatal means that the program has closed the connection.
+// Then the agent still receives the messages that the program sent before, up to the end of file.
 void Connection::on_send_error(const Error& error) {
   if (error.code != Errc::kDeviceFatal) {
     return end(fmt::format("a message to it cannot be sent: {}", std::strerror(error.detail)));

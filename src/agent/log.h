@@ -23,8 +23,8 @@ class Log {
   // Opens a log that appends to the file.  Fails with kSystem if the file cannot be opened.
   static Result<Log> open(const std::string& path);
 
-  // Stores the last `count` lines in memory, too.  They are lines of this log, and of all logs that
-  // named() later makes from this log.
+  // From now on, also stores the last `count` lines in memory: the lines of this log, and of all
+  // logs that named() later makes from this log.
   void store_lines(std::size_t count);
   struct StoredLines {
     std::uint64_t next = 0;  // the number of the line after `lines`
@@ -38,6 +38,7 @@ class Log {
   // virtual host.
   Log named(const std::string& part) const;
 
+  // Writes a line with this text.
   void line(std::string_view text);
 
  private:

@@ -36,6 +36,7 @@ class PeerTest : public testing::Test {
     cm.receive(std::get<mad::Delivered>(received), now);
     return drain();
   }
+  // Takes all outputs of the Manager.  Stores the events, and returns the last message, if any.
   std::optional<wire::cm::Message> drain() {
     std::optional<wire::cm::Message> last;
     while (auto output = cm.poll()) {

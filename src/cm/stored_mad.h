@@ -9,9 +9,9 @@
 
 namespace verbena::cm {
 
-// Stores a message that was sent, so that it can be repeated.  It leaves out the zeros at the end,
-// because a host stores one message for each connection, and most of a MAD is unused space for
-// private data.
+// Stores a message that was sent, so that the message can be repeated.  The zeros at the end of the
+// message are not stored, because a host stores one message for each connection, and most of a MAD
+// is unused space for private data.
 class StoredMad {
  public:
   StoredMad() = default;
@@ -29,7 +29,7 @@ class StoredMad {
   }
 
  private:
-  wire::cm::AttributeId id_{};
+  wire::cm::AttributeId id_{};  // tells which message it is, for example a REQ
   std::vector<std::byte> bytes_{};
 };
 

@@ -17,9 +17,9 @@
 
 // Compares the tables with a model: a vector that is searched linearly.
 //
-// The endpoints are real, but have no Manager.  They connect, are accepted, rejected, reset and
-// removed at random.  There are so few ids, QPNs, hosts and services that many endpoints share
-// them.  After each step every possible look-up is compared.
+// The endpoints are real, but have no Manager.  They connect at random, and are accepted, rejected,
+// reset and removed at random.  There are so few ids, QPNs, hosts and services that many endpoints
+// share them.  After each step every possible look-up is compared.
 namespace verbena::cm {
 namespace {
 
@@ -46,9 +46,9 @@ struct Peer {
 };
 
 // Tells whether Tables::by_request() finds an endpoint.  Several endpoints may have the same REQ.
-// Of these, by_request() finds the endpoint that was updated with the REQ first, until that
-// endpoint is removed.  Then by_request() finds none of them until another one is updated.  The
-// class Tables does not promise this order, but the model has to follow it.
+// Of these, by_request() finds the endpoint that was the first to be added or updated with the REQ.
+// After that endpoint is removed, by_request() finds none of them until another one is updated.
+// The class Tables does not promise this choice, but the model has to make the same one.
 enum class Place : std::uint8_t {
   kNone,   // the endpoint knows no REQ yet
   kTaken,  // by_request() finds another endpoint with this REQ, or none
@@ -62,7 +62,8 @@ struct Entry {
   CommId id{};
   Qpn qpn{};
   std::optional<PeerToPeerKey> key{};  // set if the endpoint connects peer to peer
-  std::optional<Peer> peer{};          // set once a REQ or REP of the peer has arrived
+  // `peer` is set once a REQ or REP of the peer has arrived, or if the connection is inherited.
+  std::optional<Peer> peer{};
   bool passive = false;
   Place by_request = Place::kNone;
 
@@ -79,7 +80,7 @@ struct Entry {
 // Counts rare cases, to see that the test covers them.
 struct CaseCounts {
   int taken_requests = 0;  // the REQ already belonged to another endpoint
-  int next_requests = 0;   // the REQ became that of the next endpoint
+  int next_requests = 0;   // by_request() finds another endpoint after the first one was removed
   int shared_qpns = 0;
   int stayed_active = 0;  // peer to peer, and this side stayed active
   int turned_passive = 0;
@@ -140,6 +141,7 @@ class TablesRun {
   Peer random_peer() {
     return {{random_up_to(kPeerIds)}, {random_up_to(kGuids)}, {random_up_to(kPeerQpns)}};
   }
+  // Returns the address from one host to another or the same.  `hosts` encodes both hosts.
   static mad::Address address(std::uint32_t hosts) {
     return {.path = {.source = wire::ipv4_gid(0x0a000000 + hosts % kHosts),
                      .destination = wire::ipv4_gid(0x0a000000 + hosts / kHosts)}};
@@ -338,8 +340,8 @@ class TablesRun {
       return entry.by_request == Place::kFound && entry.peer->id == id && entry.peer->guid == guid;
     });
   }
-  // Returns the first endpoint whose deadline has come; of equal deadlines, the one with the lowest
-  // id.
+  // Returns the endpoint with the earliest deadline, if that deadline has come.  If several
+  // endpoints have this deadline, returns the one with the lowest id.
   const Endpoint* due(Time now) const {
     const Found found = find_all(
         [&](const Entry& entry) { return entry.endpoint->deadline() <= now && now != kNever; });
@@ -358,7 +360,7 @@ class TablesRun {
   }
 
   void compare_local(Qpn qpn) {
-    const CommId wanted{random_below(2 * kIds)};
+    const CommId wanted{random_below(2 * kIds)};  // the look-up stops at this id or the next one
     Found visited;
     const bool any = tables_.any_with_local_qpn(qpn, [&](Endpoint& endpoint) {
       visited.push_back(&endpoint);
@@ -382,7 +384,7 @@ class TablesRun {
   }
 
   void compare_peer_to_peer(ServiceId service, const mad::Address& from) {
-    const CommId wanted{random_below(2 * kIds)};
+    const CommId wanted{random_below(2 * kIds)};  // the look-up stops at this id or the next one
     Found visited;
     const Endpoint* found = tables_.find_peer(service, from, [&](Endpoint& endpoint) {
       visited.push_back(&endpoint);

@@ -33,8 +33,8 @@ TEST_F(TimeoutTest, LimitedRepeatsLastUntilTheTimeout) {
   EXPECT_GT(repeats.back(), Time(25s));
 }
 
-// Even 15 retries are a limit: a REQ from a forged address must not cause more messages than the
-// REQ allows.
+// For the active side, 15 retries may mean no limit (cm/retry.h).  For the passive side they are a
+// limit, because a REQ from a forged address must not cause more messages than the REQ allows.
 TEST_F(TimeoutTest, RepIsRepeatedNoMoreThanTheReqAllows) {
   Req request = req();
   request.max_cm_retries = 15;
@@ -101,6 +101,7 @@ TEST_F(TimeoutTest, GivesUpOnEndlessMras) {
   EXPECT_LE(now, Time(Retry::kExtensionMax));
 }
 
+// Timewait depends on the ack timeout of the path, and is at most kTimewaitMax.
 TEST_F(TimeoutTest, TimewaitFollowsThePathAndHasALimit) {
   const auto timewait = [&](std::uint32_t id, std::uint8_t ack_timeout, Guid guid) {
     Req request = req(id, id);
@@ -130,7 +131,7 @@ TEST_F(TimeoutTest, MraForAQueuedReqIsIgnored) {
               .remote_comm_id = cm.view(first)->local_comm_id,
               .message_rejected = RejSubject::kReq,
               .reason = RejReason::kStaleConnection});
-  const EndpointHandle second = connect();  // its REQ waits for the timewait of its QP
+  const EndpointHandle second = connect();  // its REQ waits until the timewait of the QP ends
   EXPECT_EQ(cm.view(second)->tries, 0u);
   receive(wire::cm::Mra{.local_comm_id = {0xbbbb},
                         .remote_comm_id = cm.view(second)->local_comm_id,

@@ -81,6 +81,7 @@ TEST(Memory, CopiesAcrossElementsFromAnyOffset) {
 
 TEST(Memory, ScatteringNeedsLocalWrite) {
   Fixture f;
+  // This region has no right to local writes.
   MemoryRegion fixed(f.pd, f.region.address, 64, 0, 0);
   f.memory.add(fixed);
   const std::array<std::byte, 2> in{std::byte{1}, std::byte{2}};
@@ -107,6 +108,7 @@ TEST(Memory, KeysDifferBetweenRegionsAndEngines) {
   EXPECT_FALSE(keys.contains(0));
 }
 
+// Checks only which bytes are copied.  The order of the stores is not checked.
 TEST(Memory, CopiesInOrderAtAnyAlignment) {
   for (std::size_t at = 0; at < 9; ++at) {
     for (std::size_t bytes = 0; bytes < 20; ++bytes) {
@@ -128,8 +130,9 @@ TEST(KeyTable, FindsExactlyTheKeysInIt) {
   int object = 0;
   Random random(5);
   for (int i = 0; i < 20000; ++i) {
-    const std::uint32_t key =
-        random.next32() % 700 * 0x10000;  // many keys have the same home index
+    // In the first steps, while the table is small, several keys have the same home index.  Once
+    // the table has 1024 slots, each of the 700 keys has a home index of its own.
+    const std::uint32_t key = random.next32() % 700 * 0x10000;
     if (model.contains(key)) {
       table.erase(key);
       model.erase(key);

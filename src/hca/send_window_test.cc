@@ -103,7 +103,9 @@ TEST(SendWindow, PacketsOnALongLineRaiseTheLimit) {
   EXPECT_EQ(window.packets(), 64u);
   window.on_acknowledged(1000);
   EXPECT_EQ(window.packets(), 114u);
-  window.on_acknowledged(114);  // one packet for each half millisecond of the round trip
+  // The whole window is acknowledged, so it grows by one packet for each half millisecond of the
+  // round trip.
+  window.on_acknowledged(114);
   EXPECT_EQ(window.packets(), 114u + 20u);
 }
 

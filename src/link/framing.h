@@ -10,7 +10,8 @@
 // Converts between UDP payloads and transport packets: writes and checks the ICRC of the payloads.
 namespace verbena::link {
 
-// Holds a received packet.  Its ICRC was checked, unless the packet came by a lane.
+// Holds a received packet.  Its ICRC was checked, unless the packet came by a lane, which is memory
+// that two programs share (link/lane.h).
 struct Arrival {
   Address address;                       // the source is the peer
   std::span<const std::byte> transport;  // BTH to pad
@@ -27,14 +28,14 @@ void seal(const Address& address, std::span<std::byte> datagram, std::uint16_t i
 
 // Checks the length and the ICRC of a UDP payload.  A socket does not return the IPv4
 // identification, so this function searches for an identification for which the ICRC is right
-// (wire/icrc.h).  The search is short if the caller passes the right identification.  That is the
-// packet's index in its batch if the peer sends as seal() describes.
+// (wire/icrc.h).  The search is short if the caller passes the right identification.  If the peer
+// sends as seal() describes, the right identification is the packet's index in its batch.
 Result<Arrival> open(const Address& address, std::span<const std::byte> datagram,
                      std::uint16_t expected_identification = 0);
 
-// Returns the IPv4 identification for which the ICRC of a received UDP payload is right, for a
-// capture.  Returns 0 if there is no such identification, because the payload is short or damaged,
-// or came by IPv6.
+// Returns the IPv4 identification for which the ICRC of a received UDP payload is right.  A capture
+// needs it for the IPv4 header.  Returns 0 if there is no such identification, because the payload
+// is short or damaged, or came by IPv6.
 std::uint16_t identification_of(const Address& address, std::span<const std::byte> datagram);
 
 }  // namespace verbena::link

@@ -40,6 +40,7 @@ wire::RmppHeader rmpp_in(std::span<const std::byte> mad) {
       mad.subspan<wire::kMadHeaderBytes, wire::kRmppHeaderBytes>());
 }
 
+// Returns an address whose local port has the LID `from`, and whose remote port has the LID `to`.
 Address lid_address(std::uint16_t from, std::uint16_t to, Qpn qpn = wire::kGsiQpn) {
   Address address{.remote_qpn = qpn};
   address.path.link_layer = LinkLayer::kInfiniband;
@@ -93,6 +94,7 @@ class TwoPorts {
 class ManagementPortTest : public testing::Test {
  protected:
   TwoPorts net;
+  // This is the header of a Get request.
   MadHeader get{.mgmt_class = MgmtClass::kPerformance,
                 .class_version = 1,
                 .method = Method::kGet,
@@ -233,6 +235,7 @@ TEST_F(ManagementPortTest, AgentNumbersBeginAfterTheNumberThatTheConstructorGets
   EXPECT_EQ(*port.add_agent(kPerformanceClient), AgentNumber{0x9001});
 }
 
+// A registration is also refused if a value is invalid, or if another agent has the method.
 TEST_F(ManagementPortTest, RegistrationsThatContradictThemselvesAreRefused) {
   auto& port = net.port(1);
   const auto refused = [&](Registration registration) {
@@ -271,6 +274,7 @@ class RmppTest : public ManagementPortTest {
     client = *net.port(1).add_agent(kSaClient);
     server = *net.port(2).add_agent(kSaServer);
   }
+  // This is the header of a GetTable request.
   MadHeader get_table{.mgmt_class = MgmtClass::kSubnetAdministration,
                       .class_version = 2,
                       .method = Method::kGetTable,
@@ -570,7 +574,7 @@ TEST_F(RmppTest, SimultaneouslyArrivingMessagesAreLimited) {
   EXPECT_EQ(refused.status, wire::RmppStatus::kResourcesExhausted);
 }
 
-// Storing a segment involves no search, so the order of arrival costs nothing.
+// The segments of a window may arrive in any order.
 TEST(RmppReceiverTest, WindowThatArrivesInReverseOrderIsJoined) {
   constexpr std::uint32_t kSegments = 1 + RmppReceiver::kWindow;
   RmppReceiver receiver(56, 100'000);
@@ -602,7 +606,7 @@ TEST(RmppReceiverTest, MessageThatIsTooLongIsRefused) {
   RmppReceiver receiver(56, 1000);
   Mad mad{};
   wire::RmppHeader header{.type = wire::RmppType::kData, .first = true, .active = true};
-  auto accepted = RmppReceiver::Outcome::kStored;
+  auto accepted = RmppReceiver::Outcome::kStored;  // the outcome of the last accept()
   while (accepted != RmppReceiver::Outcome::kTooLong) {
     ++header.segment;
     ASSERT_LE(header.segment, 5u);

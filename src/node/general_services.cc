@@ -18,8 +18,7 @@ T expect_value(Result<T> result) {
   if constexpr (!std::is_void_v<T>) return *std::move(result);
 }
 
-// Returns true for a MAD that starts an exchange (REQ, SIDR_REQ, LAP).  No peer waits for such a
-// MAD.
+// Returns true for a REQ, a SIDR_REQ or a LAP.  No peer waits for such a MAD.
 bool starts_exchange(const mad::Mad& mad) {
   const auto header =
       wire::decode_exact<wire::MadHeader>(std::span(mad).first<wire::kMadHeaderBytes>());

@@ -21,13 +21,13 @@ namespace verbena::node {
 // an engine of its own, with receives always posted.  The address of a MAD names the port.
 //
 // receive() returns at most one MAD for each packet.  transmit() turns queued MADs into packets.
-// Queued replies overtake queued MADs that start a new exchange, so that a REP never waits behind
-// many REQs.
+// Queued REQs, SIDR_REQs and LAPs are overtaken by all other queued MADs, so that a REP never waits
+// behind many REQs.
 class GeneralServices {
  public:
   static constexpr std::uint32_t kPostedReceives = 8;  // used receives are posted again at once
   static constexpr std::uint32_t kSends = 8192;        // limits MADs that are queued or posted
-  // Limits posted MADs, because queued replies cannot overtake them.
+  // Limits posted MADs, because queued MADs cannot overtake them.
   static constexpr std::uint32_t kPostedSendsMax = 64;
 
   explicit GeneralServices(Random random);
@@ -44,8 +44,8 @@ class GeneralServices {
   hca::Counters counters() const { return engine_.counters(); }
 
  private:
-  // All sends have this wr_id.  The wr_id of a receive is the number of its buffer, which is
-  // smaller.
+  // All sends have this wr_id.  The wr_id of a receive is the number of its buffer, which is less
+  // than kSendId.
   static constexpr std::uint64_t kSendId = kPostedReceives;
   static constexpr std::size_t kGrhBytes = 40;
   static constexpr std::size_t kBufferBytes = kGrhBytes + 256;
@@ -63,8 +63,8 @@ class GeneralServices {
   hca::CqHandle cq_{};
   hca::QpHandle qp_{};
   std::uint32_t posted_ = 0;
-  std::deque<mad::SendMad> replies_{};
-  std::deque<mad::SendMad> new_exchanges_{};
+  std::deque<mad::SendMad> replies_{};        // has all queued MADs that are not in new_exchanges_
+  std::deque<mad::SendMad> new_exchanges_{};  // has the queued REQs, SIDR_REQs and LAPs
   std::uint64_t sends_dropped_ = 0;
 };
 

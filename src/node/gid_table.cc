@@ -6,8 +6,8 @@
 namespace verbena::node {
 namespace {
 
-// Reserves these bytes of the interface's MTU for the IP and UDP headers, the largest transport
-// headers and the ICRC, as Linux soft-RoCE does.
+// This number of bytes of the interface's MTU is reserved for the IP and UDP headers, the largest
+// transport headers and the ICRC.  Linux soft-RoCE reserves the same number.
 constexpr std::uint32_t kHeaderBytesMax = 80;
 constexpr std::uint8_t kMtu4096 = 5;
 

@@ -12,7 +12,7 @@
 #include "wire/ip.h"
 #include "wire/mgid.h"
 
-// Tests two ports of one subnet with a simulated SA.
+// Tests two objects of class InfinibandPort in one subnet with a simulated SA.
 namespace verbena::node {
 namespace {
 
@@ -92,7 +92,7 @@ class SubnetPortTest : public testing::Test {
   std::array<std::optional<InfinibandPort>, 2> ports_{};
   std::array<std::optional<RouteFound>, 2> found_{};
   std::array<std::vector<InfinibandPort::GroupJoined>, 2> joined_{};
-  std::array<std::vector<std::uint64_t>, 2> lost_{};
+  std::array<std::vector<std::uint64_t>, 2> lost_{};  // the tokens of the groups that were lost
   bool loses_frames_ = false;
 
  private:
@@ -132,6 +132,7 @@ class SubnetPortTest : public testing::Test {
   }
 };
 
+// The route leads to the port that has the IP address.
 TEST_F(SubnetPortTest, RouteToAnIpAddressHasThePathOfItsPort) {
   start();
   const auto found = route(0, kIps[1]);
@@ -199,6 +200,7 @@ TEST_F(SubnetPortTest, SecondRouteNeedsNeitherTheSaNorTheNeighbour) {
   EXPECT_EQ(port(0).client().queries().counters().asked, queries_before);
 }
 
+// A route to a GID needs no address resolution between the ports, so lost frames do not matter.
 TEST_F(SubnetPortTest, RouteToAGidNeedsNoAddress) {
   start();
   loses_frames_ = true;
@@ -259,6 +261,8 @@ TEST_F(SubnetPortTest, RoutesAreQueriedAgainAfterThePortWasDown) {
   EXPECT_TRUE(found && found->route);
 }
 
+// The join waits until the port has joined the broadcast group, whose P_Key is a part of the MGID.
+// Then leave() ends the membership at the SA.
 TEST_F(SubnetPortTest, GroupOfAProgramHasTheParametersOfTheBroadcastGroup) {
   port(0).join({.token = 3,
                 .port_space = rdmacm::kPortSpaceIpoib,

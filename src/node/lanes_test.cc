@@ -16,8 +16,9 @@ using namespace std::chrono_literals;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-// Provides a node with programs, which lease QPN ranges.  A lane is memory that two programs share
-// for their packets (link/lane.h).  The test acts as the programs and as the node's owner.
+// Makes a node to which tests connect programs.  The programs lease QPN ranges.  A lane is memory
+// that two programs share for their packets (link/lane.h).  The test acts as the programs and as
+// the node's owner.
 class NodeLanes : public ::testing::Test {
  protected:
   NodeLanes() {
@@ -26,6 +27,7 @@ class NodeLanes : public ::testing::Test {
     node_.set_port(std::nullopt, now_);
   }
 
+  // Connects a program, which leases a QPN range.
   ClientId program(std::uint16_t range, bool lanes = true, std::uint32_t user = 0) {
     const ClientId client = node_.add_program(now_, {.pid = 1, .user = user, .lanes = lanes});
     lease(client, range);
@@ -55,6 +57,7 @@ class NodeLanes : public ::testing::Test {
   void record(const Node::Output& output) {
     if (const auto* wanted = std::get_if<Node::LaneMemoryRequest>(&output)) {
       requested_lane_ = wanted->lane;
+      // The text means that the node has asked for the memory of a lane.
       if (lane_memory_ == LaneMemory::kLater) return texts_.push_back("wanted");
       const bool is_made = lane_memory_ == LaneMemory::kAtOnce;
       node_.on_lane_memory(wanted->lane,
@@ -112,6 +115,8 @@ TEST_F(NodeLanes, BothProgramsGetALaneIfOneRequestsIt) {
   EXPECT_EQ(counter("lanes_opened"), 1U);
 }
 
+// A program gets no lane to a range that nobody has leased, to its own range, or to a program that
+// does not support lanes.
 TEST_F(NodeLanes, NoLaneToFreeRangesOwnRangesOrProgramsWithoutLanes) {
   const ClientId one = program(11);
   const ClientId without_lanes = program(22, false);
@@ -121,6 +126,7 @@ TEST_F(NodeLanes, NoLaneToFreeRangesOwnRangesOrProgramsWithoutLanes) {
   EXPECT_THAT(send(without_lanes, ipc::AttachLane{11}), ElementsAre("2: no lane to 11"));
 }
 
+// The peer of a program learns which ranges the program leases or returns after the lane was made.
 TEST_F(NodeLanes, LaterAndReturnedRangesAreReportedToThePeers) {
   const ClientId one = program(11);
   const ClientId two = program(22);
@@ -139,6 +145,7 @@ TEST_F(NodeLanes, TheDeathOfAProgramClosesItsLaneAtThePeer) {
   EXPECT_THAT(send(one, ipc::AttachLane{22}), ElementsAre("1: no lane to 22"));
 }
 
+// No program gets the lane if one of the two dies before the lane is made.
 TEST_F(NodeLanes, NoLaneIsSentIfAProgramDiesBeforeItIsMade) {
   lane_memory_ = LaneMemory::kLater;
   const ClientId one = program(11);

@@ -16,14 +16,16 @@ namespace {
 
 constexpr std::array kCaughtSignals{SIGSEGV, SIGBUS};
 constexpr std::uintptr_t kPage = 4096;
-// On x86-64, the kernel may not report the address of a fault at or above this address.
+// On x86-64, the kernel does not always report the address of a fault at or above 2^47.
 constexpr std::uintptr_t kAddressKnownEnd = std::uintptr_t{1} << 47;
 
 // Describes one touch_memory() call of this thread.
 struct Attempt {
   std::uintptr_t first = 0;  // the address of the first byte
   std::uintptr_t last = 0;   // the address of the last byte
-  Attempt* outer = nullptr;  // the attempt that a signal handler interrupted to make this one
+  // A signal handler may interrupt an attempt and make another one.  Then `outer` of the new
+  // attempt is the interrupted attempt.
+  Attempt* outer = nullptr;
   sigjmp_buf return_point{};
 };
 
@@ -33,14 +35,15 @@ struct HandlerCheck {
   bool reaches_handler = false;
 };
 
-// The signal handler reads these variables.  This TLS model needs no allocation at the first use in
-// a thread.
+// A thread may use these variables for the first time in a signal handler, where it must not
+// allocate memory.  This TLS model needs no allocation.
 #define VB_SIGNAL_SAFE_THREAD_LOCAL [[gnu::tls_model("initial-exec")]] constinit thread_local
 VB_SIGNAL_SAFE_THREAD_LOCAL Attempt* attempt = nullptr;
 VB_SIGNAL_SAFE_THREAD_LOCAL HandlerCheck handler_check{};
 
-// Stores the signal actions of the program that our actions replaced.  catch_faults()
-// writes them before our handler can run.  Later, only a handler with SA_RESETHAND changes its own.
+// Stores the signal actions of the program that our actions replaced.  catch_faults() writes an
+// entry before our handler can run.  Later, an entry changes only if its action has SA_RESETHAND:
+// then call_previous_handler() resets the entry to SIG_DFL.
 std::array<struct sigaction, kCaughtSignals.size()> previous_actions{};
 
 struct sigaction& previous_action(int number) {
@@ -96,6 +99,7 @@ bool has_our_handler(int number) {
          now.sa_sigaction == on_fault;
 }
 
+// Asks the kernel whether this thread's faults reach on_fault().
 bool check_reaches_handler() {
   sigset_t mask;
   if (::pthread_sigmask(SIG_BLOCK, nullptr, &mask) != 0) return false;
@@ -119,7 +123,7 @@ bool reaches_handler() {
 [[gnu::noinline]] bool touch_guarded(std::uintptr_t first, std::size_t length, void (*touch)(void*),
                                      void* context) {
   Attempt current{.first = first, .last = first + length - 1, .outer = attempt};
-  // NOLINTNEXTLINE(cert-err52-cpp): touch() is left without an exception, and owns nothing
+  // NOLINTNEXTLINE(cert-err52-cpp): the jump skips no destructor, because touch() owns nothing
   if (sigsetjmp(current.return_point, 0) != 0) {
     attempt = current.outer;
     return false;

@@ -13,8 +13,8 @@ namespace verbena::os {
 std::uint64_t unix_peer_inode(int fd);
 
 // Returns true if at least one process has a descriptor of the socket with this inode, and each
-// such process has mapped a file whose path contains `library`.  Ignores processes outside this PID
-// namespace, and processes of other users unless root calls it.
+// such process has mapped a file whose path contains `library`.  Processes outside this PID
+// namespace are ignored.  If the caller is not root, processes of other users are ignored, too.
 bool all_owners_have_library(std::uint64_t inode, std::string_view library);
 
 }  // namespace verbena::os

@@ -1,7 +1,8 @@
 #!/bin/bash
 # ctest: TIMEOUT 120
-# In preset asan, unmodified programs must run on instrumented libraries, and a report or a leak must end a program with
-# an error.  In the other presets no library may be instrumented.
+# In preset asan, unmodified programs must run on instrumented libraries without leaks.  If a program passes freed
+# memory to a library, the sanitizer must report this, and the program must end with an error.  In the other presets no
+# library may be instrumented.
 . "$(dirname "$0")/lib.sh"
 need rping ss
 programs=$VB_PREFIX/tests/programs
@@ -11,7 +12,8 @@ server=$!
 wait_listening 7174
 agent=$(agent_pid)
 is_instrumented() { grep -aq __asan_init "$1"; }
-# check_library PID NAME: fails if the process has not loaded the library of this preset.
+# check_library PID NAME: fails if the process has not loaded the library of this preset.  Fails also if the library is
+# not instrumented in preset asan, or is instrumented in another preset.
 check_library() {
   local path
   path=$(grep -o "/[^ ]*/$2" "/proc/$1/maps" | head -1)

@@ -1,4 +1,5 @@
-// Makes the MADs of a barrage.
+// Makes the MAD packets of a barrage.  A barrage is random packets that a host must survive
+// (barrage.h).
 #include <algorithm>
 
 #include "barrage.h"
@@ -50,11 +51,13 @@ void Barrage::make_mad_packet() {
   }
   if (one_in(8)) flip_bits();
   if (one_in(32)) body_.resize(at + 4 * below(128));  // makes the length of the MAD wrong
+  // About one of 64 frames has a wrong ICRC.
   write_frame(!one_in(64));
 }
 
-// Writes a CM message after the headers in the body: a valid REQ, or any message with ids that may
-// exist and otherwise random bytes.
+// Replaces the last 256 bytes of body_ by a CM message of a random kind.  Three of four REQs have
+// plausible fields.  The other messages often have the ids of a connection that exists, and most of
+// their other bytes are random.
 void Barrage::write_cm_mad() {
   const auto mad = std::span(body_).last(wire::kMadBytes);
   const auto attribute =
@@ -88,8 +91,9 @@ void Barrage::write_cm_mad() {
   std::ranges::copy(wire::encode(header), mad.begin());
   const auto slot = below(Target::kConnectionsMax);
   if (one_in(4) || target_.connections.empty()) {  // the ids may be of different connections
-    put32(mad.subspan(kLocalIdOffset), choose_id(false));
-    put32(mad.subspan(kRemoteIdOffset), choose_id(true));
+    put32(mad.subspan(kLocalIdOffset), choose_id(false));  // usually chooses one of our ids
+    put32(mad.subspan(kRemoteIdOffset),
+          choose_id(true));  // usually chooses one of the target's ids
   } else {
     const auto& connection = target_.connections[slot % target_.connections.size()];
     put32(mad.subspan(kLocalIdOffset), connection.our_id.value != 0

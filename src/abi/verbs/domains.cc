@@ -10,9 +10,11 @@
 //
 // A program promises to use the objects of a thread domain in only one thread, so that the library
 // may omit locks.  This library locks them nevertheless, because a lock without contention is
-// cheap.  A parent domain can be used instead of its protection domain.  Its allocators are for
-// buffers that an adapter reads.  This device has no such buffers, so it never calls the
-// allocators.
+// cheap.
+//
+// A program makes a parent domain from a protection domain, and can use the parent domain instead.
+// The allocators of a parent domain are for buffers that an adapter reads.  This device has no such
+// buffers, so it never calls the allocators.
 
 namespace verbena::abi {
 namespace {
@@ -37,6 +39,7 @@ ibv_pd* alloc_parent_domain(ibv_context* context, ibv_parent_domain_init_attr* a
       IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS | IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT;
   if ((attr->comp_mask & ~kKnown) != 0) return null_with(EINVAL);
   if (attr->pd == nullptr || attr->pd->context != context) return null_with(EINVAL);
+  // `parent` is the protection domain from which the parent domain is made.
   auto* parent = static_cast<Pd*>(attr->pd);
   if (parent->parent != nullptr) return null_with(EINVAL);
   const bool allocates = (attr->comp_mask & IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS) != 0;

@@ -7,17 +7,19 @@
 #   make_linux_pair_with_verbena [MTU]    makes two hosts with soft-RoCE, and with Verbena on b, in /verbena
 #   make_verbena_pair [MTU]       makes two Linux machines without soft-RoCE, with Verbena on both, in /verbena
 #   run_program HOST PROGRAM ...  runs an RDMA program on a host, under `verbena run` if the host is not Linux
-#   start_program HOST PROGRAM ... &      starts such a program in the background: $! is its own pid
+#   start_program HOST PROGRAM ... &      starts such a program in the background: `wait $!` returns its exit code
 #   run_pair ...                  runs a server and its client on different hosts
 source "$VB_SOURCE/tests/wire/lib.sh"
 need python3 qemu-system-x86_64 tshark
 [ -s "${VB_LINUX:?the folder of image.py}/initrd" ] || skip "no Linux machine in $VB_LINUX: image.py could not make one"
 
+# guest ARGUMENT...: replaces the shell by guest.py.
 guest() { exec python3 "$VB_SOURCE/tests/interop/linux/guest.py" "$@"; }
+# is_linux HOST: succeeds if the host is a machine in QEMU that has started, whether or not it runs Verbena.
 is_linux() { [ -e "$work/guest.$1/started" ]; }
 
 guest_mib=512
-make_guest() {  # make_guest NAME [OPTION...]: starts a machine at the line's socket guest.NAME.line
+make_guest() {  # make_guest NAME [OPTION...]: starts a machine, which connects to the line's socket guest.NAME.line
   local mac=52:54:00:77:00:01
   [ "$1" = a ] || mac=52:54:00:77:00:02
   # QEMU must not inherit the pipe of the line's commands.  The line ends when all writers have closed that pipe.
@@ -90,6 +92,7 @@ program_seconds=120  # the timeout of a program
 start_program() {
   local host=$1
   shift
+  # start_on replaces the shell, so the last command runs only if the host is a machine in QEMU.
   is_linux "$host" || start_on "$host" verbena run -- timeout "$program_seconds" "$@"
   guest run --timeout "$program_seconds" "$work/guest.$host" "$@"
 }
@@ -103,8 +106,8 @@ listens() {
     on "$1" verbena ps | grep "listening.*:$3\b" >/dev/null
   fi
 }
-# is_listening_on HOST PORT: succeeds if a program listens at $address with the RDMA CM.  If PORT has the form
-# tcp:NUMBER, it is a TCP port.
+# is_listening_on HOST PORT: succeeds if a program listens at $address, which the test sets, with the RDMA CM.  If PORT
+# has the form tcp:NUMBER, it is a TCP port.
 is_listening_on() {
   case "$2" in
     tcp:*) on "$1" ss -ltnH "sport = :${2#tcp:}" | grep . >/dev/null ;;
@@ -120,8 +123,8 @@ ended_by_own_race() {  # ended_by_own_race HOST OUTPUT
 }
 
 # run_pair WHAT SERVER PORT SERVER-COMMAND -- CLIENT-COMMAND: starts the server on host SERVER, waits until it listens
-# on PORT (see is_listening_on), and runs the client on the other host.  Both must succeed.  In the commands, @ stands
-# for $address.
+# on PORT (see is_listening_on), and runs the client on the other host.  Both must succeed.  WHAT names the run in
+# messages.  In the commands, @ stands for $address.
 run_pair() {
   local what=$1 server=$2 port=$3 client pid code command=() begun=$SECONDS
   client=$([ "$server" = a ] && echo b || echo a)
@@ -146,7 +149,7 @@ run_pair() {
   echo "$what: ok ($((SECONDS - begun)) s)"
 }
 
-# Prints the index of the GID of the host's address, which ibv_rc_pingpong needs.
+# Prints the index of the GID that has the host's address.  ibv_rc_pingpong needs this index.
 gid_index() {  # gid_index HOST FAMILY
   local gid index
   gid=$(address_of "$1" "$2")
@@ -156,7 +159,7 @@ gid_index() {  # gid_index HOST FAMILY
   echo "$index"
 }
 
-rping_round() {  # rping_round SERVER ROUNDS BYTES WHAT
+rping_round() {  # rping_round SERVER ROUNDS BYTES WHAT: runs rping once, with ROUNDS messages of BYTES bytes
   run_pair "$4, rping, server $1" "$1" 7174 rping -s -a @ -C "$2" -S "$3" -V -- \
     rping -c -a @ -C "$2" -S "$3" -V
 }

@@ -35,6 +35,7 @@ until_true 30 has_no_gid ::ffff:10.78.0.2 || fail "the GID of a removed interfac
 run_rping 10.77.0.2
 
 addresses=("$(address_of a 4)" 10.78.0.1 fd78::1)
+# This command ends the line, so that the captures are complete.
 captures
 for host in a b; do
   checked=$(python3 "$VB_SOURCE/tests/wire/check_capture.py" "$work/line.$host.pcap" "${addresses[@]}") || fail "the capture of host $host"
