@@ -35,7 +35,7 @@ struct Room {
   CompletionQueue cq;
   MemoryRegion region;
   QueuePair qp;
-  std::size_t sent = 0;
+  std::size_t sent_count = 0;
 
   explicit Room(Loop& loop)
       : device(value_of(Device::open(loop).wait())),
@@ -63,14 +63,14 @@ struct Room {
                         static_cast<std::uint32_t>(line.size()), 0};
     // A completion also frees the send queue entries of earlier requests, so only some requests are
     // signaled.
-    const bool signaled = ++sent % (kSlots / 2) == 0;
-    value_of(
-        qp.post({.id = kSendId,
-                 .flags = signaled ? SendFlags::kInline | SendFlags::kSignaled : SendFlags::kInline,
-                 .segments = bytes,
-                 .to = &everybody,
-                 .queue_pair = kAllMembers,
-                 .qkey = kQkey}));
+    const bool is_signaled = ++sent_count % (kSlots / 2) == 0;
+    value_of(qp.post(
+        {.id = kSendId,
+         .flags = is_signaled ? SendFlags::kInline | SendFlags::kSignaled : SendFlags::kInline,
+         .segments = bytes,
+         .to = &everybody,
+         .queue_pair = kAllMembers,
+         .qkey = kQkey}));
   }
 };
 
@@ -101,10 +101,10 @@ GidEntry gid_entry_of(const Device& device, const std::string& address) {
 void chat(const std::string& group_name, const std::string& address, const std::string& name) {
   const auto loop = value_of(Loop::create());
   Room room(*loop);
-  const GidEntry from = gid_entry_of(room.device, address);
+  const GidEntry source = gid_entry_of(room.device, address);
   const Gid group = value_of(Address::find(group_name, 0)).gid();
-  const AddressHandle everybody = value_of(AddressHandle::create(room.pd, from, group, 1).wait());
-  const GroupMembership membership = value_of(room.qp.attach(group, from.interface).wait());
+  const AddressHandle everybody = value_of(AddressHandle::create(room.pd, source, group, 1).wait());
+  const GroupMembership membership = value_of(room.qp.attach(group, source.interface).wait());
   loop->spawn(print_lines(room));
   std::printf("%s is here\n", name.c_str());
   std::fflush(stdout);

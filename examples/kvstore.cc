@@ -18,14 +18,15 @@ using namespace verbena;
 
 namespace {
 
-// Holds one slot of the table.  The server increments `last`, writes the slot, and then sets
-// `first` to the same number.  A READ copies the bytes in order, from `first` to `last`.  So if the
-// server writes the slot during the READ, the two numbers differ, and the client repeats the READ.
+// Holds one slot of the table.  The server increments `last_version`, writes the slot, and then
+// sets `first_version` to the same number.  A READ copies the bytes in order, from `first_version`
+// to `last_version`.  So if the server writes the slot during the READ, the two numbers differ, and
+// the client repeats the READ.
 struct Slot {
-  std::uint64_t first = 0;
+  std::uint64_t first_version = 0;
   std::array<char, 48> key{};
   std::array<char, 128> value{};
-  std::uint64_t last = 0;
+  std::uint64_t last_version = 0;
 };
 constexpr std::size_t kSlots = 1024;
 
@@ -42,11 +43,11 @@ void store_pair(std::vector<Slot>& table, std::string_view key, std::string_view
   for (std::size_t i = 0; i < kSlots; ++i) {
     Slot& slot = table[(first_slot_of(key) + i) % kSlots];
     if (slot.key[0] != '\0' && key != slot.key.data()) continue;
-    std::atomic_ref(slot.last).fetch_add(1, std::memory_order_acq_rel);
+    std::atomic_ref(slot.last_version).fetch_add(1, std::memory_order_acq_rel);
     key.copy(slot.key.data(), key.size());
     slot.value = {};
     value.copy(slot.value.data(), value.size());
-    std::atomic_ref(slot.first).store(slot.last, std::memory_order_release);
+    std::atomic_ref(slot.first_version).store(slot.last_version, std::memory_order_release);
     return;
   }
   throw std::runtime_error("the table is full");
@@ -115,7 +116,7 @@ Task<> get(Loop& loop, std::string server, std::uint16_t port, std::vector<std::
       if (done[0].status != 0) {
         throw std::runtime_error(std::string("READ: ") + status_text(done[0]));
       }
-      if (slot.first != slot.last) continue;  // the server is writing the slot
+      if (slot.first_version != slot.last_version) continue;  // the server is writing the slot
       if (slot.key[0] == '\0') throw std::runtime_error("no such key: " + key);
       if (key == slot.key.data()) {
         std::printf("%s=%s\n", key.c_str(), slot.value.data());

@@ -87,20 +87,20 @@ Task<> fetch(Loop& loop, std::string server, std::uint16_t port, std::string pat
       value_of(co_await pd.register_memory(file.bytes(), Access::kLocalWrite));
 
   std::array<Completion, kPendingReadsMax> completions{};
-  unsigned pending = 0;
-  for (std::uint64_t next = 0; next < remote.bytes || pending > 0;) {
-    while (next < remote.bytes && pending < kPendingReadsMax) {
-      const std::uint64_t bytes = std::min(kPartBytes, remote.bytes - next);
+  unsigned pending_reads = 0;
+  for (std::uint64_t next_offset = 0; next_offset < remote.bytes || pending_reads > 0;) {
+    while (next_offset < remote.bytes && pending_reads < kPendingReadsMax) {
+      const std::uint64_t bytes = std::min(kPartBytes, remote.bytes - next_offset);
       value_of(peer.qp.post({.opcode = Opcode::kRead,
-                             .segments = region.segment(next, bytes),
+                             .segments = region.segment(next_offset, bytes),
                              .remote = remote,
-                             .remote_offset = next}));
-      next += bytes;
-      ++pending;
+                             .remote_offset = next_offset}));
+      next_offset += bytes;
+      ++pending_reads;
     }
     for (const Completion& done : co_await cq.next(completions)) {
       if (done.status != 0) throw std::runtime_error(std::string("READ: ") + status_text(done));
-      --pending;
+      --pending_reads;
     }
   }
   std::printf("fetched %s, %zu bytes\n", path.c_str(), file.bytes().size());

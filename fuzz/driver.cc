@@ -62,11 +62,11 @@ void save_input() {
   if (current.data == nullptr) return;
   const int fd = open(current.file.data(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   if (fd < 0) return;
-  const bool whole = write(fd, current.data, current.size) == static_cast<ssize_t>(current.size);
+  const bool is_whole = write(fd, current.data, current.size) == static_cast<ssize_t>(current.size);
   close(fd);
   current.data = nullptr;
   for (const char* text : {"fuzz: the input is in ", static_cast<const char*>(current.file.data()),
-                           whole ? "\n" : " (cut off)\n"}) {
+                           is_whole ? "\n" : " (cut off)\n"}) {
     if (write(STDERR_FILENO, text, std::strlen(text)) < 0) return;
   }
 }
@@ -135,10 +135,11 @@ void mutate(Input& input, const std::vector<Input>& pool, SplitMix64& rng) {
       }
     } else if (kind == 5 && !pool.empty()) {  // append the end of another input
       const Input& other = pool[rng.below(pool.size())];
-      const std::size_t keep = rng.below(input.size());
-      input.resize(keep);
-      if (keep < other.size()) {
-        input.insert(input.end(), other.begin() + static_cast<std::ptrdiff_t>(keep), other.end());
+      const std::size_t kept_bytes = rng.below(input.size());
+      input.resize(kept_bytes);
+      if (kept_bytes < other.size()) {
+        input.insert(input.end(), other.begin() + static_cast<std::ptrdiff_t>(kept_bytes),
+                     other.end());
       }
     } else {
       input[rng.below(input.size())] = rng.byte();
@@ -171,13 +172,13 @@ int main(int argc, char** argv) {
   std::vector<fs::path> paths;
   bool only_replay = false;
   for (int i = 1; i < argc; ++i) {
-    const fs::path given = argv[i];
-    if (fs::is_directory(given)) {
-      for (const auto& entry : fs::recursive_directory_iterator(given)) {
+    const fs::path argument = argv[i];
+    if (fs::is_directory(argument)) {
+      for (const auto& entry : fs::recursive_directory_iterator(argument)) {
         if (entry.is_regular_file()) paths.push_back(entry.path());
       }
-    } else if (fs::exists(given)) {
-      paths.push_back(given);
+    } else if (fs::exists(argument)) {
+      paths.push_back(argument);
       only_replay = true;
     }
   }

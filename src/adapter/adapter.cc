@@ -51,7 +51,7 @@ OrProblem<AdapterChoice> read_choice() {
 
 // Returns the open devices of librdmacm, because the ids of librdmacm use them.  If librdmacm has
 // no open devices, opens all devices.
-std::vector<ibv_context*> contexts(const Libraries& system) {
+std::vector<ibv_context*> open_contexts(const Libraries& system) {
   int count = 0;
   std::vector<ibv_context*> all;
   if (ibv_context** const cm_contexts = system.get_devices(&count)) {
@@ -96,7 +96,7 @@ OrProblem<Adapter*> open_adapter() {
   const auto system = load_libraries();
   if (!system) return std::unexpected(system.error());
   std::string problems;
-  for (ibv_context* context : contexts(*system)) {
+  for (ibv_context* context : open_contexts(*system)) {
     const std::string name = system->get_device_name(context->device);
     const bool matches = choice->name.empty() || choice->name == name;
     const auto port = matches ? choose_port(*system, context, choice->port) : std::uint8_t{0};

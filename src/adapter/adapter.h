@@ -47,7 +47,7 @@ class Table {
 
 struct Channel {
   rdma_event_channel* raw;
-  std::uint32_t ids = 0;
+  std::uint32_t id_count = 0;
 };
 
 // Represents an rdma_cm_id of the system's librdmacm.  raw->context points to this object.

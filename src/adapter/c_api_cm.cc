@@ -60,7 +60,7 @@ int add_id(Adapter& adapter, rdma_cm_id* raw, Channel* channel, std::uint64_t co
   const std::lock_guard lock(adapter.mutex);
   const auto slot = adapter.ids.insert(entry.get());
   if (!slot) return c_api::failed(slot.error());
-  ++channel->ids;
+  ++channel->id_count;
   entry->handle = slot->value;
   *handle = slot->value;
   raw->context = entry.release();
@@ -201,7 +201,7 @@ int vb_cm_channel_destroy(vb_handle channel) {
                   {
                     // Another thread may add an id, for a connection request.
                     const std::lock_guard lock(adapter.mutex);
-                    if (object.ids > 0) return EBUSY;
+                    if (object.id_count > 0) return EBUSY;
                   }
                   adapter.system.destroy_event_channel(object.raw);
                   delete &object;
@@ -281,7 +281,7 @@ int vb_cm_id_destroy(vb_handle id) {
     // After an error, `object` is not freed, because librdmacm may still use it.
     if (result != 0) return fail_with_errno("destroy the id", errno);
     const std::lock_guard lock(adapter.mutex);
-    --object.channel->ids;
+    --object.channel->id_count;
     delete &object;
     return 0;
   });
@@ -302,8 +302,8 @@ int vb_cm_id_migrate(vb_handle id, vb_handle channel) {
     if (adapter.system.migrate_id(object.raw, new_channel->raw) != 0)
       return fail_with_errno("move the id", errno);
     const std::lock_guard lock(adapter.mutex);
-    --object.channel->ids;
-    ++new_channel->ids;
+    --object.channel->id_count;
+    ++new_channel->id_count;
     object.channel = new_channel;
     return 0;
   });
@@ -406,12 +406,12 @@ int vb_cm_id_set_qp(vb_handle id, vb_handle qp) {
 int vb_cm_init_qp_attr(vb_handle id, struct vb_qp_attr* attr, uint32_t* mask) {
   return on_command(&Adapter::ids, id, [&](Adapter& adapter, Id& object) {
     ibv_qp_attr attributes = c_api::from_c_api(*attr);
-    int bits = 0;
-    if (adapter.system.init_qp_attr(object.raw, &attributes, &bits) != 0) {
+    int attribute_mask = 0;
+    if (adapter.system.init_qp_attr(object.raw, &attributes, &attribute_mask) != 0) {
       return fail_with_errno("get the attributes of the queue pair", errno);
     }
-    *attr = c_api::to_c_api(attributes, bits);
-    *mask = static_cast<std::uint32_t>(bits);
+    *attr = c_api::to_c_api(attributes, attribute_mask);
+    *mask = static_cast<std::uint32_t>(attribute_mask);
     return 0;
   });
 }

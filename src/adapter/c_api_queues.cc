@@ -145,15 +145,15 @@ Result<void> join(const os::Fd& socket, const ibv_gid& group, std::uint32_t inte
   for (std::uint32_t i = 0; vb_gid_query(0, 1, i, &entry) == 0; ++i) {
     if (entry.in_use != 0) interfaces.insert(entry.interface_index);
   }
-  Result<void> joined = verbena::fail(Errc::kAddressNotFound, "the port has no address");
+  Result<void> result = verbena::fail(Errc::kAddressNotFound, "the port has no address");
   for (const std::uint32_t index : interfaces) {
-    if (joined) {
+    if (result) {
       static_cast<void>(os::join_group(socket.get(), address, index).has_value());
     } else {
-      joined = os::join_group(socket.get(), address, index);
+      result = os::join_group(socket.get(), address, index);
     }
   }
-  return joined;
+  return result;
 }
 
 auto find_membership(Adapter& adapter, ibv_qp& qp, const ibv_gid& group) {
@@ -211,10 +211,10 @@ int vb_cq_create(vb_handle /*context*/, uint32_t* entries, vb_handle channel, ui
                  vb_handle* cq) {
   return on_adapter([&](Adapter& adapter) {
     const std::lock_guard lock(adapter.command_mutex);
-    ibv_comp_channel* const events = adapter.comp_channels.find(channel);
-    if (events == nullptr && channel != 0) return fail_without_object();
+    ibv_comp_channel* const raw_channel = adapter.comp_channels.find(channel);
+    if (raw_channel == nullptr && channel != 0) return fail_without_object();
     ibv_cq* const raw = adapter.system.create_cq(adapter.context, static_cast<int>(*entries),
-                                                 cookie_pointer(cookie), events, 0);
+                                                 cookie_pointer(cookie), raw_channel, 0);
     const int error = add(adapter, &Adapter::cqs, "create a completion queue", raw, cq,
                           [&](ibv_cq* object) { adapter.system.destroy_cq(object); });
     if (error == 0) *entries = static_cast<std::uint32_t>(raw->cqe);
@@ -246,13 +246,13 @@ int vb_cq_poll(vb_handle cq, int max, struct vb_wc* wc) {
   int count = 0;
   std::uint64_t now = 0;
   while (count < max) {
-    const int chunk = std::min(max - count, static_cast<int>(completions.size()));
-    const int received = ibv_poll_cq(object, chunk, completions.data());
-    if (received < 0) return count > 0 ? count : -EIO;
-    if (received > 0 && now == 0) now = now_ns();
-    for (int i = 0; i < received; ++i)
+    const int wanted_count = std::min(max - count, static_cast<int>(completions.size()));
+    const int result = ibv_poll_cq(object, wanted_count, completions.data());
+    if (result < 0) return count > 0 ? count : -EIO;
+    if (result > 0 && now == 0) now = now_ns();
+    for (int i = 0; i < result; ++i)
       wc[count++] = to_c_api(completions[static_cast<std::size_t>(i)], now);
-    if (received < chunk) break;
+    if (result < wanted_count) break;
   }
   return count;
 }

@@ -20,13 +20,13 @@ namespace {
 struct Kernel {
   std::mutex mutex;
   std::condition_variable change;
-  int allowed = 0;  // the number of commands that the kernel may still carry out
+  int allowed_count = 0;  // the number of commands that the kernel may still carry out
   bool is_running = false;
   std::vector<std::string> log{};
 
   void allow(int count) {
     const std::lock_guard lock(mutex);
-    allowed += count;
+    allowed_count += count;
     change.notify_all();
   }
   void wait_until_running() {
@@ -67,8 +67,8 @@ int call(vb_request& request) {
   std::unique_lock lock(kernel->mutex);
   kernel->is_running = true;
   kernel->change.notify_all();
-  kernel->change.wait(lock, [] { return kernel->allowed > 0; });
-  --kernel->allowed;
+  kernel->change.wait(lock, [] { return kernel->allowed_count > 0; });
+  --kernel->allowed_count;
   kernel->is_running = false;
   kernel->log.push_back(text_of(request));
   return request.command == VB_PD_DESTROY ? c_api::failed({Errc::kBusy, 0, "other objects use it"})
@@ -102,7 +102,7 @@ class WorkerTest : public testing::Test {
   std::unique_ptr<c_api::RequestQueue> queue = *c_api::RequestQueue::create();
 };
 
-TEST_F(WorkerTest, CarriesOutEachCommandOnceInOrder) {
+TEST_F(WorkerTest, EachCommandIsCarriedOutOnceInOrder) {
   std::array<Command, 8> commands;
   for (vb_handle i = 0; i < 8; ++i) submit(commands[i], i, i == 3 ? VB_PD_DESTROY : VB_PD_CREATE);
   EXPECT_EQ(queue->next(), nullptr) << "submit() does not wait";
@@ -137,14 +137,14 @@ TEST_F(WorkerTest, ACommandCancelledTooLateIsUndone) {
   submit(commands[0], 2);
   test_kernel.wait_until_running();
   // The kernel is carrying out the command, so cancel() waits until it has ended.
-  std::thread later([&] { test_kernel.allow(1); });
+  std::thread kernel_thread([&] { test_kernel.allow(1); });
   EXPECT_TRUE(worker.cancel(*queue, commands[0].request).has_value());
-  later.join();
+  kernel_thread.join();
   EXPECT_EQ(test_kernel.log, (std::vector<std::string>{"pd 1", "pd 2", "undo pd 2"}));
   EXPECT_FALSE(queue->busy());
 }
 
-TEST_F(WorkerTest, CopiesTheMemoryOfItsArguments) {
+TEST_F(WorkerTest, CommandUsesCopiesOfTheDataThatItsArgumentsPointTo) {
   vb_cm_args cm{};
   vb_prefetch_args prefetch{};
   std::array<vb_request, 4> requests{};

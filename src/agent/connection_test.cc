@@ -20,16 +20,17 @@ namespace {
 class ConnectionTest : public testing::Test, public Connection::Owner {
  protected:
   void SetUp() override {
-    auto [ours, theirs] = os::UnixChannel::pair().value();
-    program_ = std::move(theirs);
-    connection_ = std::make_unique<Connection>(loop_, std::move(ours), 7, *this, limit_counters_);
+    auto [agent_end, program_end] = os::UnixChannel::pair().value();
+    program_ = std::move(program_end);
+    connection_ =
+        std::make_unique<Connection>(loop_, std::move(agent_end), 7, *this, limit_counters_);
   }
 
   void received(Connection& from, const ipc::Envelope& envelope, std::span<const std::byte>,
                 std::vector<os::Fd> fds) override {
     EXPECT_EQ(from.id(), 7u);
     requests_.push_back(envelope.request);
-    fds_ += fds.size();
+    fd_count_ += fds.size();
     if (reply_to_requests_ && envelope.request != 0)
       connection_->reply_result(envelope.request, {});
   }
@@ -57,8 +58,8 @@ class ConnectionTest : public testing::Test, public Connection::Owner {
     for (;;) {
       const auto bytes = program_.receive(buffer, fds);
       if (!bytes || *bytes == 0) return count;
-      ++datagrams_;
-      fds_ += fds.size();
+      ++datagram_count_;
+      fd_count_ += fds.size();
       auto datagram = std::span<const std::byte>(buffer).first(*bytes);
       for (; !datagram.empty(); ++count) EXPECT_TRUE(ipc::take_message(datagram).has_value());
     }
@@ -70,8 +71,8 @@ class ConnectionTest : public testing::Test, public Connection::Owner {
   std::unique_ptr<Connection> connection_{};
   bool reply_to_requests_ = true;
   std::vector<std::uint64_t> requests_{};
-  std::size_t fds_ = 0;
-  std::size_t datagrams_ = 0;
+  std::size_t fd_count_ = 0;
+  std::size_t datagram_count_ = 0;
   std::string why_{};
 };
 
@@ -90,13 +91,13 @@ TEST_F(ConnectionTest, JoinsMessagesIntoDatagrams) {
   EXPECT_EQ(replies(), 0u);
   run();
   EXPECT_EQ(replies(), 10u);
-  EXPECT_EQ(datagrams_, 1u);
+  EXPECT_EQ(datagram_count_, 1u);
   // A message with descriptors has its own datagram and keeps its place in the order.
   connection_->send(ipc::encode(0, ipc::Done{}));
   connection_->send(ipc::encode(0, ipc::Done{}), std::span(&fd, 1));
   EXPECT_EQ(replies(), 2u);
-  EXPECT_EQ(datagrams_, 3u);
-  EXPECT_EQ(fds_, 1u);
+  EXPECT_EQ(datagram_count_, 3u);
+  EXPECT_EQ(fd_count_, 1u);
   close(fd);
   // The size of a datagram is limited.
   const ipc::Bytes message = ipc::encode(0, ipc::Done{});
@@ -160,9 +161,9 @@ TEST_F(ConnectionTest, TooLongDatagramOfSeveralMessagesEndsTheConnection) {
 
 TEST_F(ConnectionTest, LimitsOutstandingRequests) {
   reply_to_requests_ = false;
-  std::uint64_t sent = 0;
+  std::uint64_t sent_count = 0;
   for (int turn = 0; turn < 20; ++turn) {
-    while (sent < Connection::kRequestsMax + 10 && request(sent + 1)) ++sent;
+    while (sent_count < Connection::kRequestsMax + 10 && request(sent_count + 1)) ++sent_count;
     run();
   }
   EXPECT_EQ(requests_.size(), Connection::kRequestsMax);
@@ -210,21 +211,21 @@ TEST_F(ConnectionTest, EndsIfThePeerLeavesTooManyBytesUnread) {
   EXPECT_EQ(limit_counters_.queue, 1u);
 }
 
-TEST_F(ConnectionTest, SendsQueuedMessagesInOrderWithTheirDescriptors) {
+TEST_F(ConnectionTest, SendsQueuedMessagesWithTheirDescriptors) {
   const int fd = memfd_create("fd", MFD_CLOEXEC);
-  std::size_t sent = 0;
+  std::size_t sent_count = 0;
   while (connection_->queued() < 3) {
     connection_->send(ipc::encode(0, ipc::Done{}), std::span(&fd, 1));
-    ++sent;
+    ++sent_count;
   }
   close(fd);
   std::size_t received_messages = 0;
-  for (int turn = 0; turn < 50 && received_messages < sent; ++turn) {
+  for (int turn = 0; turn < 50 && received_messages < sent_count; ++turn) {
     received_messages += replies();
     run();
   }
-  EXPECT_EQ(received_messages, sent);
-  EXPECT_EQ(fds_, sent);
+  EXPECT_EQ(received_messages, sent_count);
+  EXPECT_EQ(fd_count_, sent_count);
 }
 
 TEST_F(ConnectionTest, EndOfFileEndsTheConnection) {
@@ -247,16 +248,16 @@ TEST_F(ConnectionTest, RequestThatNeedsAReplyButHasNoNumberEndsTheConnection) {
 
 TEST_F(ConnectionTest, RequestsWithoutANumberAreNotOutstanding) {
   reply_to_requests_ = false;
-  std::size_t sent = 0;
-  while (sent < 2 * Connection::kRequestsMax) {
+  std::size_t sent_count = 0;
+  while (sent_count < 2 * Connection::kRequestsMax) {
     if (program_.send(ipc::encode(0, ipc::Establish{}))) {
-      ++sent;
+      ++sent_count;
     } else {
       run();
     }
   }
   for (int turn = 0; turn < 50; ++turn) run();
-  EXPECT_EQ(requests_, std::vector<std::uint64_t>(sent, 0));
+  EXPECT_EQ(requests_, std::vector<std::uint64_t>(sent_count, 0));
   EXPECT_EQ(connection_->outstanding(), 0u);
   EXPECT_EQ(limit_counters_.requests, 0u);
 }
@@ -267,16 +268,16 @@ TEST_F(ConnectionTest, ReceivesMessagesThatADeadProcessHasSent) {
   auto pidfd = os::open_pidfd(child).value();
   siginfo_t ended{};
   ASSERT_EQ(waitid(P_PID, static_cast<id_t>(child), &ended, WEXITED | WNOWAIT), 0);
-  std::size_t sent = 0;
-  while (sent < 2 * Connection::kMessagesPerEvent &&
+  std::size_t sent_count = 0;
+  while (sent_count < 2 * Connection::kMessagesPerEvent &&
          program_.send(ipc::encode(0, ipc::Establish{}))) {
-    ++sent;
+    ++sent_count;
   }
-  ASSERT_GT(sent, Connection::kMessagesPerEvent);
+  ASSERT_GT(sent_count, Connection::kMessagesPerEvent);
   connection_->watch_death(std::move(pidfd));
   while (why_.empty()) loop_.run_one();
   EXPECT_EQ(why_, "the process has ended");
-  EXPECT_EQ(requests_.size(), sent);
+  EXPECT_EQ(requests_.size(), sent_count);
   waitpid(child, nullptr, 0);
 }
 
@@ -311,13 +312,13 @@ TEST_F(ConnectionTest, DeathOfTheProcessEndsTheConnectionAlthoughTheSocketIsOpen
 }
 
 TEST_F(ConnectionTest, FinishSendsQueuedMessagesAndThenEnds) {
-  std::size_t sent = 0;
+  std::size_t sent_count = 0;
   while (connection_->queued() < 3) {
     send_in_own_datagram(ipc::encode(0, ipc::Done{}));
-    ++sent;
+    ++sent_count;
   }
   connection_->send(ipc::encode(0, ipc::Done{}));
-  ++sent;
+  ++sent_count;
   connection_->finish();
   run();
   EXPECT_EQ(why_, "");
@@ -326,7 +327,7 @@ TEST_F(ConnectionTest, FinishSendsQueuedMessagesAndThenEnds) {
     received_messages += replies();
     run();
   }
-  EXPECT_EQ(received_messages + replies(), sent);
+  EXPECT_EQ(received_messages + replies(), sent_count);
   EXPECT_EQ(why_, "finished");
 }
 

@@ -21,7 +21,7 @@ TEST(NodeGuid, IsTheEui64OfTheFirstMac) {
             0x505400fffe123456u);
 }
 
-TEST(NodeGuid, IsLocallyAdministeredIfThereIsOnlyLoopback) {
+TEST(NodeGuid, IsLocallyAdministeredIfNoInterfaceHasAMac) {
   const Guid guid = node_guid({interface(1, 0)}, "one");
   EXPECT_EQ(guid, node_guid({}, "one"))
       << "node_guid() must return the same GUID for the same host id";

@@ -65,8 +65,8 @@ class PortFilesTest : public testing::Test {
     if (child_ == 0) {
       close(pipe_[1]);
       char byte = 0;
-      const ssize_t ended = read(pipe_[0], &byte, 1);
-      _exit(static_cast<int>(ended));
+      const ssize_t bytes = read(pipe_[0], &byte, 1);
+      _exit(static_cast<int>(bytes));
     }
     close(pipe_[0]);
   }
@@ -113,10 +113,11 @@ TEST_F(PortFilesTest, WritesValuesWhenTheyChange) {
 }
 
 TEST_F(PortFilesTest, ReplacesALongerValueOfAnEarlierAgent) {
-  PortFiles before(loop_);
-  ASSERT_TRUE(before.add(open_directory(directory_), process(), self(), {{"counters/a", 100000}}));
-  PortFiles after(loop_);
-  ASSERT_TRUE(after.add(open_directory(directory_), process(), self(), {{"counters/a", 7}}));
+  PortFiles earlier_files(loop_);
+  ASSERT_TRUE(
+      earlier_files.add(open_directory(directory_), process(), self(), {{"counters/a", 100000}}));
+  PortFiles later_files(loop_);
+  ASSERT_TRUE(later_files.add(open_directory(directory_), process(), self(), {{"counters/a", 7}}));
   EXPECT_EQ(text("counters/a"), "7\n");
 }
 

@@ -106,7 +106,7 @@ TEST(Relay, CarriesPacketsOfProgramsOfOtherUsersByUdp) {
   });
 }
 
-TEST(Relay, DropsPacketsThatAreNotOfEthernet) {
+TEST(Relay, DropsInfinibandPacketsOfPrograms) {
   os::in_network_namespace([] {
     RelayFixture fixture;
     Guest first(*fixture.port, *fixture.relay, 1, fixture.random);

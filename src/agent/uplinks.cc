@@ -144,17 +144,18 @@ void Uplinks::flush() {
   full_lane_timer_.at(deadline);
 }
 
-bool Uplinks::deliver(Uplink& to, const link::Address& address, const link::Arrival& arrival,
+bool Uplinks::deliver(Uplink& receiver, const link::Address& address, const link::Arrival& arrival,
                       Time now, bool may_wait) {
-  if (!to.lane_.prepare(address)) {
-    if (to.full_since_ == kNever) to.full_since_ = now;
-    if (may_wait && !to.lane_.ended() && now < to.full_since_ + kFullLaneTimeout) return false;
+  if (!receiver.lane_.prepare(address)) {
+    if (receiver.full_since_ == kNever) receiver.full_since_ = now;
+    if (may_wait && !receiver.lane_.ended() && now < receiver.full_since_ + kFullLaneTimeout)
+      return false;
     ++counters_.receiver_full;
     return true;
   }
-  to.full_since_ = kNever;
-  copy_packet(arrival, to.lane_.packet_space());
-  to.lane_.commit(arrival.transport.size());
+  receiver.full_since_ = kNever;
+  copy_packet(arrival, receiver.lane_.packet_space());
+  receiver.lane_.commit(arrival.transport.size());
   ++counters_.forwarded;
   return true;
 }

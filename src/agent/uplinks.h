@@ -98,8 +98,8 @@ class Uplinks {
   // Copies a packet to a program.  Returns false if the program's lane is full and the packet must
   // wait.  Drops and counts the packet instead if `may_wait` is false, if the lane has been full
   // for kFullLaneTimeout, or if the lane has ended.
-  bool deliver(Uplink& to, const link::Address& address, const link::Arrival& arrival, Time now,
-               bool may_wait);
+  bool deliver(Uplink& receiver, const link::Address& address, const link::Arrival& arrival,
+               Time now, bool may_wait);
 
   // Passes some packets of each uplink to the reader.  Returns true if it passed a packet.
   bool read(Time now);

@@ -15,7 +15,7 @@ namespace {
 
 // Two descriptors become readable at once.  The first callback destroys the other descriptor's
 // watch, and starts to watch a third descriptor, on which nothing has happened.
-TEST(WatchTest, AnEventOfAClosedDescriptorIsNotDeliveredToANewOne) {
+TEST(WatchTest, EventOfADestroyedWatchIsNotDeliveredToANewWatch) {
   for (int i = 0; i < 20; ++i) {
     asio::io_context loop{1};
     std::array<std::pair<os::UnixChannel, os::UnixChannel>, 2> pairs{
@@ -32,7 +32,7 @@ TEST(WatchTest, AnEventOfAClosedDescriptorIsNotDeliveredToANewOne) {
         later.emplace(loop, silent.first.fd(), [&] { ++spurious; });
       });
     }
-    for (auto& [ours, theirs] : pairs) theirs.shut_down();
+    for (auto& [watched_end, other_end] : pairs) other_end.shut_down();
     loop.run_for(std::chrono::milliseconds(20));
     EXPECT_EQ(events, 1);
     EXPECT_EQ(spurious, 0);

@@ -66,9 +66,9 @@ consteval bool names_every_counter(const std::array<MemberName<Counters>, Size>&
 template <class Counters, std::size_t Size>
 constexpr auto named_values(const std::array<MemberName<Counters>, Size>& table,
                             const Counters& counters) {
-  std::array<std::pair<const char*, std::uint64_t>, Size> all;
-  for (std::size_t i = 0; i < Size; ++i) all[i] = {table[i].name, counters.*table[i].member};
-  return all;
+  std::array<std::pair<const char*, std::uint64_t>, Size> values;
+  for (std::size_t i = 0; i < Size; ++i) values[i] = {table[i].name, counters.*table[i].member};
+  return values;
 }
 
 // Returns the name of a counter, or `otherwise` for an invalid value.  REQUIRES:

@@ -37,17 +37,17 @@ inline std::atomic<std::uint32_t> first_generation{1};
 // object (vol1 11.2).
 template <class T>
 class Slots {
-  static constexpr std::uint32_t kChunk = 256;
+  static constexpr std::uint32_t kSlotsPerChunk = 256;
   static constexpr std::uint32_t kChunksMax = 4096;
   struct Slot {
     std::atomic<T*> object{};
     std::atomic<std::uint32_t> generation{first_generation.load(std::memory_order_relaxed)};
   };
-  using Chunk = std::array<Slot, kChunk>;
+  using Chunk = std::array<Slot, kSlotsPerChunk>;
 
  public:
   explicit Slots(std::uint32_t limit)
-      : limit_(limit < kChunk * kChunksMax ? limit : kChunk * kChunksMax) {}
+      : limit_(limit < kSlotsPerChunk * kChunksMax ? limit : kSlotsPerChunk * kChunksMax) {}
   Slots(const Slots&) = delete;
   Slots& operator=(const Slots&) = delete;
   ~Slots() {
@@ -64,7 +64,7 @@ class Slots {
       free_.pop_back();
     } else if (used_ < limit_) {
       index = used_++;
-      auto& chunk = chunks_[index / kChunk];
+      auto& chunk = chunks_[index / kSlotsPerChunk];
       if (chunk.load(std::memory_order_relaxed) == nullptr) {
         chunk.store(new Chunk, std::memory_order_release);
       }
@@ -81,10 +81,10 @@ class Slots {
   // Returns null if the handle names no object, or names one that was removed.
   T* find(Handle<T> handle) const {
     const auto index = static_cast<std::uint32_t>(handle.value) - 1;
-    if (index >= kChunk * kChunksMax) return nullptr;
-    Chunk* chunk = chunks_[index / kChunk].load(std::memory_order_acquire);
+    if (index >= kSlotsPerChunk * kChunksMax) return nullptr;
+    Chunk* chunk = chunks_[index / kSlotsPerChunk].load(std::memory_order_acquire);
     if (chunk == nullptr) return nullptr;
-    Slot& s = (*chunk)[index % kChunk];
+    Slot& s = (*chunk)[index % kSlotsPerChunk];
     T* object = s.object.load(std::memory_order_acquire);
     if (s.generation.load(std::memory_order_acquire) != handle.value >> 32) return nullptr;
     return object;
@@ -120,7 +120,8 @@ class Slots {
 
  private:
   Slot& slot(std::uint32_t index) const {
-    return (*chunks_[index / kChunk].load(std::memory_order_acquire))[index % kChunk];
+    return (
+        *chunks_[index / kSlotsPerChunk].load(std::memory_order_acquire))[index % kSlotsPerChunk];
   }
 
   std::uint32_t limit_;

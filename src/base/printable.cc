@@ -26,8 +26,8 @@ Character first_character(std::string_view text) {
   }
   // A smaller code point would have a shorter form.  The index is the length in bytes.
   constexpr std::uint32_t kCodePointMin[] = {0, 0, 0x80, 0x800, 0x10000};
-  const bool surrogate = code_point >= 0xd800 && code_point <= 0xdfff;
-  if (code_point < kCodePointMin[bytes] || code_point > 0x10ffff || surrogate) return {};
+  const bool is_surrogate = code_point >= 0xd800 && code_point <= 0xdfff;
+  if (code_point < kCodePointMin[bytes] || code_point > 0x10ffff || is_surrogate) return {};
   return {code_point, bytes};
 }
 

@@ -65,9 +65,9 @@ std::uint64_t Random::below(std::uint64_t bound) {
   // To avoid bias, draws again if the number lies in the last run of `bound` values, because that
   // run may be incomplete.
   const std::uint64_t limit = ~std::uint64_t{0} - ~std::uint64_t{0} % bound;
-  std::uint64_t drawn = next();
-  while (drawn >= limit) drawn = next();
-  return drawn % bound;
+  std::uint64_t number = next();
+  while (number >= limit) number = next();
+  return number % bound;
 }
 
 Random Random::fork() {

@@ -32,7 +32,7 @@ class BrokerTest : public testing::Test {
   std::vector<O> outputs() {
     std::vector<O> found;
     while (const auto output = broker.poll()) {
-      if (const auto* one = std::get_if<O>(&*output)) found.push_back(*one);
+      if (const auto* match = std::get_if<O>(&*output)) found.push_back(*match);
     }
     return found;
   }
@@ -54,22 +54,22 @@ class BrokerTest : public testing::Test {
 // that the socket of the first connection does not exist any more.
 void BrokerTest::connect_again(bool has_ended) {
   make_pair();
-  const auto old = outputs<Broker::SendMemory>();
+  const auto old_messages = outputs<Broker::SendMemory>();
   broker.forget(1, {.reason = 0, .cookie = 10}, kNow);
   if (has_ended) broker.socket_checked(10, false, kNow);
   report(1, 10, connection(5000, 81), 8);
   report(3, 30, connection(81, 5000));
-  const auto wanted = outputs<Broker::MakeMemory>();
-  ASSERT_EQ(wanted.size(), 1U);
-  broker.memory_made(wanted[0].pair, true);
+  const auto requests = outputs<Broker::MakeMemory>();
+  ASSERT_EQ(requests.size(), 1U);
+  broker.memory_made(requests[0].pair, true);
   const auto messages = outputs<Broker::SendMemory>();
   ASSERT_EQ(messages.size(), 2U);
-  EXPECT_NE(messages[0].pair, old[0].pair);
+  EXPECT_NE(messages[0].pair, old_messages[0].pair);
   broker.program_ended(2, kNow);
   broker.socket_checked(20, false, kNow);
-  const auto released = outputs<Broker::Release>();
-  ASSERT_EQ(released.size(), 1U);
-  EXPECT_EQ(released[0].pair, old[0].pair);
+  const auto releases = outputs<Broker::Release>();
+  ASSERT_EQ(releases.size(), 1U);
+  EXPECT_EQ(releases[0].pair, old_messages[0].pair);
 }
 
 TEST_F(BrokerTest, ASocketWithAnotherConnectionGetsAnotherPair) { connect_again(false); }

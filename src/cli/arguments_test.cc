@@ -296,7 +296,7 @@ TEST(Arguments, HelpAndVersionExitWithZero) {
       "'verbena --help'");
 }
 
-TEST(Run, PutsItsLibrariesFirst) {
+TEST(Run, PutsVerbenasLibrariesFirst) {
   EXPECT_EQ(prepend_path("/v", nullptr), "/v");
   EXPECT_EQ(prepend_path("/v", ""), "/v") << "an empty part would be the working directory";
   EXPECT_EQ(prepend_path("/v", "/a:/b"), "/v:/a:/b");

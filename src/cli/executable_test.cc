@@ -24,7 +24,7 @@ class ExecutableTest : public testing::Test {
   }
   void TearDown() override { std::filesystem::remove_all(directory_); }
 
-  std::string file(const std::string& name, const std::string& contents, mode_t mode = 0755) {
+  std::string make_file(const std::string& name, const std::string& contents, mode_t mode = 0755) {
     const std::string path = directory_ + "/" + name;
     std::ofstream(path) << contents;
     chmod(path.c_str(), mode);
@@ -68,37 +68,37 @@ class ExecutableTest : public testing::Test {
 
 #if defined(__x86_64__)
 TEST_F(ExecutableTest, AcceptsADynamicGlibcProgram) {
-  EXPECT_EQ(message_of(file("a", good_program())), "");
+  EXPECT_EQ(message_of(make_file("a", good_program())), "");
 }
 
 TEST_F(ExecutableTest, RefusesAStaticProgram) {
-  EXPECT_EQ(message_of(file("a", elf(ELFCLASS64, EM_X86_64, ""))),
+  EXPECT_EQ(message_of(make_file("a", elf(ELFCLASS64, EM_X86_64, ""))),
             "125 a is statically linked, so no library can take the place of its own; use a "
             "dynamically linked build of it");
-  EXPECT_EQ(message_of(file("ld-linux-x86-64.so.2", elf(ELFCLASS64, EM_X86_64, ""))), "");
+  EXPECT_EQ(message_of(make_file("ld-linux-x86-64.so.2", elf(ELFCLASS64, EM_X86_64, ""))), "");
 }
 
 TEST_F(ExecutableTest, RefusesA32BitProgram) {
   EXPECT_EQ(
-      message_of(file("a", elf(ELFCLASS32, EM_386, "/lib/ld-linux.so.2"))),
+      message_of(make_file("a", elf(ELFCLASS32, EM_386, "/lib/ld-linux.so.2"))),
       "125 a is a 32-bit program and Verbena's libraries are 64-bit; use a 64-bit build of it");
 }
 
 TEST_F(ExecutableTest, RefusesAMuslProgram) {
-  EXPECT_EQ(message_of(file("a", elf(ELFCLASS64, EM_X86_64, "/lib/ld-musl-x86_64.so.1"))),
+  EXPECT_EQ(message_of(make_file("a", elf(ELFCLASS64, EM_X86_64, "/lib/ld-musl-x86_64.so.1"))),
             "125 a is built for musl and Verbena's libraries for glibc; use a glibc build of it");
 }
 
 TEST_F(ExecutableTest, RefusesAProgramForAnotherMachine) {
   EXPECT_EQ(
-      message_of(file("a", elf(ELFCLASS64, EM_AARCH64, "/lib/ld-linux-aarch64.so.1"))),
+      message_of(make_file("a", elf(ELFCLASS64, EM_AARCH64, "/lib/ld-linux-aarch64.so.1"))),
       "125 a is for 64-bit ARM, and Verbena's libraries are for x86-64; use a build of it for "
       "this machine");
 }
 
 TEST_F(ExecutableTest, RefusesASetuidProgramOfAnotherUser) {
   if (geteuid() != 0) GTEST_SKIP() << "only root can make a setuid program of another user";
-  const std::string path = file("a", good_program());
+  const std::string path = make_file("a", good_program());
   if (chown(path.c_str(), 1, 1) != 0) GTEST_SKIP() << "only one user here";
   chmod(path.c_str(), 04755);
   EXPECT_EQ(
@@ -113,28 +113,29 @@ TEST_F(ExecutableTest, RefusesASetuidProgramOfAnotherUser) {
 }
 
 TEST_F(ExecutableTest, ChecksTheInterpreterOfAScript) {
-  file("good", good_program());
-  file("static", elf(ELFCLASS64, EM_X86_64, ""));
-  EXPECT_EQ(message_of(file("s", "#!" + directory_ + "/good -x\n")), "");
-  EXPECT_EQ(message_of(file("s", "#! " + directory_ + "/static\n")),
+  make_file("good", good_program());
+  make_file("static", elf(ELFCLASS64, EM_X86_64, ""));
+  EXPECT_EQ(message_of(make_file("s", "#!" + directory_ + "/good -x\n")), "");
+  EXPECT_EQ(message_of(make_file("s", "#! " + directory_ + "/static\n")),
             "125 s is a script, and its interpreter static is statically linked, so no library can "
             "take the place of its own; use a dynamically linked build of it");
-  EXPECT_EQ(message_of(file("s", "#!/nowhere/python\n")),
+  EXPECT_EQ(message_of(make_file("s", "#!/nowhere/python\n")),
             "127 s is a script for /nowhere/python, which does not exist; install it or correct "
             "the first line");
 }
 
 TEST_F(ExecutableTest, ChecksTheProgramThatEnvStarts) {
-  file("env", good_program());
-  file("static", elf(ELFCLASS64, EM_X86_64, ""));
-  file("good", good_program());
-  EXPECT_EQ(message_of(file("s", "#!" + directory_ + "/env good\n")), "");
-  EXPECT_NE(message_of(file("s", "#!" + directory_ + "/env static\n")).find("static is statically"),
-            std::string::npos);
+  make_file("env", good_program());
+  make_file("static", elf(ELFCLASS64, EM_X86_64, ""));
+  make_file("good", good_program());
+  EXPECT_EQ(message_of(make_file("s", "#!" + directory_ + "/env good\n")), "");
   EXPECT_NE(
-      message_of(file("s", "#!" + directory_ + "/env -S static -u\n")).find("static is statically"),
+      message_of(make_file("s", "#!" + directory_ + "/env static\n")).find("static is statically"),
       std::string::npos);
-  EXPECT_EQ(message_of(file("s", "#!" + directory_ + "/env -i static\n")), "")
+  EXPECT_NE(message_of(make_file("s", "#!" + directory_ + "/env -S static -u\n"))
+                .find("static is statically"),
+            std::string::npos);
+  EXPECT_EQ(message_of(make_file("s", "#!" + directory_ + "/env -i static\n")), "")
       << "if env has other options, its program is not checked";
 }
 #endif
@@ -142,23 +143,23 @@ TEST_F(ExecutableTest, ChecksTheProgramThatEnvStarts) {
 TEST_F(ExecutableTest, LeavesBrokenHeadersToExec) {
   std::string bytes = elf(ELFCLASS64, EM_X86_64, "/lib64/ld-linux-x86-64.so.2");
   for (std::size_t n = 0; n < bytes.size(); ++n) {
-    (void)why_not_loadable(file("a", bytes.substr(0, n)), directory_);
+    (void)why_not_loadable(make_file("a", bytes.substr(0, n)), directory_);
   }
   Elf64_Ehdr header{};
   std::memcpy(&header, bytes.data(), sizeof header);
   header.e_phoff = ~0ull - 10;
   std::memcpy(bytes.data(), &header, sizeof header);
-  EXPECT_FALSE(read_executable(file("a", bytes)));
-  EXPECT_EQ(message_of(file("s", "#!\n")), "");
-  EXPECT_EQ(message_of(file("s", "#!")), "");
-  EXPECT_EQ(message_of(file("s", "")), "");
-  const std::string loop = file("loop", "#!" + directory_ + "/loop\n");
+  EXPECT_FALSE(read_executable(make_file("a", bytes)));
+  EXPECT_EQ(message_of(make_file("s", "#!\n")), "");
+  EXPECT_EQ(message_of(make_file("s", "#!")), "");
+  EXPECT_EQ(message_of(make_file("s", "")), "");
+  const std::string loop = make_file("loop", "#!" + directory_ + "/loop\n");
   EXPECT_EQ(message_of(loop), "");
 }
 
 TEST_F(ExecutableTest, FindsProgramsLikeExecvp) {
-  const std::string a = file("a", good_program());
-  file("plain", "text", 0644);
+  const std::string a = make_file("a", good_program());
+  make_file("plain", "text", 0644);
   mkdir((directory_ + "/dir").c_str(), 0755);
   const std::string path = "/nowhere:" + directory_;
   EXPECT_EQ(find_program("a", path).path, a);
@@ -181,9 +182,9 @@ TEST_F(ExecutableTest, AcceptsThisTestAndTheShell) {
 TEST_F(ExecutableTest, ReadsTheNamesOfNeededLibraries) {
   const auto own = needed_libraries("/proc/self/exe");
   EXPECT_NE(std::ranges::find(own, "libc.so.6"), own.end());
-  EXPECT_TRUE(needed_libraries(file("script", "#!/bin/sh\n")).empty());
-  EXPECT_TRUE(needed_libraries(file("elf", good_program())).empty());
-  EXPECT_TRUE(needed_libraries(file("cut", good_program().substr(0, 70))).empty());
+  EXPECT_TRUE(needed_libraries(make_file("script", "#!/bin/sh\n")).empty());
+  EXPECT_TRUE(needed_libraries(make_file("elf", good_program())).empty());
+  EXPECT_TRUE(needed_libraries(make_file("cut", good_program().substr(0, 70))).empty());
   EXPECT_TRUE(needed_libraries(directory_ + "/nothing").empty());
 }
 

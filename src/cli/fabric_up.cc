@@ -80,36 +80,36 @@ Answer<void> await_subnet(const std::string& name) {
 }  // namespace
 
 Answer<ManagerChoice> choose_managers(const FabricFile& fabric_file,
-                                      const std::vector<std::string>& wanted,
+                                      const std::vector<std::string>& sm_options,
                                       const std::optional<std::string>& opensm) {
-  const bool none = std::ranges::find(wanted, kNoManager) != wanted.end();
-  if (none && wanted.size() > 1) {
+  const bool wants_none = std::ranges::find(sm_options, kNoManager) != sm_options.end();
+  if (wants_none && sm_options.size() > 1) {
     return std::unexpected("--sm none excludes another --sm");
   }
   if (!fabric_file.topology) {
-    if (wanted.empty()) return ManagerChoice{};
+    if (sm_options.empty()) return ManagerChoice{};
     return std::unexpected("--sm is for the InfiniBand subnet of a netlist");
   }
-  if (none) return ManagerChoice{};
-  if (wanted.size() > kManagersMax) {
+  if (wants_none) return ManagerChoice{};
+  if (sm_options.size() > kManagersMax) {
     return std::unexpected("--sm may be given at most twice, for a master and a standby");
   }
-  for (const std::string& name : wanted) {
+  for (const std::string& name : sm_options) {
     if (const auto problem = problem_with(*fabric_file.topology, name))
       return std::unexpected(*problem);
   }
-  if (wanted.size() == 2 && wanted[0] == wanted[1]) {
-    return std::unexpected(fmt::format("--sm names the node {} twice", wanted[0]));
+  if (sm_options.size() == 2 && sm_options[0] == sm_options[1]) {
+    return std::unexpected(fmt::format("--sm names the node {} twice", sm_options[0]));
   }
   if (!opensm) {
     constexpr const char* kInstall = "OpenSM is not installed (apt-get install opensm)";
-    if (!wanted.empty()) return std::unexpected(kInstall);
+    if (!sm_options.empty()) return std::unexpected(kInstall);
     return ManagerChoice{
         .warning = fmt::format("{}; without a subnet manager, the ports stay in the state Init, "
                                "and no data moves; --sm none avoids this message",
                                kInstall)};
   }
-  if (!wanted.empty()) return ManagerChoice{.nodes = wanted, .opensm = *opensm};
+  if (!sm_options.empty()) return ManagerChoice{.nodes = sm_options, .opensm = *opensm};
   const auto first = first_hca_with_cable(*fabric_file.topology);
   if (!first) return ManagerChoice{.warning = "no HCA has a cable, so no subnet manager runs"};
   return ManagerChoice{.nodes = {*first}, .opensm = *opensm};

@@ -16,10 +16,10 @@ struct ManagerChoice {
   std::string warning{};  // a message for the user, or empty
 };
 
-// Chooses the nodes of the managers.  `wanted` has the values of --sm; `opensm` is the path of
+// Chooses the nodes of the managers.  `sm_options` has the values of --sm; `opensm` is the path of
 // OpenSM, or nothing if it is not installed.  The error is a line for the user.
 Answer<ManagerChoice> choose_managers(const FabricFile& fabric_file,
-                                      const std::vector<std::string>& wanted,
+                                      const std::vector<std::string>& sm_options,
                                       const std::optional<std::string>& opensm);
 
 // Carries out `verbena fabric up`, and returns its exit code.

@@ -21,10 +21,10 @@ FabricFile subnet_file() {
   return file;
 }
 
-std::string refusal(const std::vector<std::string>& wanted,
+std::string refusal(const std::vector<std::string>& sm_options,
                     const std::optional<std::string>& opensm = kOpensm,
                     const FabricFile& file = subnet_file()) {
-  const auto choice = choose_managers(file, wanted, opensm);
+  const auto choice = choose_managers(file, sm_options, opensm);
   return choice ? "accepted" : choice.error();
 }
 

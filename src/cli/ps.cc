@@ -30,8 +30,8 @@ void read_table(int fd, ProcessQps& out) {
   for (std::uint32_t i = 0; i < ipc::QpTable::kRows; ++i) {
     if (const auto row = table.read(i)) out.qps.push_back(*row);
   }
-  const auto shown = static_cast<std::uint32_t>(out.qps.size());
-  out.qps_not_shown = table.count() > ipc::QpTable::kRows ? table.count() - shown : 0;
+  const auto shown_count = static_cast<std::uint32_t>(out.qps.size());
+  out.qps_not_shown = table.count() > ipc::QpTable::kRows ? table.count() - shown_count : 0;
   out.counters = table.counters();
 }
 
@@ -114,7 +114,7 @@ std::string as_text(const Listing& listing) {
                                               "PEER", "PEER-QPN", "SEND-PSN", "ACKED-PSN",
                                               "RECV-PSN", "OUT", "IN", "RETRIES"}};
   std::map<std::uint32_t, std::string> names;
-  for (const auto& [process, qps, hidden, counters] : listing.processes) {
+  for (const auto& [process, qps, hidden_count, counters] : listing.processes) {
     const std::string name = printable_name(process.name);
     names[process.pid] = name;
     const std::string pid = std::to_string(process.pid);
@@ -127,8 +127,8 @@ std::string as_text(const Listing& listing) {
                       std::to_string(qp.packets_out), std::to_string(qp.packets_in),
                       std::to_string(qp.retransmissions)});
     }
-    if (hidden > 0) {
-      rows.push_back({pid, name, fmt::format("and {} more", hidden)});
+    if (hidden_count > 0) {
+      rows.push_back({pid, name, fmt::format("and {} more", hidden_count)});
     } else if (qps.empty()) {
       rows.push_back({pid, name, "-"});
     }
@@ -146,14 +146,14 @@ std::string as_text(const Listing& listing) {
 
 std::string as_json(const Listing& listing) {
   Json processes = Json::array();
-  for (const auto& [process, qps, hidden, counters] : listing.processes) {
+  for (const auto& [process, qps, hidden_count, counters] : listing.processes) {
     Json list = Json::array();
     for (const auto& qp : qps) list.push_back(qp_json(qp));
     processes.push_back({{"pid", process.pid},
                          {"program", process.name},
                          {"ranges", process.ranges},
                          {"qps", std::move(list)},
-                         {"qps_not_shown", hidden}});
+                         {"qps_not_shown", hidden_count}});
   }
   Json ids = Json::array();
   for (const auto& id : listing.connections) ids.push_back(id_json(id));
@@ -172,8 +172,8 @@ std::string counters_as_text(const Listing& listing) {
       rows.push_back({std::to_string(pid), name, counter.name, std::to_string(counter.value)});
     }
   };
-  for (const auto& one : listing.processes) {
-    add(one.process.pid, printable_name(one.process.name), one.counters);
+  for (const auto& program : listing.processes) {
+    add(program.process.pid, printable_name(program.process.name), program.counters);
   }
   add(listing.agent.pid, "verbenad", listing.agent.counters);
   return table_text(rows);
@@ -186,10 +186,10 @@ std::string counters_as_json(const Listing& listing) {
     return all;
   };
   Json processes = Json::array();
-  for (const auto& one : listing.processes) {
-    processes.push_back({{"pid", one.process.pid},
-                         {"program", one.process.name},
-                         {"counters", object(one.counters)}});
+  for (const auto& program : listing.processes) {
+    processes.push_back({{"pid", program.process.pid},
+                         {"program", program.process.name},
+                         {"counters", object(program.counters)}});
   }
   const Json all{
       {"agent", {{"pid", listing.agent.pid}, {"counters", object(listing.agent.counters)}}},

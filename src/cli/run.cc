@@ -148,16 +148,16 @@ void set_library_path(const std::string& directory) {
 Answer<std::string> read_rules(const std::string& path) {
   const os::Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY));
   std::string text(policy::Rules::kTextMax + 1, '\0');
-  std::size_t used = 0;
+  std::size_t bytes_read = 0;
   ssize_t bytes = file ? 1 : -1;
-  while (bytes > 0 && used < text.size()) {
-    bytes = ::read(file.get(), text.data() + used, text.size() - used);
-    if (bytes > 0) used += static_cast<std::size_t>(bytes);
+  while (bytes > 0 && bytes_read < text.size()) {
+    bytes = ::read(file.get(), text.data() + bytes_read, text.size() - bytes_read);
+    if (bytes > 0) bytes_read += static_cast<std::size_t>(bytes);
   }
   if (bytes < 0) {
     return std::unexpected(fmt::format("cannot read '{}': {}", path, std::strerror(errno)));
   }
-  text.resize(used);
+  text.resize(bytes_read);
   return text;
 }
 
@@ -169,9 +169,9 @@ Answer<void> provide_socket_rules(const RunOptions& options) {
   }
   std::string text;
   if (!source.empty()) {
-    auto read = read_rules(source);
-    if (!read) return std::unexpected(read.error());
-    text = *std::move(read);
+    auto contents = read_rules(source);
+    if (!contents) return std::unexpected(contents.error());
+    text = *std::move(contents);
   } else {
     source = "VERBENA_SOCKET_RULES";
     if (const char* value = ::secure_getenv(source.c_str())) text = value;

@@ -173,7 +173,7 @@ Json rows_json(const SaListing& listing) {
       for (const auto& group : listing.rows.groups) list.push_back(group_json(listing, group));
       break;
     case ipc::SaTopic::kAddresses:
-      for (const auto& one : listing.rows.addresses) list.push_back(address_json(listing, one));
+      for (const auto& row : listing.rows.addresses) list.push_back(address_json(listing, row));
       break;
     case ipc::SaTopic::kCounters:
       list = Json::object();

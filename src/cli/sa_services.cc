@@ -73,7 +73,7 @@ std::string as_json(const ipc::ServicesFound& found) {
   Json list = Json::array();
   for (const ipc::Service& service : found.services) {
     Json data = Json::array();
-    for (const std::byte one : service.data) data.push_back(std::to_integer<unsigned>(one));
+    for (const std::byte byte : service.data) data.push_back(std::to_integer<unsigned>(byte));
     list.push_back({{"name", text_of(service.name)},
                     {"service_id", service.service_id.value},
                     {"gid", address_text(service.gid)},

@@ -11,11 +11,11 @@ namespace {
 
 using namespace std::chrono_literals;
 
-Gid subnet_gid(unsigned last) {
+Gid subnet_gid(unsigned last_byte) {
   Gid gid{};
   gid.bytes[0] = std::byte{0xfe};
   gid.bytes[1] = std::byte{0x80};
-  gid.bytes[15] = static_cast<std::byte>(last);
+  gid.bytes[15] = static_cast<std::byte>(last_byte);
   return gid;
 }
 
@@ -71,7 +71,7 @@ nlohmann::json json_of(ipc::SaTopic topic) {
   return nlohmann::json::parse(as_json(sa_listing(topic)));
 }
 
-TEST(Sa, PathsAreATable) {
+TEST(Sa, PathsArePrintedAsATable) {
   EXPECT_EQ(
       as_text(sa_listing(ipc::SaTopic::kPaths)),
       "PORT        STATE   DESTINATION  DLID  SLID  P_KEY   SL  MTU   RATE  LIFE     AGE     "
@@ -130,7 +130,7 @@ TEST(Sa, GroupsShowJoinStatesInWords) {
   EXPECT_EQ(json["groups"][1]["busy"], true);
 }
 
-TEST(Sa, AddressesAreATable) {
+TEST(Sa, AddressesArePrintedAsATable) {
   EXPECT_EQ(as_text(sa_listing(ipc::SaTopic::kAddresses)),
             "PORT        ADDRESS   STATE       GID      QPN       AGE   WAITERS  UNANSWERED\n"
             "verbena0/1  10.0.0.2  reachable   fe80::2  0x000002  12 s  0        0\n"
@@ -156,7 +156,7 @@ TEST(Sa, TableOfCountersLeavesOutZeros) {
   EXPECT_EQ(json["counters"]["sa_busy"], 0);
 }
 
-TEST(Sa, FlushSaysHowManyWereForgotten) {
+TEST(Sa, FlushSaysHowManyPathsAndAddressesWereRemoved) {
   EXPECT_EQ(as_text(ipc::SaFlushed{.paths = 1, .addresses = 2}),
             "removed 1 path and 2 addresses from the cache\n");
   EXPECT_EQ(as_text(ipc::SaFlushed{.paths = 0, .addresses = 1}),
@@ -184,7 +184,7 @@ TEST(Sa, UnknownValuesAreShownAsUnknown) {
   EXPECT_EQ(static_rate_text(25), "-");
 }
 
-TEST(Sa, PacketLifeTimesAreFormattedForReaders) {
+TEST(Sa, PacketLifeTimesAndJoinStatesAreFormattedForReaders) {
   EXPECT_EQ(life_time_text(0), "4.1 us");
   EXPECT_EQ(life_time_text(14), "67.1 ms");
   EXPECT_EQ(life_time_text(18), "1.074 s");

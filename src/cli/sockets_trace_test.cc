@@ -40,8 +40,8 @@ class SocketsTrace : public testing::Test {
   // Returns the part of the line after the time, the program and the socket names.
   static std::string sentence(const Event& event) {
     const std::string line = event_as_text(event);
-    const std::string before = "12:26:40.123456 server 12 127.0.0.1:80 > 127.0.0.1:5000 ";
-    return line.starts_with(before) ? line.substr(before.size()) : "another beginning: " + line;
+    const std::string prefix = "12:26:40.123456 server 12 127.0.0.1:80 > 127.0.0.1:5000 ";
+    return line.starts_with(prefix) ? line.substr(prefix.size()) : "another beginning: " + line;
   }
 };
 

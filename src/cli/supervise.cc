@@ -66,8 +66,8 @@ int supervise(const std::function<int()>& program) {
 void end_as(int status) {
   if (WIFEXITED(status)) ::_exit(WEXITSTATUS(status));
   const int signal = WTERMSIG(status);
-  const rlimit none{};
-  ::setrlimit(RLIMIT_CORE, &none);  // the program has already written its own core file
+  const rlimit no_core{};
+  ::setrlimit(RLIMIT_CORE, &no_core);  // the program has already written its own core file
   struct sigaction default_action {};
   default_action.sa_handler = SIG_DFL;
   ::sigaction(signal, &default_action, nullptr);

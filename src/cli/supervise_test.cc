@@ -49,9 +49,9 @@ TEST(Supervise, WorksIfSigchldIsIgnoredAndTheProgramStillIgnoresIt) {
   EXPECT_EQ(run_in_child([] {
               ::signal(SIGCHLD, SIG_IGN);
               end_as(supervise([] {
-                struct sigaction now {};
-                ::sigaction(SIGCHLD, nullptr, &now);
-                return now.sa_handler == SIG_IGN ? 3 : 4;
+                struct sigaction action {};
+                ::sigaction(SIGCHLD, nullptr, &action);
+                return action.sa_handler == SIG_IGN ? 3 : 4;
               }));
             }),
             3);

@@ -105,8 +105,8 @@ Answer<std::optional<AgentConnection>> AgentConnection::find(const AgentSocket& 
 
 Answer<std::optional<AgentConnection>> AgentConnection::find_any(Role role, Time deadline) {
   if (find_all_users_agent(deadline)) {
-    auto all = find({os::all_users_agent_name(), 0}, role, deadline);
-    if (!all || *all) return all;
+    auto agent = find({os::all_users_agent_name(), 0}, role, deadline);
+    if (!agent || *agent) return agent;
   }
   const auto name = os::own_agent_socket_name();
   if (!name) return std::unexpected(std::string(name.error().context));

@@ -75,8 +75,8 @@ struct Engine final : Driver::Work {
   }
   bool take(std::uint8_t channel) {
     if (channel != kNoChannel) channels[channel].push({.object = channel + 1u});
-    ++received;
-    received.notify_all();
+    ++received_packets;
+    received_packets.notify_all();
     return true;
   }
   void flush() override { ++flushes; }
@@ -119,7 +119,7 @@ struct Engine final : Driver::Work {
   std::atomic<bool> is_parked{false};
   std::atomic<bool> lane_is_full{false};
   std::atomic<int> doorbell_writes{0};
-  std::atomic<int> received{0};
+  std::atomic<int> received_packets{0};
   std::atomic<int> flushes{0};
 
  private:
@@ -154,7 +154,7 @@ struct Waiter {
           id.notify_all();
           Entry event;
           while (events < events_max && (error = wait.next(channel, event)) == 0) {
-            if (stops) return;
+            if (should_stop) return;
             ++events;
             events.notify_all();
           }
@@ -172,7 +172,7 @@ struct Waiter {
     thread.join();
   }
   void stop() {
-    stops = true;
+    should_stop = true;
     push_event();
     thread.join();
   }
@@ -180,7 +180,7 @@ struct Waiter {
 
   std::atomic<int> id{0};
   std::atomic<int> events{0};
-  std::atomic<bool> stops{false};
+  std::atomic<bool> should_stop{false};
   int error = 0;
   std::function<void()> push_event;
   std::jthread thread;
@@ -276,21 +276,21 @@ TEST_F(BlockedWaitTest, TheProgressThreadTakesOverFromAThreadThatIsCancelled) {
   waiter.wait_until_sleeping();
   waiter.cancel();
   client.send_by_udp(0);
-  client.received.wait(0);
+  client.received_packets.wait(0);
   client.send_by_lane(1);
-  client.received.wait(1);
+  client.received_packets.wait(1);
   wait_until_readable(client.channels[0].fd());
   wait_until_readable(client.channels[1].fd());
 }
 
-TEST_F(BlockedWaitTest, TheProgressThreadTakesOverFromAThreadThatDoesNotComeBack) {
+TEST_F(BlockedWaitTest, TheProgressThreadTakesOverFromAThreadThatDoesNotWaitAgain) {
   Waiter waiter(wait, client.channels[0], 1);
   waiter.wait_until_sleeping();
   client.send_by_lane(0);
   waiter.wait_for_events(1);
   for (int i = 1; i <= 10; ++i) {
     client.send_by_lane(1);
-    client.received.wait(i);
+    client.received_packets.wait(i);
   }
   wait_until_readable(client.channels[1].fd());
 }
@@ -328,7 +328,7 @@ TEST_F(BlockedWaitTest, TwoThreadsOnOneChannelTakeEachEventOnce) {
   constexpr int kMessages = 1000;
   for (int i = 0; i < kMessages; ++i) client.send_by_udp(0);
   while (first.events + second.events < kMessages) std::this_thread::yield();
-  first.stops = second.stops = true;
+  first.should_stop = second.should_stop = true;
   for (Waiter* waiter : {&first, &second}) waiter->push_event();
   first.thread.join();
   second.thread.join();
@@ -339,14 +339,14 @@ TEST_F(BlockedWaitTest, AThreadThatGetsOnlyPacketsForOthersGivesTheRoleBack) {
   Waiter waiter(wait, client.channels[0]);
   for (int sent = 0; waiter.has_role(); ++sent) {
     client.send_by_udp(kNoChannel);
-    client.received.wait(sent);
+    client.received_packets.wait(sent);
   }
   client.send_by_udp(0);
   waiter.wait_for_events(1);
   waiter.stop();
 }
 
-TEST_F(BlockedWaitTest, APostOfAnotherThreadWakesNobody) {
+TEST_F(BlockedWaitTest, APostOfAnotherThreadDoesNotWakeTheBlockedThread) {
   Waiter waiter(wait, client.channels[0]);
   waiter.wait_until_sleeping();
   const auto wakes = driver.receiver_wakes();
@@ -471,7 +471,7 @@ TEST_F(BlockedWaitTest, TheProgressThreadTakesOverFromAThreadThatJumpedOutOfItsW
   });
   wait_until_thread_sleeps(id, {SYS_ppoll});  // the thread waits for packets
   client.send_by_udp(kNoChannel);
-  client.received.wait(0);
+  client.received_packets.wait(0);
   while (!has_jumped) {
     ::pthread_kill(thread.native_handle(), SIGUSR1);
     std::this_thread::yield();

@@ -251,14 +251,14 @@ int verbena::client::qp_create(const Submission* submission, vb_qp_init* init, v
           if (!result) {
             const hca::Limits& limits = process.engine().limits();
             const vb_qp_cap& cap = init->cap;
-            const std::uint32_t receives = init->srq == 0 ? cap.max_recv_wr : 0;
-            const std::uint32_t receive_sge = init->srq == 0 ? cap.max_recv_sge : 0;
+            const std::uint32_t max_recv_wr = init->srq == 0 ? cap.max_recv_wr : 0;
+            const std::uint32_t max_recv_sge = init->srq == 0 ? cap.max_recv_sge : 0;
             return std::unexpected(
                 explain_size_error(result.error(), "ibv_create_qp()",
                                    {{"max_send_wr", cap.max_send_wr, "max_qp_wr", limits.max_wr},
-                                    {"max_recv_wr", receives, "max_qp_wr", limits.max_wr},
+                                    {"max_recv_wr", max_recv_wr, "max_qp_wr", limits.max_wr},
                                     {"max_send_sge", cap.max_send_sge, "max_sge", limits.max_sge},
-                                    {"max_recv_sge", receive_sge, "max_sge", limits.max_sge},
+                                    {"max_recv_sge", max_recv_sge, "max_sge", limits.max_sge},
                                     {"max_inline_data", cap.max_inline_data, "the device's",
                                      limits.max_inline_bytes}}));
           }

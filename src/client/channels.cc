@@ -35,7 +35,7 @@ Result<Handle<Shared<Queue>>> Channels::create_in(Slots<Shared<Queue>>& slots) {
   auto handle =
       slots.insert(std::make_unique<Shared<Queue>>(std::make_shared<Queue>(*std::move(fd))));
   if (handle) return handle;
-  limits_met_.fetch_add(1, std::memory_order_relaxed);
+  limit_refusals_.fetch_add(1, std::memory_order_relaxed);
   return fail(handle.error().code,
               "a program's event channels or contexts are all in use (kChannelsMax)");
 }
@@ -154,7 +154,7 @@ Result<void> Channels::write_event(process::CmNotice&& notice) {
   CmChannel* const channel = found == ids_.end() ? nullptr : find_in(cm_, found->second);
   if (channel == nullptr) return fail(Errc::kBadHandle, "no such id");
   if (notice.event.kind == rdmacm::EventKind::kUser && channel->size() >= kUnreadEventsMax) {
-    ++limits_met_;
+    ++limit_refusals_;
     return fail(Errc::kNoResources, "too many unread user events (kUnreadEventsMax)");
   }
   channel->push(std::move(notice));
@@ -243,9 +243,9 @@ bool Channels::dispatch(const process::Notice& notice) {
     const auto& cm = std::get<process::CmNotice>(notice);
     const auto found = ids_.find(cm.id);
     if (found == ids_.end()) return false;
-    const CmChannelHandle to = found->second;
-    if (cm.new_id) set_id(cm.new_id, to);
-    CmChannel* const channel = find_in(cm_, to);
+    const CmChannelHandle handle = found->second;
+    if (cm.new_id) set_id(cm.new_id, handle);
+    CmChannel* const channel = find_in(cm_, handle);
     if (channel == nullptr || (cm.unanswered && channel->hides_lost_requests)) return false;
     channel->push(cm);
     return channel->size() > 1;

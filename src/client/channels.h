@@ -263,7 +263,7 @@ class Channels {
   Channels();
 
   // Returns the number of refusals because of kChannelsMax or kUnreadEventsMax.
-  std::uint64_t limit_refusals() const { return limits_met_.load(std::memory_order_relaxed); }
+  std::uint64_t limit_refusals() const { return limit_refusals_.load(std::memory_order_relaxed); }
 
   // The next functions manage completion channels.
   Result<CompletionChannelHandle> create_completion();
@@ -314,7 +314,7 @@ class Channels {
   void set_id(process::ConnectionHandle id, CmChannelHandle channel);
   CmChannel* drop_id(process::ConnectionHandle id);
 
-  std::atomic<std::uint64_t> limits_met_{};
+  std::atomic<std::uint64_t> limit_refusals_{};
   std::mutex mutex_;  // guards the maps; each queue has its own lock
   Slots<Shared<CompletionChannel>> completion_;
   Slots<Shared<CmChannel>> cm_;

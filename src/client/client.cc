@@ -143,12 +143,12 @@ Result<void> Client::join(std::string& problem) {
   const NoCancellation no_cancellation;
   const std::lock_guard one_at_a_time(join_mutex_);
   // An agent that is about to end may still answer.  Then the next attempt starts a new agent.
-  constexpr int kAttempts = 5;
+  constexpr int kRetriesMax = 5;
   for (int attempt = 0;; ++attempt) {
     if (joined_.load()) return {};
     bool should_retry = false;
     auto joined = try_join(problem, should_retry);
-    if (joined || !should_retry || attempt == kAttempts) return joined;
+    if (joined || !should_retry || attempt == kRetriesMax) return joined;
   }
 }
 
@@ -351,8 +351,8 @@ void Client::describe(process::Notice& notice, Time now) {
 
 // Writes the data path's counters to the table as often as the process writes its own.
 void Client::show_counters() {
-  if (process_.status_updated_at() == counters_shown_) return;
-  counters_shown_ = process_.status_updated_at();
+  if (process_.status_updated_at() == counters_shown_at_) return;
+  counters_shown_at_ = process_.status_updated_at();
   data_.show_counters(diagnostics_, channels_,
                       {.sent = links_.wakes_sent(),
                        .receiver = driver_.receiver_wakes(),

@@ -240,7 +240,7 @@ class Client final : private Driver::Work {
   bool needs_flush_ VB_GUARDED_BY(drive_lock) = false;  // see needs_flush()
   bool unfinished_ VB_GUARDED_BY(drive_lock) = false;   // see take_unfinished()
   std::map<vb_request*, SubmittedCommand> submitted_ VB_GUARDED_BY(drive_lock);
-  Time counters_shown_ VB_GUARDED_BY(drive_lock){};
+  Time counters_shown_at_ VB_GUARDED_BY(drive_lock){};
   os::HeapTrim heap_trim_ VB_GUARDED_BY(drive_lock);
   Diagnostics diagnostics_;
   std::atomic<bool> trim_is_pending_{false};
@@ -263,7 +263,7 @@ Result<T> Client::call(Start start) {
     started = start(process_, os_now(),
                     Completion<T>([&answer](Result<T> result) { answer.set(std::move(result)); }));
     finish_command();
-    if (auto* at_once = std::get_if<Result<T>>(&started)) return std::move(*at_once);
+    if (auto* early_result = std::get_if<Result<T>>(&started)) return std::move(*early_result);
     awaited.emplace(agent_);
   }
   {
@@ -296,10 +296,10 @@ int Client::submit(const Submission& submission, Start start, Finish finish) {
         queue.finish(request, status, text);
       }));
   int status = EINPROGRESS;
-  if (auto* at_once = std::get_if<Result<T>>(&started)) {
+  if (auto* early_result = std::get_if<Result<T>>(&started)) {
     submission.queue.end(request);
     submitted_.erase(&request);
-    const auto [error, text] = outcome_of(*at_once);
+    const auto [error, text] = outcome_of(*early_result);
     if (error != 0) c_api::set_last_error(text);  // vb_submit() copies this text to the request
     status = error;
   } else {

@@ -320,11 +320,11 @@ TEST(Sockaddr, IpAddressesSurviveARoundTrip) {
   in.sin_family = AF_INET;
   in.sin_port = htons(7174);
   in.sin_addr.s_addr = htonl(0x0a000001);
-  const auto four = from_sockaddr(reinterpret_cast<const sockaddr*>(&in));
-  ASSERT_TRUE(four);
-  EXPECT_EQ(four->ip, wire::ipv4_gid(0x0a000001));
-  EXPECT_EQ(from_sockaddr(reinterpret_cast<const sockaddr*>(&in)).value(), *four);
-  const sockaddr_storage back = to_sockaddr(*four);
+  const auto ipv4 = from_sockaddr(reinterpret_cast<const sockaddr*>(&in));
+  ASSERT_TRUE(ipv4);
+  EXPECT_EQ(ipv4->ip, wire::ipv4_gid(0x0a000001));
+  EXPECT_EQ(from_sockaddr(reinterpret_cast<const sockaddr*>(&in)).value(), *ipv4);
+  const sockaddr_storage back = to_sockaddr(*ipv4);
   EXPECT_EQ(std::memcmp(&back, &in, sizeof in), 0);
 
   sockaddr_in6 in6{};
@@ -332,10 +332,10 @@ TEST(Sockaddr, IpAddressesSurviveARoundTrip) {
   in6.sin6_port = htons(1);
   in6.sin6_scope_id = 3;
   in6.sin6_addr.s6_addr[0] = 0xfe;
-  const auto six = from_sockaddr(reinterpret_cast<const sockaddr*>(&in6));
-  ASSERT_TRUE(six);
-  EXPECT_EQ(six->scope, 3u);
-  const sockaddr_storage back6 = to_sockaddr(*six);
+  const auto ipv6 = from_sockaddr(reinterpret_cast<const sockaddr*>(&in6));
+  ASSERT_TRUE(ipv6);
+  EXPECT_EQ(ipv6->scope, 3u);
+  const sockaddr_storage back6 = to_sockaddr(*ipv6);
   EXPECT_EQ(std::memcmp(&back6, &in6, sizeof in6), 0);
 
   sockaddr other{};

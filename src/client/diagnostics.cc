@@ -183,16 +183,16 @@ std::optional<std::string> RepeatFilter::take(const std::string& text, Time now)
     if (c < '0' || c > '9') kind += c;
   }
   const auto entry = std::ranges::find(kinds_, kind, &Kind::text);
-  if (entry != kinds_.end() && now - entry->written < kWindow) {
+  if (entry != kinds_.end() && now - entry->written_at < kWindow) {
     ++entry->repeats;
     ++suppressed_;
     return std::nullopt;
   }
   // A new kind replaces the kind that was written longest ago.
   Kind& slot =
-      entry != kinds_.end() ? *entry : *std::ranges::min_element(kinds_, {}, &Kind::written);
+      entry != kinds_.end() ? *entry : *std::ranges::min_element(kinds_, {}, &Kind::written_at);
   const std::uint64_t repeats = entry != kinds_.end() ? slot.repeats : 0;
-  slot = {.text = std::move(kind), .first = text, .written = now};
+  slot = {.text = std::move(kind), .last_line = text, .written_at = now};
   return repeats == 0 ? text
                       : fmt::format("{} (and {} similar line{} since the last one)", text, repeats,
                                     repeats == 1 ? "" : "s");
@@ -203,7 +203,7 @@ std::string RepeatFilter::omitted_note() {
   for (Kind& kind : kinds_) {
     if (kind.repeats == 0) continue;
     text += fmt::format(" ({} repeats of '{}' were left out)", std::exchange(kind.repeats, 0),
-                        kind.first);
+                        kind.last_line);
   }
   return text;
 }

@@ -65,8 +65,8 @@ class RepeatFilter {
  private:
   struct Kind {
     std::string text{};         // the text of its lines without numbers
-    std::string first{};        // the last line that was written, with its numbers
-    Time written{};             // the time of that line
+    std::string last_line{};    // the last line that was written, with its numbers
+    Time written_at{};          // the time of that line
     std::uint64_t repeats = 0;  // lines that were suppressed since then
   };
   std::array<Kind, kKindsMax> kinds_{};

@@ -83,11 +83,11 @@ int EventWait::wait(CmChannel& channel, process::CmNotice& notice) {
     return 0;
   }
   if (error != EAGAIN || !is_time_to_listen(began)) return error;
-  if (const auto agent = listen()) {
+  if (const auto agent_fd = listen()) {
     if (driver_.program_polls()) {
       os::yield_processor();  // does not sleep, because completions must not wait for the agent
     } else {
-      await_agent(*agent);
+      await_agent(*agent_fd);
       (void)listen();
     }
   }
@@ -111,12 +111,12 @@ bool EventWait::is_time_to_listen(Time now) const {
 // Receives the agent's messages for a moment.  Returns 0 if an event came, or EINTR where read(2)
 // would.  Returns none when the thread should sleep.
 std::optional<int> EventWait::spin(CmChannel& channel, process::CmNotice& notice, Time began) {
-  os::SignalBlock hold;  // keeps signals pending, so that would_end_wait() sees them
+  os::SignalBlock signals;  // keeps signals pending, so that would_end_wait() sees them
   for (Time now = began; now - began < recent.spin.spin_time(); now = os::now()) {
     (void)listen();
     if (channel.try_next(notice)) {
       recent.spin.record_successful_spin();
-      hold.release();
+      signals.release();
       return 0;
     }
     if (!yield_processor(os::now())) break;
@@ -129,10 +129,10 @@ std::optional<int> EventWait::spin(CmChannel& channel, process::CmNotice& notice
   std::optional<int> result;
   if (channel.try_next(notice)) {
     result = 0;
-  } else if (hold.would_end_wait()) {
+  } else if (signals.would_end_wait()) {
     result = EINTR;
   }
-  hold.release();
+  signals.release();
   return result;
 }
 

@@ -50,7 +50,7 @@ std::optional<os::UnixChannel> find_all_users_agent(Time deadline) {
 }
 
 Result<os::UnixChannel> find_agent(std::string& problem, os::Daemon& daemon) {
-  if (auto all = find_all_users_agent(os::now() + kAgentTimeout)) return *std::move(all);
+  if (auto found = find_all_users_agent(os::now() + kAgentTimeout)) return *std::move(found);
   const auto own_name = os::own_agent_socket_name();
   if (!own_name) {
     problem = std::string("VERBENA_FABRIC and VERBENA_NODE: ") + own_name.error().context;

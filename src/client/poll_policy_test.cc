@@ -35,12 +35,12 @@ struct Simulation {
   int packets_of_waiter = 0;
   Duration longest_wait{};
 
-  void set(Program next) {
+  void set(Program new_program) {
     end_wait();
-    program = next;
+    program = new_program;
     // A program arms its CQ before it sleeps.
-    if (next >= Program::kSleeps && policy.cq_armed()) wakes_at = now;
-    if (next != Program::kWaits) return;
+    if (new_program >= Program::kSleeps && policy.cq_armed()) wakes_at = now;
+    if (new_program != Program::kWaits) return;
     const ReceiverRole::TakenRole role = policy.take_role(ReceiverRole::For::kCompletions, now);
     wait = role.wait;
     if (role.from_progress_thread) wakes_at = now;
@@ -177,7 +177,7 @@ TEST(PollPolicy, AProgramThatDoesNotWaitAgainIsServedByTheProgressThread) {
 TEST(PollPolicy, AProgramThatComputesWhilePacketsComeIsServedByTheProgressThread) {
   Simulation simulation;
   simulation.run_iteration();
-  int slow = 0;
+  int slow_rounds = 0;
   for (int round = 0; round < 1000; ++round) {
     simulation.set(Simulation::Program::kWaits);
     simulation.run(microseconds(10));
@@ -187,9 +187,9 @@ TEST(PollPolicy, AProgramThatComputesWhilePacketsComeIsServedByTheProgressThread
     simulation.packet();
     simulation.run(milliseconds(5));
     ASSERT_FALSE(simulation.packet_waits);
-    slow += simulation.longest_wait > microseconds(10) ? 1 : 0;
+    slow_rounds += simulation.longest_wait > microseconds(10) ? 1 : 0;
   }
-  EXPECT_LE(slow, 20);
+  EXPECT_LE(slow_rounds, 20);
 }
 
 // A program whose polls always find packets makes few or no empty polls.
@@ -222,7 +222,7 @@ TEST(PollPolicy, ArmingACqEndsThePollingAtOnce) {
 TEST(PollPolicy, AProgramThatWatchesItsMemoryIsServedByTheProgressThread) {
   Simulation simulation;
   simulation.run_iteration();
-  int slow = 0;
+  int slow_rounds = 0;
   for (int round = 0; round < 1000; ++round) {
     simulation.set(Simulation::Program::kPolls);
     simulation.run(microseconds(500));
@@ -231,9 +231,9 @@ TEST(PollPolicy, AProgramThatWatchesItsMemoryIsServedByTheProgressThread) {
     simulation.packet();
     simulation.run(milliseconds(2));
     ASSERT_FALSE(simulation.packet_waits);
-    slow += simulation.longest_wait > microseconds(10) ? 1 : 0;
+    slow_rounds += simulation.longest_wait > microseconds(10) ? 1 : 0;
   }
-  EXPECT_LE(slow, 20);
+  EXPECT_LE(slow_rounds, 20);
 }
 
 TEST(PollPolicy, AThreadWhosePollsFindNothingYieldsUntilAPacketComes) {
@@ -256,13 +256,13 @@ TEST(PollPolicy, PacketsOfAProgramThatComputesAfterItsPollsAreRarelyDeferred) {
   EXPECT_FALSE(simulation.policy.may_defer()) << "the progress thread still takes the packets";
   simulation.run_with_packets(milliseconds(10), microseconds(5));
   ASSERT_TRUE(simulation.program_receives);
-  int expired = 0;
+  int expired_deferrals = 0;
   for (int i = 0; i < 100'000; ++i) {
     if (!simulation.policy.may_defer()) continue;
-    ++expired;
+    ++expired_deferrals;
     simulation.policy.deferral_expired();
   }
-  EXPECT_LE(expired, 16);
+  EXPECT_LE(expired_deferrals, 16);
   // From here on the program polls all the time.
   int deferred = 0;
   for (int i = 0; i < 100'000; ++i) {
@@ -277,12 +277,13 @@ TEST(PollPolicy, PacketsOfAProgramThatComputesAfterItsPollsAreRarelyDeferred) {
 // thread's checks.  The progress thread runs about one iteration per packet and two per millisecond
 // at most.
 TEST(PollPolicy, NoPacketWaitsLongIfTheProgramBehavesRandomly) {
-  const char* one = std::getenv("VB_SEED");
-  const char* many = std::getenv("VB_SEEDS");
-  const std::uint64_t first = one == nullptr ? 1 : std::strtoull(one, nullptr, 10);
+  const char* seed_text = std::getenv("VB_SEED");
+  const char* seeds_text = std::getenv("VB_SEEDS");
+  const std::uint64_t first_seed = seed_text == nullptr ? 1 : std::strtoull(seed_text, nullptr, 10);
   const std::uint64_t count =
-      one != nullptr ? 1 : (many == nullptr ? 100 : std::strtoull(many, nullptr, 10));
-  for (std::uint64_t seed = first; seed < first + count; ++seed) {
+      seed_text != nullptr ? 1
+                           : (seeds_text == nullptr ? 100 : std::strtoull(seeds_text, nullptr, 10));
+  for (std::uint64_t seed = first_seed; seed < first_seed + count; ++seed) {
     SCOPED_TRACE("VB_SEED=" + std::to_string(seed));
     Random random(seed);
     Simulation simulation;

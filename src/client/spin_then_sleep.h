@@ -27,8 +27,8 @@ class SpinThenSleep {
   // Returns the number of ready descriptors.  `wait(until)` waits until that time, or only polls if
   // the time has passed.  It returns how many descriptors are ready, and true if they report
   // packets.  `polls()` returns true if the program polls, so that the caller need not spin.
-  template <class Clock, class LetOthersRun, class Wait, class Polls>
-  std::size_t wait(Time deadline, Clock clock, LetOthersRun yield_processor, Wait wait,
+  template <class Clock, class YieldProcessor, class Wait, class Polls>
+  std::size_t wait(Time deadline, Clock clock, YieldProcessor yield_processor, Wait wait,
                    Polls polls) {
     const Time began = clock();
     if (spin_.should_spin()) {

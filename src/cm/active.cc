@@ -112,9 +112,9 @@ void Endpoint::on_rep(const mad::Delivered& mad, const Rep& rep, Time now) {
                                 .ece = {rep.vendor_id(), mad.header.attribute_modifier}});
     case State::kRepReceived: {  // our consumer has not answered, so we ask the peer for time
       count_duplicate(AttributeId::kRep);
-      const bool again = answer_.id() == AttributeId::kMra;
+      const bool is_repeat = answer_.id() == AttributeId::kMra;
       answer_ = store(mra_of(MraSubject::kRep));
-      return send(answer_, again ? Outbox::Kind::kRepeat : Outbox::Kind::kFirst);
+      return send(answer_, is_repeat ? Outbox::Kind::kRepeat : Outbox::Kind::kFirst);
     }
     case State::kEstablished:
     case State::kDreqSent:  // our RTU got lost (vol1 12.9.7.1)

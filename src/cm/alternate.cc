@@ -100,10 +100,10 @@ Apr Endpoint::apr_of(const PathAnswer& answer) const {
 }
 
 void Endpoint::on_lap(const Lap& lap, std::uint64_t tid) {
-  const bool connected = state_ == State::kEstablished || state_ == State::kRepSent ||
-                         state_ == State::kMraRepReceived;
+  const bool is_connected = state_ == State::kEstablished || state_ == State::kRepSent ||
+                            state_ == State::kMraRepReceived;
   // Only the passive side receives LAPs (vol1 12.8), and only while the peer may be connected.
-  if (active_ || !connected) return ignore(Ignored::kWrongState);
+  if (active_ || !is_connected) return ignore(Ignored::kWrongState);
   if (lap.remote_qpn != local_qpn_) {
     return send(store(apr_of({.status = AprStatus::kInvalidQpn}), tid));
   }
@@ -116,8 +116,8 @@ void Endpoint::on_lap(const Lap& lap, std::uint64_t tid) {
   // Linux uses one transaction id for all LAPs of a connection, so the contents are compared as
   // well.
   const bool is_duplicate = alternate.tid == tid && alternate.lap == lap;
-  const bool undecided = step == Step::kLapReceived || step == Step::kMraSent;
-  if (undecided && !is_duplicate) return ignore(Ignored::kWrongState);  // one LAP at a time
+  const bool is_undecided = step == Step::kLapReceived || step == Step::kMraSent;
+  if (is_undecided && !is_duplicate) return ignore(Ignored::kWrongState);  // one LAP at a time
   if (!is_duplicate) {
     step = Step::kLapReceived;
     alternate.tid = tid;
@@ -135,10 +135,10 @@ void Endpoint::on_lap(const Lap& lap, std::uint64_t tid) {
 }
 
 Result<void> Endpoint::answer_alternate_path(const PathAnswer& answer) {
-  const bool waiting =
+  const bool waits_for_answer =
       state_ == State::kEstablished && alternate_ &&
       (alternate_->step == Step::kLapReceived || alternate_->step == Step::kMraSent);
-  if (!waiting) return fail(Errc::kBadState, "no LAP waits for an APR");
+  if (!waits_for_answer) return fail(Errc::kBadState, "no LAP waits for an APR");
   if (answer.status == AprStatus::kAccepted) alternate_->accepted = alternate_->proposed;
   alternate_->sent = store(apr_of(answer), alternate_->tid);
   alternate_->step = Step::kIdle;

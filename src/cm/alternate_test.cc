@@ -95,7 +95,7 @@ TEST_F(AlternatePathTest, RejectedOfferKeepsThePath) {
   EXPECT_EQ(net.last_to.remote(), net.p.gid());
 }
 
-TEST_F(AlternatePathTest, WaitsForASlowConsumer) {
+TEST_F(AlternatePathTest, OfferWaitsForASlowConsumer) {
   net.p.on_lap = Host::Reaction::kNoAnswer;
   ASSERT_TRUE(offer(2s).has_value());
   net.run(15s);
@@ -110,7 +110,7 @@ TEST_F(AlternatePathTest, WaitsForASlowConsumer) {
   EXPECT_TRUE(net.world.is_idle());
 }
 
-TEST_F(AlternatePathTest, SilentPeerKeepsTheConnection) {
+TEST_F(AlternatePathTest, UnansweredOfferKeepsTheConnection) {
   net.lose("LAP", -1);
   ASSERT_TRUE(offer(2s).has_value());
   EXPECT_EQ(offer().error().code, Errc::kBusy);
@@ -186,25 +186,25 @@ class LapTest : public PeerTest {
   LapTest() {
     receive(req());
     EXPECT_TRUE(cm.accept(last_request(), {.qpn = {0x500}}, now).has_value());
-    ours = std::get<Rep>(*drain()).local_comm_id;
+    our_id = std::get<Rep>(*drain()).local_comm_id;
   }
   Lap lap() const {
     return {.local_comm_id = {0xaaaa},
-            .remote_comm_id = ours,
+            .remote_comm_id = our_id,
             .remote_qpn = {0x500},
             .alternate_local_gid = wire::ipv4_gid(0x0b000002),
             .alternate_remote_gid = wire::ipv4_gid(0x0b000001)};
   }
-  void establish() { receive(Rtu{.local_comm_id = {0xaaaa}, .remote_comm_id = ours}); }
+  void establish() { receive(Rtu{.local_comm_id = {0xaaaa}, .remote_comm_id = our_id}); }
 
-  CommId ours{};
+  CommId our_id{};
 };
 
 AprStatus status(const std::optional<Message>& message) {
   return message ? std::get<Apr>(*message).status : AprStatus::kAccepted;
 }
 
-TEST_F(LapTest, ReplacesALostRtu) {
+TEST_F(LapTest, LapReplacesALostRtu) {
   EXPECT_FALSE(receive(lap()).has_value());
   ASSERT_EQ(events.size(), 3u);
   EXPECT_EQ(std::get<Established>(events[1]).cause, Established::Cause::kLap);
@@ -214,28 +214,28 @@ TEST_F(LapTest, ReplacesALostRtu) {
 
 TEST_F(LapTest, UnknownIdOrQpnGetsAnErrorStatus) {
   establish();
-  Lap bad = lap();
-  bad.remote_qpn = {0x501};
-  EXPECT_EQ(status(receive(bad)), AprStatus::kInvalidQpn);
+  Lap bad_lap = lap();
+  bad_lap.remote_qpn = {0x501};
+  EXPECT_EQ(status(receive(bad_lap)), AprStatus::kInvalidQpn);
   EXPECT_EQ(header.transaction_id, kTid);
   EXPECT_EQ(status(receive(Lap{.local_comm_id = {5}, .remote_comm_id = {6}})),
             AprStatus::kInvalidCommId);
-  bad = lap();
-  bad.local_comm_id = {0xaaab};
-  EXPECT_EQ(status(receive(bad)), AprStatus::kInvalidCommId);
+  bad_lap = lap();
+  bad_lap.local_comm_id = {0xaaab};
+  EXPECT_EQ(status(receive(bad_lap)), AprStatus::kInvalidCommId);
   EXPECT_EQ(events.size(), 2u);  // ReqReceived and Established
 }
 
 // A LAP with a wrong QPN affects neither the LAP that the consumer is answering, nor a REP that
 // waits for its RTU.
 TEST_F(LapTest, WrongQpnChangesNothing) {
-  Lap bad = lap();
-  bad.remote_qpn = {0x501};
-  EXPECT_EQ(status(receive(bad)), AprStatus::kInvalidQpn);
+  Lap bad_lap = lap();
+  bad_lap.remote_qpn = {0x501};
+  EXPECT_EQ(status(receive(bad_lap)), AprStatus::kInvalidQpn);
   EXPECT_EQ(events.size(), 1u);  // not established
   establish();
   receive(lap());
-  EXPECT_EQ(status(receive(bad)), AprStatus::kInvalidQpn);
+  EXPECT_EQ(status(receive(bad_lap)), AprStatus::kInvalidQpn);
   EXPECT_TRUE(cm.answer_alternate_path(last_request(), {}).has_value());
 }
 
@@ -246,14 +246,14 @@ TEST_F(LapTest, AnotherPathIsANewRequest) {
   receive(lap());
   ASSERT_TRUE(cm.answer_alternate_path(last_request(), {}).has_value());
   drain();
-  Lap next = lap();
-  next.alternate_local_gid = wire::ipv4_gid(0x0b000003);
-  EXPECT_FALSE(receive(next).has_value());
+  Lap other_lap = lap();
+  other_lap.alternate_local_gid = wire::ipv4_gid(0x0b000003);
+  EXPECT_FALSE(receive(other_lap).has_value());
   ASSERT_EQ(events.size(), 4u);
-  EXPECT_EQ(std::get<LapReceived>(events.back()).lap, next);
+  EXPECT_EQ(std::get<LapReceived>(events.back()).lap, other_lap);
 }
 
-TEST_F(LapTest, SlowConsumerSendsMra) {
+TEST_F(LapTest, RepeatedLapGetsAnMraWhileTheConsumerIsSlow) {
   establish();
   EXPECT_FALSE(receive(lap()).has_value());
   const auto mra = std::get<Mra>(*receive(lap()));
@@ -267,14 +267,14 @@ TEST_F(LapTest, SlowConsumerSendsMra) {
   EXPECT_EQ(cm.answer_alternate_path(last_request(), {}).error().code, Errc::kBadState);
 }
 
-TEST_F(LapTest, IsIgnoredAfterDisconnect) {
+TEST_F(LapTest, LapIsIgnoredAfterDisconnect) {
   establish();
   ASSERT_TRUE(cm.disconnect(last_request(), {}, now).has_value());
   drain();
   EXPECT_FALSE(receive(lap()).has_value());
   EXPECT_EQ(cm.counters().of(Ignored::kWrongState), 1u);
   // This APR answers no LAP.
-  EXPECT_FALSE(receive(Apr{.local_comm_id = {0xaaaa}, .remote_comm_id = ours}).has_value());
+  EXPECT_FALSE(receive(Apr{.local_comm_id = {0xaaaa}, .remote_comm_id = our_id}).has_value());
   EXPECT_EQ(cm.counters().of(Ignored::kWrongState), 2u);
 }
 
@@ -317,7 +317,7 @@ TEST_F(ReqWithTwoPaths, ConsumerMayDeclineTheAlternatePath) {
   EXPECT_EQ(answer(false), FailoverAccepted::kNotSupported);
 }
 
-TEST_F(ReqWithTwoPaths, AcceptedPathIsMigratedTo) {
+TEST_F(ReqWithTwoPaths, AcceptedPathIsUsedAfterTheMigration) {
   EXPECT_EQ(answer(true), FailoverAccepted::kAccepted);
   cm.path_migrated(last_request());
   address = {.path = {.source = wire::ipv4_gid(0x0b000001),

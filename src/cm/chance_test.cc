@@ -106,22 +106,23 @@ TEST(ConnectionSim, BothSidesAgree) {
                               .duplicate = {1, 5},
                               .corrupt = {}});
     if (random.chance({1, 3})) net.p.on_req = Host::Reaction::kReject;
-    const EndpointHandle active = net.a.connect({0x11}, net.p.gid());
+    const EndpointHandle active_endpoint = net.a.connect({0x11}, net.p.gid());
     net.run(35s);
-    const auto& outcome = net.a.outcomes[active];
+    const auto& outcome = net.a.outcomes[active_endpoint];
     ASSERT_EQ(outcome.responses + outcome.failed, 1) << net.text();
     ASSERT_EQ(net.p.outcomes.size(), 1u) << net.text();
-    const EndpointHandle passive = net.p.last();
-    ASSERT_EQ(net.p.outcomes[passive].established, outcome.responses) << net.text();
+    const EndpointHandle passive_endpoint = net.p.last();
+    ASSERT_EQ(net.p.outcomes[passive_endpoint].established, outcome.responses) << net.text();
     if (outcome.responses == 0) {
       ASSERT_EQ(outcome.reason, 28);
       continue;
     }
-    const bool both = random.chance({1, 2});
-    net.a.call([&](Manager& m) { (void)m.disconnect(active, {}, net.world.now()); });
-    if (both) net.p.call([&](Manager& m) { (void)m.disconnect(passive, {}, net.world.now()); });
+    const bool both_disconnect = random.chance({1, 2});
+    net.a.call([&](Manager& m) { (void)m.disconnect(active_endpoint, {}, net.world.now()); });
+    if (both_disconnect)
+      net.p.call([&](Manager& m) { (void)m.disconnect(passive_endpoint, {}, net.world.now()); });
     net.run(30s);
-    for (const auto& side : {net.a.outcomes[active], net.p.outcomes[passive]}) {
+    for (const auto& side : {net.a.outcomes[active_endpoint], net.p.outcomes[passive_endpoint]}) {
       ASSERT_EQ(side.disconnected, 1) << net.text();
       ASSERT_EQ(side.timewait_exits, 1) << net.text();
     }

@@ -28,9 +28,9 @@ class CommIds {
   }
 
  private:
-  std::uint32_t permute(std::uint32_t in) const {
-    auto left = static_cast<std::uint16_t>(in >> 16);
-    auto right = static_cast<std::uint16_t>(in);
+  std::uint32_t permute(std::uint32_t number) const {
+    auto left = static_cast<std::uint16_t>(number >> 16);
+    auto right = static_cast<std::uint16_t>(number);
     for (const std::uint64_t key : keys_) {
       std::uint64_t mixed = (right ^ key) * 0x9e3779b97f4a7c15;
       mixed = (mixed ^ mixed >> 29) * 0xbf58476d1ce4e5b9;

@@ -61,9 +61,9 @@ TEST(Connect, BothSidesRepeatAfterALostRep) {
 TEST(Connect, FirstRepeatWaitsForTheMeasuredRoundTrip) {
   Net net(1, sim::Faults{.delay_min = 150ms, .delay_max = 150ms});
   for (std::uint32_t qpn = 0x11; qpn < 0x13; ++qpn) {
-    const auto active = net.a.connect({qpn}, net.p.gid());
+    const auto active_endpoint = net.a.connect({qpn}, net.p.gid());
     net.run(1s);
-    net.a.call([&](Manager& m) { (void)m.disconnect(active, {}, net.world.now()); });
+    net.a.call([&](Manager& m) { (void)m.disconnect(active_endpoint, {}, net.world.now()); });
     net.run(1s);
   }
   net.clear();
@@ -116,7 +116,7 @@ TEST(Connect, RepeatedRepBringsBackALostRtu) {
 TEST(Connect, ALateRtuIsCountedAndIgnored) {
   Net net;
   net.p.on_req = Host::Reaction::kNoAnswer;
-  const auto active = net.a.connect({0x11}, net.p.gid());
+  const auto active_endpoint = net.a.connect({0x11}, net.p.gid());
   net.run(5ms);
   net.a.on_rep = Host::Reaction::kNoAnswer;
   net.p.accept(net.p.last());
@@ -124,7 +124,7 @@ TEST(Connect, ALateRtuIsCountedAndIgnored) {
   net.p.call([&](Manager& m) {
     m.comm_established(Qpn{0x900}, net.world.now());
   });  // the data overtakes the RTU
-  net.a.call([&](Manager& m) { (void)m.establish(active, {}, net.world.now()); });
+  net.a.call([&](Manager& m) { (void)m.establish(active_endpoint, {}, net.world.now()); });
   net.run(1s);
 
   EXPECT_EQ(net.text(), R"(
@@ -140,10 +140,10 @@ TEST(Connect, ALateRtuIsCountedAndIgnored) {
 TEST(Connect, RtuPrivateDataArrives) {
   Net net;
   net.a.on_rep = Host::Reaction::kNoAnswer;
-  const auto active = net.a.connect({0x11}, net.p.gid());
+  const auto active_endpoint = net.a.connect({0x11}, net.p.gid());
   net.run(3ms);
   const std::vector<std::byte> data(224, std::byte{0x5a});
-  EXPECT_TRUE(net.a.cm.establish(active, data, net.world.now()).has_value());
+  EXPECT_TRUE(net.a.cm.establish(active_endpoint, data, net.world.now()).has_value());
   const auto output = net.a.cm.poll();
   ASSERT_TRUE(output.has_value());
   const auto& send = std::get<mad::SendMad>(*output);
@@ -155,7 +155,7 @@ TEST(Connect, RtuPrivateDataArrives) {
   EXPECT_TRUE(std::ranges::equal(established.private_data, data));
 }
 
-TEST(Connect, SlowConsumerSendsMraForARepeatedReq) {
+TEST(Connect, RepeatedReqGetsAnMraWhileTheConsumerIsSlow) {
   Net net;
   net.p.on_req = Host::Reaction::kNoAnswer;
   net.a.connect({0x11}, net.p.gid());
@@ -192,7 +192,7 @@ TEST(Connect, SlowConsumerSendsMraForARepeatedReq) {
  10002 ms  P Established by RTU)");
 }
 
-TEST(Connect, SlowActiveConsumerSendsMraForARepeatedRep) {
+TEST(Connect, RepeatedRepGetsAnMraWhileTheConsumerIsSlow) {
   Net net;
   net.a.on_rep = Host::Reaction::kNoAnswer;
   const EndpointHandle a = net.a.connect({0x11}, net.p.gid());

@@ -176,10 +176,10 @@ class Crowd {
     const auto view = host.cm.view(endpoint);
     if (!view) return;
     for (std::size_t i = 0; i < net.hosts(); ++i) {
-      bool peer = false;
+      bool is_peer = false;
       net.host(i).cm.visit(
-          [&](const View& its) { peer |= its.local_comm_id == view->remote_comm_id; });
-      if (!peer) continue;
+          [&](const View& other) { is_peer |= other.local_comm_id == view->remote_comm_id; });
+      if (!is_peer) continue;
       const AlternatePath path = host.alternate_to(net.host(i).gid2());
       host.call([&](Manager& m) {
         (void)m.load_alternate_path(endpoint, path, {}, 5s, net.world.now());

@@ -12,10 +12,10 @@ using namespace std::chrono_literals;
 class Disconnect : public testing::Test {
  protected:
   void connect() {
-    active = net.a.connect({0x11}, net.p.gid());
+    active_endpoint = net.a.connect({0x11}, net.p.gid());
     net.run(10ms);
-    passive = net.p.last();
-    ASSERT_EQ(net.p.cm.view(passive)->state, State::kEstablished);
+    passive_endpoint = net.p.last();
+    ASSERT_EQ(net.p.cm.view(passive_endpoint)->state, State::kEstablished);
     net.clear();
   }
   void disconnect(Host& host, EndpointHandle endpoint) {
@@ -30,26 +30,26 @@ class Disconnect : public testing::Test {
   void put_a_qp_in_timewait() {
     net.p.packet_life = net.a.packet_life = 14;
     connect();
-    disconnect(net.a, active);
+    disconnect(net.a, active_endpoint);
     net.run(10ms);
     net.clear();
-    net.p.next_qpn = net.p.cm.view(passive)->local_qpn;
+    net.p.next_qpn = net.p.cm.view(passive_endpoint)->local_qpn;
   }
   void accept_with_a_qp_in_timewait() {
     put_a_qp_in_timewait();
-    active = net.a.connect({0x12}, net.p.gid(), 3);
+    active_endpoint = net.a.connect({0x12}, net.p.gid(), 3);
     net.run(5ms);
-    passive = net.p.last();
+    passive_endpoint = net.p.last();
   }
 
   Net net;
-  EndpointHandle active{};
-  EndpointHandle passive{};
+  EndpointHandle active_endpoint{};
+  EndpointHandle passive_endpoint{};
 };
 
 TEST_F(Disconnect, ExchangesDreqAndDrep) {
   connect();
-  disconnect(net.a, active);
+  disconnect(net.a, active_endpoint);
   net.run(1s);
 
   EXPECT_EQ(net.text(), R"(
@@ -59,13 +59,14 @@ TEST_F(Disconnect, ExchangesDreqAndDrep) {
     12 ms  A Disconnected: local
     14 ms  P TimewaitExit
     15 ms  A TimewaitExit)");
-  EXPECT_EQ(net.a.cm.disconnect(active, {}, net.world.now()).error().code, Errc::kBadState);
+  EXPECT_EQ(net.a.cm.disconnect(active_endpoint, {}, net.world.now()).error().code,
+            Errc::kBadState);
 }
 
 TEST_F(Disconnect, TwoDreqsCross) {
   connect();
-  disconnect(net.a, active);
-  disconnect(net.p, passive);
+  disconnect(net.a, active_endpoint);
+  disconnect(net.p, passive_endpoint);
   net.run(1s);
 
   EXPECT_EQ(net.text(), R"(
@@ -82,7 +83,7 @@ TEST_F(Disconnect, TwoDreqsCross) {
 TEST_F(Disconnect, ALostDreqIsRepeated) {
   connect();
   net.lose("DREQ");
-  disconnect(net.p, passive);
+  disconnect(net.p, passive_endpoint);
   net.run(1s);
 
   EXPECT_EQ(net.text(), R"(
@@ -100,7 +101,7 @@ TEST_F(Disconnect, ALostDreqIsRepeated) {
 TEST_F(Disconnect, LostDrepIsSentAgain) {
   connect();
   net.lose("DREP");
-  disconnect(net.a, active);
+  disconnect(net.a, active_endpoint);
   net.run(1s);
 
   EXPECT_EQ(net.text(), R"(
@@ -117,7 +118,7 @@ TEST_F(Disconnect, LostDrepIsSentAgain) {
 TEST_F(Disconnect, SilentPeerIsGivenUp) {
   connect();
   net.lose("DREQ", -1);
-  disconnect(net.a, active);
+  disconnect(net.a, active_endpoint);
   net.run(9500ms);
   net.clear();
   net.run(5s);
@@ -130,9 +131,9 @@ TEST_F(Disconnect, SilentPeerIsGivenUp) {
 
 TEST_F(Disconnect, DreqReplacesALostRtu) {
   net.lose("RTU");
-  active = net.a.connect({0x11}, net.p.gid());
+  active_endpoint = net.a.connect({0x11}, net.p.gid());
   net.run(4ms);
-  disconnect(net.a, active);
+  disconnect(net.a, active_endpoint);
   net.run(1s);
 
   EXPECT_EQ(net.text(), R"(
@@ -150,7 +151,7 @@ TEST_F(Disconnect, DreqReplacesALostRtu) {
      9 ms  A TimewaitExit)");
 }
 
-TEST_F(Disconnect, QpInTimewaitIsNotReusedBeforeItEnds) {
+TEST_F(Disconnect, QpIsNotReusedBeforeItsTimewaitEnds) {
   put_a_qp_in_timewait();
   net.a.connect({0x11}, net.p.gid(), 2);
   net.a.connect({0x12}, net.p.gid(), 3);
@@ -179,9 +180,9 @@ TEST_F(Disconnect, QpInTimewaitIsNotReusedBeforeItEnds) {
 TEST_F(Disconnect, QpConnectsAtOnceIfOnlyThePeerIsInTimewait) {
   ConnectRequest request = net.a.request({0x11}, net.p.gid());
   request.local_ack_timeout = 16;
-  active = net.a.connect(request, 1);
+  active_endpoint = net.a.connect(request, 1);
   net.run(5ms);
-  disconnect(net.a, active);
+  disconnect(net.a, active_endpoint);
   net.run(5ms);
   net.clear();
   net.a.connect(request, 2);
@@ -201,7 +202,7 @@ TEST_F(Disconnect, QpConnectsAtOnceIfOnlyThePeerIsInTimewait) {
 TEST_F(Disconnect, RestartedPeerConnectsDespiteAnUnansweredDreq) {
   connect();
   net.lose("DREQ", -1);
-  disconnect(net.p, passive);
+  disconnect(net.p, passive_endpoint);
   net.run(1ms);
   net.a.restart();
   net.a.connect({0x11}, net.p.gid(), 2);
@@ -219,7 +220,7 @@ TEST_F(Disconnect, RestartedPeerConnectsDespiteAnUnansweredDreq) {
 
 TEST_F(Disconnect, DestroyBeforeTheQueuedRepRejectsTheReq) {
   accept_with_a_qp_in_timewait();
-  destroy(net.p, passive);
+  destroy(net.p, passive_endpoint);
   net.run(20ms);
 
   EXPECT_EQ(net.text(), R"(
@@ -231,7 +232,7 @@ TEST_F(Disconnect, DestroyBeforeTheQueuedRepRejectsTheReq) {
 
 TEST_F(Disconnect, DisconnectBeforeTheQueuedRepRejectsTheReq) {
   accept_with_a_qp_in_timewait();
-  disconnect(net.p, passive);
+  disconnect(net.p, passive_endpoint);
   net.run(20ms);
 
   EXPECT_EQ(net.text(), R"(
@@ -245,7 +246,7 @@ TEST_F(Disconnect, DisconnectBeforeTheQueuedRepRejectsTheReq) {
 // The peer may connect again at once, because there is no timewait without a REP.
 TEST_F(Disconnect, RejBeforeTheQueuedRepNeedsNoTimewait) {
   accept_with_a_qp_in_timewait();
-  destroy(net.a, active);
+  destroy(net.a, active_endpoint);
   net.run(5ms);
   net.a.connect({0x12}, net.p.gid(), 4);
   net.run(3ms);
@@ -265,11 +266,11 @@ TEST_F(Disconnect, RejBeforeTheQueuedRepNeedsNoTimewait) {
 
 // ---- The owner destroys the endpoint, in every state.
 
-TEST_F(Disconnect, DestroyedInReqSent) {
+TEST_F(Disconnect, DestroyInReqSentSendsARej) {
   net.p.on_req = Host::Reaction::kNoAnswer;
-  active = net.a.connect({0x11}, net.p.gid());
+  active_endpoint = net.a.connect({0x11}, net.p.gid());
   net.run(5ms);
-  destroy(net.a, active);
+  destroy(net.a, active_endpoint);
   net.run(1s);
 
   EXPECT_EQ(net.text(), R"(
@@ -279,9 +280,9 @@ TEST_F(Disconnect, DestroyedInReqSent) {
      6 ms  P Rejected 4)");
 }
 
-TEST_F(Disconnect, DestroyedInReqReceived) {
+TEST_F(Disconnect, DestroyInReqReceivedSendsARej) {
   net.p.on_req = Host::Reaction::kNoAnswer;
-  active = net.a.connect({0x11}, net.p.gid());
+  active_endpoint = net.a.connect({0x11}, net.p.gid());
   net.run(5ms);
   destroy(net.p, net.p.last());
   net.run(1s);
@@ -293,12 +294,12 @@ TEST_F(Disconnect, DestroyedInReqReceived) {
      6 ms  A Rejected 28)");
 }
 
-TEST_F(Disconnect, DestroyedInRepReceived) {
+TEST_F(Disconnect, DestroyInRepReceivedSendsARej) {
   net.a.on_rep = Host::Reaction::kNoAnswer;
-  active = net.a.connect({0x11}, net.p.gid());
+  active_endpoint = net.a.connect({0x11}, net.p.gid());
   net.run(5ms);
   net.lose("REJ");
-  destroy(net.a, active);
+  destroy(net.a, active_endpoint);
   net.run(1s);
 
   EXPECT_EQ(net.text(), R"(
@@ -313,9 +314,9 @@ TEST_F(Disconnect, DestroyedInRepReceived) {
     24 ms  P TimewaitExit)");
 }
 
-TEST_F(Disconnect, DestroyedInRepSent) {
+TEST_F(Disconnect, DestroyInRepSentSendsADreq) {
   net.lose("RTU", -1);
-  active = net.a.connect({0x11}, net.p.gid());
+  active_endpoint = net.a.connect({0x11}, net.p.gid());
   net.run(5ms);
   destroy(net.p, net.p.last());
   net.run(1s);
@@ -333,9 +334,9 @@ TEST_F(Disconnect, DestroyedInRepSent) {
 }
 
 // The peer has not seen the REP, so it gets a REJ for the REQ that it repeats.
-TEST_F(Disconnect, DestroyedInRepSentAfterALostRep) {
+TEST_F(Disconnect, DestroyAfterALostRepRejectsTheRepeatedReq) {
   net.lose("REP", -1);
-  active = net.a.connect({0x11}, net.p.gid());
+  active_endpoint = net.a.connect({0x11}, net.p.gid());
   net.run(5ms);
   destroy(net.p, net.p.last());
   net.run(1s);
@@ -352,10 +353,10 @@ TEST_F(Disconnect, DestroyedInRepSentAfterALostRep) {
     24 ms  A --- DREP --> P)");
 }
 
-TEST_F(Disconnect, DestroyedWhenEstablished) {
+TEST_F(Disconnect, DestroyOfAConnectionSendsADreq) {
   connect();
   net.lose("DREQ");
-  destroy(net.p, passive);
+  destroy(net.p, passive_endpoint);
   EXPECT_TRUE(net.p.cm.has_orphans());
   net.run(1s);
 
@@ -368,12 +369,12 @@ TEST_F(Disconnect, DestroyedWhenEstablished) {
   EXPECT_FALSE(net.p.cm.has_orphans());
 }
 
-TEST_F(Disconnect, DestroyedInDreqSentAndInTimewait) {
+TEST_F(Disconnect, DestroyInDreqSentOrTimewaitEndsTheReports) {
   connect();
-  disconnect(net.a, active);
-  destroy(net.a, active);
+  disconnect(net.a, active_endpoint);
+  destroy(net.a, active_endpoint);
   net.run(1500us);
-  destroy(net.p, passive);
+  destroy(net.p, passive_endpoint);
   net.run(1s);
 
   EXPECT_EQ(net.text(), R"(
@@ -398,7 +399,7 @@ InheritedConnection connection_to_inherit(Host& from, EndpointHandle endpoint, c
 
 TEST_F(Disconnect, NextManagerEndsTheConnection) {
   connect();
-  const InheritedConnection connection = connection_to_inherit(net.a, active, net.p);
+  const InheritedConnection connection = connection_to_inherit(net.a, active_endpoint, net.p);
   net.a.restart();
   net.lose("DREQ", 2);
   net.a.call([&](Manager& m) { EXPECT_TRUE(m.inherit(connection, net.world.now()).has_value()); });
@@ -419,8 +420,8 @@ TEST_F(Disconnect, NextManagerEndsTheConnection) {
 // The managers of both sides were restarted.
 TEST_F(Disconnect, NextManagersOfBothSidesEndTheConnection) {
   connect();
-  const InheritedConnection a = connection_to_inherit(net.a, active, net.p);
-  const InheritedConnection p = connection_to_inherit(net.p, passive, net.a);
+  const InheritedConnection a = connection_to_inherit(net.a, active_endpoint, net.p);
+  const InheritedConnection p = connection_to_inherit(net.p, passive_endpoint, net.a);
   net.a.restart();
   net.p.restart();
   net.a.call([&](Manager& m) { EXPECT_TRUE(m.inherit(a, net.world.now()).has_value()); });
@@ -440,22 +441,22 @@ TEST_F(Disconnect, NextManagersOfBothSidesEndTheConnection) {
 // The peer waits for an RTU, which the new manager does not have, and repeats its REP.
 TEST_F(Disconnect, NextManagerEndsAConnectionWithoutRtu) {
   net.a.on_rep = Host::Reaction::kNoAnswer;
-  active = net.a.connect({0x11}, net.p.gid());
+  active_endpoint = net.a.connect({0x11}, net.p.gid());
   net.run(5ms);
-  passive = net.p.endpoints.at(0);
-  const InheritedConnection connection = connection_to_inherit(net.a, active, net.p);
+  passive_endpoint = net.p.endpoints.at(0);
+  const InheritedConnection connection = connection_to_inherit(net.a, active_endpoint, net.p);
   net.a.restart();
   net.lose("DREQ", 2);
   net.a.call([&](Manager& m) { EXPECT_TRUE(m.inherit(connection, net.world.now()).has_value()); });
   net.run(5s);
   EXPECT_GT(net.a.cm.counters().of(wire::cm::AttributeId::kRep).duplicate, 0u);
-  EXPECT_EQ(net.p.outcomes[passive].disconnected, 1);
+  EXPECT_EQ(net.p.outcomes[passive_endpoint].disconnected, 1);
   EXPECT_FALSE(net.a.cm.has_orphans());
 }
 
 TEST_F(Disconnect, NextManagerGivesUpOnASilentPeer) {
   connect();
-  const InheritedConnection connection = connection_to_inherit(net.a, active, net.p);
+  const InheritedConnection connection = connection_to_inherit(net.a, active_endpoint, net.p);
   net.a.restart();
   net.lose("DREQ", -1);
   net.a.call([&](Manager& m) { EXPECT_TRUE(m.inherit(connection, net.world.now()).has_value()); });

@@ -58,7 +58,7 @@ void Endpoint::abandon(Time now) {
 }
 
 void Endpoint::on_mra(const Mra& mra, Time now) {
-  const Duration wanted = timeout_of_code(mra.service_timeout);
+  const Duration extension = timeout_of_code(mra.service_timeout);
   switch (state_) {
     case State::kReqSent:
     case State::kMraReqReceived:
@@ -66,20 +66,20 @@ void Endpoint::on_mra(const Mra& mra, Time now) {
         return ignore(Ignored::kWrongState);
       }
       state_ = State::kMraReqReceived;
-      return retry_.extend(now, wanted, services_.random);
+      return retry_.extend(now, extension, services_.random);
     case State::kRepSent:
     case State::kMraRepReceived:
       if (mra.message_mraed != MraSubject::kRep || is_queued()) {
         return ignore(Ignored::kWrongState);
       }
       state_ = State::kMraRepReceived;
-      return retry_.extend(now, wanted, services_.random);
+      return retry_.extend(now, extension, services_.random);
     case State::kEstablished:
       if (mra.message_mraed != MraSubject::kLap || !waits_for_apr()) {
         return ignore(Ignored::kWrongState);
       }
       alternate_->step = Alternate::Step::kMraReceived;
-      return retry_.extend(now, wanted, services_.random);
+      return retry_.extend(now, extension, services_.random);
     case State::kRepReceived:
     case State::kReqReceived:
     case State::kMraReqSent:

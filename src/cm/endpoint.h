@@ -135,7 +135,7 @@ class Endpoint {
   void end_quiesce();
   // Restarts the timeout of the queued request, because its target has answered another request and
   // so is alive.
-  void renew_timeout(Time answered) { retry_.renew(answered); }
+  void renew_timeout(Time answer_time) { retry_.renew(answer_time); }
   Result<void> reject(const RejectParameters& parameters, Time now);
   Result<void> drop();
   Result<void> establish(std::span<const std::byte> private_data);

@@ -9,8 +9,8 @@ namespace {
 // Returns true if there is private data that both listeners match.
 bool overlap(const auto& listener, const Service& other) {
   for (std::size_t i = 0; i < std::min(listener.data.size(), other.data.size()); ++i) {
-    const auto both = listener.data_mask[i] & other.data_mask[i];
-    if (((listener.data[i] ^ other.data[i]) & both) != std::byte{}) return false;
+    const auto common_bits = listener.data_mask[i] & other.data_mask[i];
+    if (((listener.data[i] ^ other.data[i]) & common_bits) != std::byte{}) return false;
   }
   return true;
 }
@@ -27,13 +27,14 @@ bool matches(const auto& listener, std::span<const std::byte> private_data) {
 
 bool Listeners::is_taken(const Service& service) const {
   for (const auto& [mask, group] : groups_) {
-    const std::uint64_t both = mask & service.mask.value;
+    const std::uint64_t common_bits = mask & service.mask.value;
     // If the service's mask includes all bits of this mask, only one masked id of the group can
     // match.  Otherwise each id of the group may match.
-    const auto [begin, end] = both == mask ? group.equal_range(service.id.value & mask)
-                                           : std::pair(group.begin(), group.end());
+    const auto [begin, end] = common_bits == mask ? group.equal_range(service.id.value & mask)
+                                                  : std::pair(group.begin(), group.end());
     const bool found = std::any_of(begin, end, [&](const auto& entry) {
-      return ((entry.first ^ service.id.value) & both) == 0 && overlap(entry.second, service);
+      return ((entry.first ^ service.id.value) & common_bits) == 0 &&
+             overlap(entry.second, service);
     });
     if (found) return true;
   }

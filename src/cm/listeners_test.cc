@@ -18,7 +18,7 @@ std::vector<std::byte> bytes(std::initializer_list<int> list) {
   return out;
 }
 
-TEST(ListenersTest, AreFoundByTheirServiceId) {
+TEST(ListenersTest, ListenersAreFoundByTheirServiceId) {
   Listeners listeners;
   ASSERT_TRUE(listeners.add({.id = {0x1234}}, 1));
   EXPECT_EQ(listeners.find({0x1234}, {}), 1U);
@@ -49,7 +49,7 @@ TEST(ListenersTest, ExpectationsExpire) {
   EXPECT_TRUE(listeners.expects({9999}, until));
 }
 
-TEST(ListenersTest, MatchAllServiceIdsOfTheirMask) {
+TEST(ListenersTest, ListenersMatchAllServiceIdsOfTheirMask) {
   Listeners listeners;
   ASSERT_TRUE(
       listeners.add({.id = {0xab77}, .mask = {0xff00}}, 1));  // the unmasked bits are ignored
@@ -63,7 +63,7 @@ TEST(ListenersTest, MatchAllServiceIdsOfTheirMask) {
   EXPECT_TRUE(listeners.remove({.id = {0xab00}, .mask = {0xff00}}));
 }
 
-TEST(ListenersTest, AreSelectedByPrivateData) {
+TEST(ListenersTest, ListenersAreSelectedByPrivateData) {
   Listeners listeners;
   const Service red{.id = {7}, .data = bytes({0, 1}), .data_mask = bytes({0, 0x0f})};
   const Service blue{.id = {7}, .data = bytes({9, 2}), .data_mask = bytes({0, 0x0f})};
@@ -81,7 +81,7 @@ TEST(ListenersTest, AreSelectedByPrivateData) {
   EXPECT_EQ(listeners.size(), 1U);
 }
 
-TEST(ListenersTest, NeedAMaskAsLongAsTheirData) {
+TEST(ListenersTest, ListenersNeedAMaskAsLongAsTheirData) {
   Listeners listeners;
   EXPECT_EQ(listeners.add({.data = bytes({1})}, 1).error().code, Errc::kInvalidArgument);
   const std::vector<std::byte> too_long(Service::kDataBytesMax + 1);
@@ -130,11 +130,11 @@ TEST_P(ListenersModel, EveryRequestFindsItsListener) {
         service.data = bytes({static_cast<int>(random.below(kDataValues))});
         service.data_mask = bytes({static_cast<int>(random.below(kDataValues))});
       }
-      const bool free = std::ranges::none_of(
+      const bool is_free = std::ranges::none_of(
           model, [&](const auto& other) { return overlap(service, other.first); });
       const auto added = listeners.add(service, step);
-      ASSERT_EQ(added.has_value(), free) << "step " << step;
-      if (free) model.emplace_back(service, step);
+      ASSERT_EQ(added.has_value(), is_free) << "step " << step;
+      if (is_free) model.emplace_back(service, step);
     }
     ASSERT_EQ(listeners.size(), model.size());
     for (std::uint64_t id = 0; id < kIds; ++id) {
@@ -151,7 +151,7 @@ TEST_P(ListenersModel, EveryRequestFindsItsListener) {
 
 INSTANTIATE_TEST_SUITE_P(Seeds, ListenersModel, testing::Range<std::uint64_t>(1, 21));
 
-TEST(ListenersTest, HaveLimitsForMasksAndForOneService) {
+TEST(ListenersTest, MasksAndListenersOfOneServiceAreLimited) {
   Listeners listeners;
   for (std::uint64_t i = 0; i < Listeners::kMasksMax; ++i) {
     const std::uint64_t bit = std::uint64_t{1} << i;
@@ -170,16 +170,17 @@ TEST(ListenersTest, HaveLimitsForMasksAndForOneService) {
   EXPECT_EQ(listeners.add(one_more, 1).error().code, Errc::kNoResources);
 
   Listeners same_service;
-  const auto with = [](std::size_t number) {
+  const auto service_with = [](std::size_t number) {
     return Service{.id = {7},
                    .data = {static_cast<std::byte>(number), static_cast<std::byte>(number >> 8)},
                    .data_mask = {std::byte{0xff}, std::byte{0xff}}};
   };
   for (std::size_t i = 0; i < Listeners::kOfServiceMax; ++i)
-    ASSERT_TRUE(same_service.add(with(i), i));
-  EXPECT_EQ(same_service.add(with(Listeners::kOfServiceMax), 1).error().code, Errc::kNoResources);
-  ASSERT_TRUE(same_service.remove(with(5)));
-  EXPECT_TRUE(same_service.add(with(Listeners::kOfServiceMax), 1));
+    ASSERT_TRUE(same_service.add(service_with(i), i));
+  EXPECT_EQ(same_service.add(service_with(Listeners::kOfServiceMax), 1).error().code,
+            Errc::kNoResources);
+  ASSERT_TRUE(same_service.remove(service_with(5)));
+  EXPECT_TRUE(same_service.add(service_with(Listeners::kOfServiceMax), 1));
 }
 
 }  // namespace

@@ -149,9 +149,9 @@ void Manager::comm_established(EndpointHandle handle, Time now) {
   update_or_remove(*endpoint, now);
 }
 
-void Manager::comm_established(Qpn local, Time now) {
+void Manager::comm_established(Qpn local_qpn, Time now) {
   Endpoint* waiting = nullptr;
-  tables_->any_with_local_qpn(local, [&](Endpoint& endpoint) {
+  tables_->any_with_local_qpn(local_qpn, [&](Endpoint& endpoint) {
     const bool waits =
         endpoint.state() == State::kRepSent || endpoint.state() == State::kMraRepReceived;
     if (waits) waiting = &endpoint;
@@ -206,11 +206,11 @@ void Manager::path_migrated(EndpointHandle handle) {
 }
 
 // Several endpoints may have this QPN, but only one of them is connected.
-void Manager::path_migrated(Qpn local) {
-  tables_->any_with_local_qpn(local, [](Endpoint& endpoint) {
-    const bool connected = endpoint.state() == State::kEstablished;
-    if (connected) endpoint.path_migrated();
-    return connected;
+void Manager::path_migrated(Qpn local_qpn) {
+  tables_->any_with_local_qpn(local_qpn, [](Endpoint& endpoint) {
+    const bool is_connected = endpoint.state() == State::kEstablished;
+    if (is_connected) endpoint.path_migrated();
+    return is_connected;
   });
 }
 
@@ -224,21 +224,21 @@ Result<void> Manager::destroy(EndpointHandle handle, Time now) {
 }
 
 Result<void> Manager::inherit(const InheritedConnection& inherited, Time now) {
-  const auto fail_inherit = [&](Errc code, const char* why) {
+  const auto count_and_fail = [&](Errc code, const char* why) {
     ++counters_.inherited_refused;
     return fail(code, why);
   };
   if (!is_in_range(inherited))
-    return fail_inherit(Errc::kInvalidArgument,
-                        "a value of the inherited connection is out of range");
+    return count_and_fail(Errc::kInvalidArgument,
+                          "a value of the inherited connection is out of range");
   if (tables_->by_local_id(inherited.local_id) != nullptr) {
-    return fail_inherit(Errc::kBusy, "the communication id is in use");
+    return count_and_fail(Errc::kBusy, "the communication id is in use");
   }
   if (inherited_ >= config_.inherited_max)
-    return fail_inherit(Errc::kNoResources,
-                        "too many inherited connections are ending (inherited_max)");
+    return count_and_fail(Errc::kNoResources,
+                          "too many inherited connections are ending (inherited_max)");
   if (slots_.size() + orphans_.size() >= config_.endpoints_max) {
-    return fail_inherit(Errc::kNoResources, "the host has too many connections (endpoints_max)");
+    return count_and_fail(Errc::kNoResources, "the host has too many connections (endpoints_max)");
   }
   ++counters_.inherited;
   auto owned = std::make_unique<Endpoint>(services_, inherited, transaction_ids_.next());
@@ -265,10 +265,10 @@ bool Manager::flush_disconnects(Time now) {
 }
 
 // Sends the queued DREQ of a QP at once, because another connection is going to use the QP.
-void Manager::flush_disconnect_of(Qpn local, Time now) {
-  if (local == Qpn{}) return;
+void Manager::flush_disconnect_of(Qpn local_qpn, Time now) {
+  if (local_qpn == Qpn{}) return;
   Endpoint* pending = nullptr;
-  tables_->any_with_local_qpn(local, [&](Endpoint& endpoint) {
+  tables_->any_with_local_qpn(local_qpn, [&](Endpoint& endpoint) {
     if (has_pending_disconnect(endpoint)) pending = &endpoint;
     return pending != nullptr;
   });
@@ -288,10 +288,10 @@ void Manager::flush_disconnect(Endpoint& endpoint, Time now) {
 // Returns the time before which a QP must not be used again: the end of its timewait (vol1 12.9.8).
 // While a DREQ of the QP is not answered, returns the time of the next check instead, at least
 // kFirstIntervalMin from now.  QP number 0 stands for "no QP".
-Time Manager::quiesce_until(Qpn local, Time now) const {
+Time Manager::quiesce_until(Qpn local_qpn, Time now) const {
   Time end = now;
-  if (local == Qpn{}) return end;
-  tables_->any_with_local_qpn(local, [&](const Endpoint& endpoint) {
+  if (local_qpn == Qpn{}) return end;
+  tables_->any_with_local_qpn(local_qpn, [&](const Endpoint& endpoint) {
     if (endpoint.state() == State::kTimewait) end = std::max(end, endpoint.deadline());
     if (endpoint.state() == State::kDreqSent) {
       end = std::max({end, endpoint.deadline(), now + Retry::kFirstIntervalMin});

@@ -97,7 +97,7 @@ class Manager {
   // Reports that the QP received its first packet.  Changes nothing if the connection is
   // established already.
   void comm_established(EndpointHandle endpoint, Time now);
-  void comm_established(Qpn local, Time now);
+  void comm_established(Qpn local_qpn, Time now);
   // Ends the connection with a DREQ.  `private_data` has at most 220 bytes.  kBadState: the
   // connection was neither accepted nor established, or is ending already.
   Result<void> disconnect(EndpointHandle endpoint, std::span<const std::byte> private_data,
@@ -113,7 +113,7 @@ class Manager {
   // Reports that the QP migrated to the alternate path that both sides accepted.  CM messages use
   // the new path from now on as well.
   void path_migrated(EndpointHandle endpoint);
-  void path_migrated(Qpn local);
+  void path_migrated(Qpn local_qpn);
   // Ends a connection whose manager has died: repeats the DREQ until it is answered or
   // kDisconnectTimeout is over.  kBusy: the connection is ending already, or another connection has
   // its id.  kNoResources: inherited_max connections are ending already, or there are endpoints_max
@@ -164,7 +164,7 @@ class Manager {
   void receive_lap(const mad::Delivered& mad, const wire::cm::Lap& lap, Time now);
   void receive_dreq(const mad::Delivered& mad, const wire::cm::Dreq& dreq, Time now);
   void receive_wrong_version(const mad::Delivered& mad, const wire::cm::Message& message);
-  Endpoint* find_by_ids(CommId ours, CommId theirs, Time now);
+  Endpoint* find_and_note_answer(CommId ours, CommId theirs, Time now);
 
   // Repeats the REJ that answered this REQ or REP before.  Returns false if there was none.
   bool repeat_rej(const mad::Delivered& mad, wire::cm::AttributeId request, RejCache::Key key,
@@ -176,7 +176,7 @@ class Manager {
   void ignore(Ignored reason) { ++counters_.of(reason); }
 
   Result<Endpoint*> find(EndpointHandle handle) const;
-  Time quiesce_until(Qpn local, Time now) const;
+  Time quiesce_until(Qpn local_qpn, Time now) const;
   std::vector<CommId> connections_of_qp(Qpn qpn, Guid guid, const Gid& from) const;
   void reset_endpoints(const std::vector<CommId>& ids, Time now);
   CommId new_id();
@@ -194,7 +194,7 @@ class Manager {
   // has closed.  Every input to an endpoint must be followed by this call.
   void update_or_remove(Endpoint& endpoint, Time now);
   // Sends the queued DREQ of this QP, if there is one.
-  void flush_disconnect_of(Qpn local, Time now);
+  void flush_disconnect_of(Qpn local_qpn, Time now);
   void flush_disconnect(Endpoint& endpoint, Time now);
   // Keeps an endpoint without an owner until it ends.
   void make_orphan(std::unique_ptr<Endpoint> endpoint);

@@ -152,10 +152,11 @@ TEST_F(ManagerTest, CountsTheTimeInEachState) {
 
 TEST(ManagerTrace, ReportsEachStateChange) {
   Manager traced({.ca_guid = {7}, .trace = true}, Random(1));
-  const Time begun{std::chrono::seconds(1)};
-  const auto active = traced.connect({.qpn = {0x500}, .path_mtu = 3}, 1, begun);
-  ASSERT_TRUE(active.has_value());
-  ASSERT_TRUE(traced.destroy(*active, begun + std::chrono::milliseconds(3)).has_value());
+  const Time start_time{std::chrono::seconds(1)};
+  const auto active_endpoint = traced.connect({.qpn = {0x500}, .path_mtu = 3}, 1, start_time);
+  ASSERT_TRUE(active_endpoint.has_value());
+  ASSERT_TRUE(
+      traced.destroy(*active_endpoint, start_time + std::chrono::milliseconds(3)).has_value());
   std::vector<StateChanged> changes;
   while (auto output = traced.poll()) {
     const auto* event = std::get_if<Event>(&*output);
@@ -241,47 +242,49 @@ TEST_F(ManagerTest, ReqHasTheValuesThatLinuxExpects) {
 }
 
 TEST_F(ManagerTest, CallsInTheWrongStateChangeNothing) {
-  const auto active = connect();
+  const auto active_endpoint = connect();
   drain();
-  EXPECT_EQ(cm.accept(active, {.qpn = {1}}, now).error().code, Errc::kBadState);
-  EXPECT_EQ(cm.reject(active, {}, now).error().code, Errc::kBadState);
-  EXPECT_EQ(cm.establish(active, {}, now).error().code, Errc::kBadState);
-  EXPECT_EQ(cm.disconnect(active, {}, now).error().code, Errc::kBadState);
-  EXPECT_EQ(cm.drop(active).error().code, Errc::kBadState);
+  EXPECT_EQ(cm.accept(active_endpoint, {.qpn = {1}}, now).error().code, Errc::kBadState);
+  EXPECT_EQ(cm.reject(active_endpoint, {}, now).error().code, Errc::kBadState);
+  EXPECT_EQ(cm.establish(active_endpoint, {}, now).error().code, Errc::kBadState);
+  EXPECT_EQ(cm.disconnect(active_endpoint, {}, now).error().code, Errc::kBadState);
+  EXPECT_EQ(cm.drop(active_endpoint).error().code, Errc::kBadState);
   receive(req());
-  const auto passive = last_request();
-  EXPECT_EQ(cm.establish(passive, {}, now).error().code, Errc::kBadState);
-  EXPECT_EQ(cm.disconnect(passive, {}, now).error().code, Errc::kBadState);
+  const auto passive_endpoint = last_request();
+  EXPECT_EQ(cm.establish(passive_endpoint, {}, now).error().code, Errc::kBadState);
+  EXPECT_EQ(cm.disconnect(passive_endpoint, {}, now).error().code, Errc::kBadState);
   EXPECT_FALSE(drain().has_value());
-  EXPECT_EQ(cm.view(active)->state, State::kReqSent);
-  EXPECT_EQ(cm.view(passive)->state, State::kReqReceived);
+  EXPECT_EQ(cm.view(active_endpoint)->state, State::kReqSent);
+  EXPECT_EQ(cm.view(passive_endpoint)->state, State::kReqReceived);
 }
 
 TEST_F(ManagerTest, ArgumentsAreChecked) {
   receive(req());
-  const auto passive = last_request();
+  const auto passive_endpoint = last_request();
   const std::vector<std::byte> big(1000);
   const auto bytes = [&](std::size_t n) { return std::span(big).first(n); };
-  EXPECT_EQ(cm.reject(passive, {.private_data = bytes(149)}, now).error().code,
+  EXPECT_EQ(cm.reject(passive_endpoint, {.private_data = bytes(149)}, now).error().code,
             Errc::kInvalidArgument);
-  EXPECT_EQ(cm.reject(passive, {.additional_info = bytes(73)}, now).error().code,
+  EXPECT_EQ(cm.reject(passive_endpoint, {.additional_info = bytes(73)}, now).error().code,
             Errc::kInvalidArgument);
-  EXPECT_EQ(cm.establish(passive, bytes(225), now).error().code, Errc::kInvalidArgument);
-  EXPECT_EQ(cm.disconnect(passive, bytes(221), now).error().code, Errc::kInvalidArgument);
-  EXPECT_EQ(cm.accept(passive, {.qpn = {0x1000000}}, now).error().code, Errc::kInvalidArgument);
+  EXPECT_EQ(cm.establish(passive_endpoint, bytes(225), now).error().code, Errc::kInvalidArgument);
+  EXPECT_EQ(cm.disconnect(passive_endpoint, bytes(221), now).error().code, Errc::kInvalidArgument);
+  EXPECT_EQ(cm.accept(passive_endpoint, {.qpn = {0x1000000}}, now).error().code,
+            Errc::kInvalidArgument);
   ConnectRequest request{.qpn = {1}, .path_mtu = 0};
   EXPECT_EQ(cm.connect(request, 0, now).error().code, Errc::kInvalidArgument);
   request = {.qpn = {1}, .path_mtu = 3, .packet_life = 32};
   EXPECT_EQ(cm.connect(request, 0, now).error().code, Errc::kInvalidArgument);
-  EXPECT_TRUE(cm.reject(passive, {.additional_info = bytes(72), .private_data = bytes(148)}, now)
-                  .has_value());
+  EXPECT_TRUE(
+      cm.reject(passive_endpoint, {.additional_info = bytes(72), .private_data = bytes(148)}, now)
+          .has_value());
 }
 
 TEST_F(ManagerTest, ForgedAndStaleHandlesAreErrors) {
-  const auto active = connect();
-  ASSERT_TRUE(cm.destroy(active, now).has_value());
-  for (const std::uint64_t value :
-       {std::uint64_t{0}, std::uint64_t{1}, active.value, active.value + 1, ~std::uint64_t{0}}) {
+  const auto active_endpoint = connect();
+  ASSERT_TRUE(cm.destroy(active_endpoint, now).has_value());
+  for (const std::uint64_t value : {std::uint64_t{0}, std::uint64_t{1}, active_endpoint.value,
+                                    active_endpoint.value + 1, ~std::uint64_t{0}}) {
     const EndpointHandle forged{value};
     EXPECT_EQ(cm.accept(forged, {}, now).error().code, Errc::kBadHandle);
     EXPECT_EQ(cm.reject(forged, {}, now).error().code, Errc::kBadHandle);
@@ -302,12 +305,12 @@ TEST_F(ManagerTest, ListenersAreUnique) {
   EXPECT_TRUE(cm.listen({.id = kService}, 2).has_value());
 }
 
-class SmallManagerTest : public ManagerTest {
+class ManagerLimitTest : public ManagerTest {
  protected:
-  SmallManagerTest() : ManagerTest({.ca_guid = {1}, .endpoints_max = 2, .listeners_max = 1}) {}
+  ManagerLimitTest() : ManagerTest({.ca_guid = {1}, .endpoints_max = 2, .listeners_max = 1}) {}
 };
 
-TEST_F(SmallManagerTest, RequestsOverTheLimitAreDropped) {
+TEST_F(ManagerLimitTest, RequestsOverTheLimitAreDropped) {
   EXPECT_EQ(cm.listen({.id = {1}}, 0).error().code, Errc::kNoResources);
   const auto first = connect();
   receive(req(1, 1));
@@ -359,14 +362,14 @@ TEST(Loopback, AHostConnectsToItself) {
   net.p.connect({0x11}, net.p.gid());
   net.run(1s);
   EXPECT_EQ(net.p.outcomes.size(), 2u);
-  const auto active = net.p.endpoints[0];
-  const auto passive = net.p.endpoints[1];
-  EXPECT_EQ(net.p.cm.view(active)->state, State::kEstablished);
-  EXPECT_EQ(net.p.cm.view(passive)->state, State::kEstablished);
-  net.p.call([&](Manager& m) { (void)m.destroy(active, net.world.now()); });
+  const auto active_endpoint = net.p.endpoints[0];
+  const auto passive_endpoint = net.p.endpoints[1];
+  EXPECT_EQ(net.p.cm.view(active_endpoint)->state, State::kEstablished);
+  EXPECT_EQ(net.p.cm.view(passive_endpoint)->state, State::kEstablished);
+  net.p.call([&](Manager& m) { (void)m.destroy(active_endpoint, net.world.now()); });
   net.run(1s);
-  EXPECT_EQ(net.p.outcomes[passive].disconnected, 1);
-  EXPECT_EQ(net.p.outcomes[passive].timewait_exits, 1);
+  EXPECT_EQ(net.p.outcomes[passive_endpoint].disconnected, 1);
+  EXPECT_EQ(net.p.outcomes[passive_endpoint].timewait_exits, 1);
   EXPECT_TRUE(net.world.is_idle());
 }
 

@@ -112,10 +112,10 @@ TEST(PeerToPeer, EveryOrderOfArrivalMakesOneConnection) {
         for (const Duration rep : kDelays) {
           for (const Duration rtu : kDelays) {
             Net net;
-            std::map<std::string, Duration> first{
+            std::map<std::string, Duration> first_delays{
                 {"A REQ", req_a}, {"P REQ", req_p}, {"P REP", rep}, {"A RTU", rtu}};
             net.delay_of = [&](const std::string& from, const std::string& name) {
-              const auto found = first.extract(from + " " + name);
+              const auto found = first_delays.extract(from + " " + name);
               return found ? found.mapped() : Duration(1ms);
             };
             EndpointHandle a{};
@@ -138,9 +138,9 @@ TEST(PeerToPeer, EveryOrderOfArrivalMakesOneConnection) {
 // the connection.
 TEST(PeerToPeer, ALateReqOfThePassiveSideChangesNothing) {
   Net net;
-  bool first = true;
+  bool is_first_req = true;
   net.delay_of = [&](const std::string& from, const std::string& name) -> Duration {
-    if (from == "P" && name == "REQ") return std::exchange(first, false) ? 100ms : 1ms;
+    if (from == "P" && name == "REQ") return std::exchange(is_first_req, false) ? 100ms : 1ms;
     return 1ms;
   };
   const EndpointHandle p = net.p.connect_peer_to_peer({0x900}, net.a.gid());

@@ -80,7 +80,7 @@ void Manager::receive(const mad::Delivered& mad, Time now) {
   if (!mad.class_version_known) return receive_wrong_version(mad, *message);
 
   const auto for_endpoint = [&](const auto& m, auto&& handle) {
-    Endpoint* endpoint = find_by_ids(m.remote_comm_id, m.local_comm_id, now);
+    Endpoint* endpoint = find_and_note_answer(m.remote_comm_id, m.local_comm_id, now);
     if (endpoint == nullptr) return;
     handle(*endpoint);
     update_or_remove(*endpoint, now);
@@ -129,7 +129,7 @@ void Manager::on_timer(Time now) {
 
 // Finds the endpoint by our id, and records that the peer has answered.  The peer's id must match
 // as well, unless this side is active and has not got it from a REP yet.
-Endpoint* Manager::find_by_ids(CommId ours, CommId theirs, Time now) {
+Endpoint* Manager::find_and_note_answer(CommId ours, CommId theirs, Time now) {
   Endpoint* endpoint = tables_->by_local_id(ours);
   if (endpoint == nullptr) {
     ignore(Ignored::kUnknownId);
@@ -220,7 +220,7 @@ bool Manager::match_peer_to_peer(const mad::Delivered& mad, const Req& req, Time
 
 void Manager::receive_rep(const mad::Delivered& mad, const Rep& rep, Time now) {
   if (repeat_rej(mad, AttributeId::kRep, {rep.local_comm_id, rep.local_ca_guid}, now)) return;
-  Endpoint* endpoint = find_by_ids(rep.remote_comm_id, rep.local_comm_id, now);
+  Endpoint* endpoint = find_and_note_answer(rep.remote_comm_id, rep.local_comm_id, now);
   if (endpoint == nullptr) {
     // The peer waits for an RTU, which no endpoint here can send.
     return refuse(mad, rep.local_comm_id, RejSubject::kRep, RejReason::kInvalidCommId,
@@ -250,7 +250,7 @@ void Manager::receive_rej(const Rej& rej, Time now) {
   counters_.count_reject_received(rej.reason);
   Endpoint* endpoint = nullptr;
   if (rej.remote_comm_id != CommId{}) {
-    endpoint = find_by_ids(rej.remote_comm_id, rej.local_comm_id, now);
+    endpoint = find_and_note_answer(rej.remote_comm_id, rej.local_comm_id, now);
   } else if (const auto guid = timeout_ca_guid(rej)) {
     // The peer gave up before it learned our id, so our endpoint cannot be connected.
     endpoint = tables_->by_request(rej.local_comm_id, *guid);
@@ -266,7 +266,7 @@ void Manager::receive_rej(const Rej& rej, Time now) {
 }
 
 void Manager::receive_lap(const mad::Delivered& mad, const Lap& lap, Time now) {
-  Endpoint* endpoint = find_by_ids(lap.remote_comm_id, lap.local_comm_id, now);
+  Endpoint* endpoint = find_and_note_answer(lap.remote_comm_id, lap.local_comm_id, now);
   if (endpoint == nullptr) {
     const Apr apr{.local_comm_id = lap.remote_comm_id,
                   .remote_comm_id = lap.local_comm_id,

@@ -73,12 +73,13 @@ class Retry {
   void set_due(Time at) { deadline_ = std::min(at, timeout_end_); }
   // Postpones the sending until the timeout.
   void postpone_to_timeout() { deadline_ = timeout_end_; }
-  // Restarts the timeout at `answered`, when the peer answered another request.  The timeout ends
-  // at the latest kExtensionMax after the start.
-  void renew(Time answered) {
-    const Time until = std::min(answered + (timeout_end_ - wait_start_), started_ + kExtensionMax);
-    if (answered <= wait_start_ || until <= timeout_end_) return;
-    wait_start_ = answered;
+  // Restarts the timeout at `answer_time`, when the peer answered another request.  The timeout
+  // ends at the latest kExtensionMax after the start.
+  void renew(Time answer_time) {
+    const Time until =
+        std::min(answer_time + (timeout_end_ - wait_start_), started_ + kExtensionMax);
+    if (answer_time <= wait_start_ || until <= timeout_end_) return;
+    wait_start_ = answer_time;
     deadline_ = timeout_end_ = until;
   }
   void stop() { deadline_ = kNever; }
@@ -105,11 +106,11 @@ class Retry {
 
   // Extends the timeout, because the peer asked for this much time (MRA).  Slow repeats go on,
   // since only a repeat brings back an answer that got lost.
-  void extend(Time now, Duration wanted, Random& random) {
+  void extend(Time now, Duration extension, Random& random) {
     if (deadline_ == kNever) return;
     extended_ = true;
     interval_ = kIntervalMax;
-    timeout_end_ = std::clamp(now + wanted + kIntervalMax, timeout_end_,
+    timeout_end_ = std::clamp(now + extension + kIntervalMax, timeout_end_,
                               std::max(timeout_end_, started_ + kExtensionMax));
     arm(now, random);
   }

@@ -60,9 +60,9 @@ class SendThrottle {
     Queue& queue = ticket.queue->second;
     if (!ticket.has_permit) {
       // The search is short: requests that are cancelled together are mostly at the front.
-      const auto place = std::ranges::find(queue.waiting, id);
-      VB_CHECK(place != queue.waiting.end());
-      queue.waiting.erase(place);
+      const auto position = std::ranges::find(queue.waiting, id);
+      VB_CHECK(position != queue.waiting.end());
+      queue.waiting.erase(position);
       return std::nullopt;
     }
     if (queue.waiting.empty()) {

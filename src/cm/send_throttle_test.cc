@@ -159,12 +159,12 @@ TEST_F(SendThrottleTest, QueuedDreqIsSentOnceAtItsTimeout) {
 TEST_F(SendThrottleTest, ReusedQpSendsItsQueuedDreqFirst) {
   connect(kLimit + 1, net.p.gid());
   net.run(500ms);
-  const Qpn last{next_qpn - 1};
+  const Qpn last_qpn{next_qpn - 1};
   for (const EndpointHandle endpoint : net.a.endpoints) {
     net.a.call([&](Manager& m) { EXPECT_TRUE(m.destroy(endpoint, net.world.now())); });
   }
   ASSERT_EQ(net.a.cm.counters().disconnects_queued, 1u);
-  net.a.connect(last, net.p.gid());
+  net.a.connect(last_qpn, net.p.gid());
   EXPECT_EQ(net.a.cm.counters().of(AttributeId::kDreq).sent, kLimit + 1);
   net.run(500ms);
   EXPECT_EQ(connections(), kLimit + 2);
@@ -244,7 +244,7 @@ TEST_F(SendThrottleTest, RequestsQueueAfterTimewait) {
   EXPECT_EQ(connections(), 2 * (kLimit + 1));
 }
 
-TEST_F(SendThrottleTest, DestroyedWhileQueuedSendsNothing) {
+TEST_F(SendThrottleTest, EndpointDestroyedInTheQueueSendsNothing) {
   connect(kLimit + 2, net.p.gid());
   const EndpointHandle destroyed = net.a.endpoints[kLimit];
   net.a.call([&](Manager& m) { EXPECT_TRUE(m.destroy(destroyed, net.world.now())); });
@@ -272,7 +272,7 @@ TEST_F(SendThrottleTest, QueuedRequestTimesOut) {
 }
 
 // The timeout restarts because the answers show that the peer is alive, but slow.
-TEST_F(SendThrottleTest, AnswersToOthersRestartTheTimeout) {
+TEST_F(SendThrottleTest, AnswersToOtherRequestsRestartTheTimeout) {
   net.delay_of = [](const std::string&, const std::string&) { return 100ms; };
   constexpr std::uint32_t kCount = 16 * kLimit;
   for (std::uint32_t i = 0; i < kCount; ++i) {
@@ -298,16 +298,17 @@ TEST_F(SendThrottleTest, QueuedRequestTimesOutWhenAnswersStop) {
   net.run(1s);
   for (const char* name : {"REP", "MRA"}) net.lose(name, -1);
   net.run(200ms);  // time for the messages in flight, and their RTUs
-  const std::size_t answered = connections();
-  EXPECT_GT(answered, kLimit);
+  const std::size_t answered_count = connections();
+  EXPECT_GT(answered_count, kLimit);
   net.run(200ms);
   EXPECT_EQ(net.a.cm.endpoints(), kCount);
   net.run(500ms);
-  std::size_t failed = 0;
-  for (const auto& [endpoint, outcome] : net.a.outcomes) failed += outcome.failed == 1 ? 1 : 0;
-  EXPECT_EQ(failed, kCount - answered);
-  EXPECT_EQ(net.a.cm.endpoints(), answered);
-  EXPECT_EQ(connections(), answered);
+  std::size_t failed_count = 0;
+  for (const auto& [endpoint, outcome] : net.a.outcomes)
+    failed_count += outcome.failed == 1 ? 1 : 0;
+  EXPECT_EQ(failed_count, kCount - answered_count);
+  EXPECT_EQ(net.a.cm.endpoints(), answered_count);
+  EXPECT_EQ(connections(), answered_count);
 }
 
 // If a permit were released twice or never, the limit would be wrong from then on.
@@ -356,11 +357,11 @@ TEST_F(SendThrottleTest, EveryEndOfAnAcceptReleasesItsPermitOnce) {
     net.a.on_rep = Host::Reaction::kProceed;
     connect_without_answer(kLimit + 1);
     const std::uint64_t before = replies_queued;
-    const EndpointHandle last = net.p.endpoints.back();
+    const EndpointHandle last_request = net.p.endpoints.back();
     net.p.endpoints.pop_back();
     accept_all();
     EXPECT_EQ(replies_queued, before) << after;
-    net.p.accept(last);
+    net.p.accept(last_request);
     EXPECT_EQ(replies_queued, before + 1) << after;
     net.run(100s);
   };

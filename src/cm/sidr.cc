@@ -106,9 +106,9 @@ void Sidr::receive(const mad::Delivered& mad, const SidrReq& req,
                            .service_id = req.service_id};
   auto& counter = counters_.of(AttributeId::kSidrReq);
   if (passive_.contains(key)) return void(++counter.duplicate);
-  if (const mad::Mad* before = answers_.find(key, now)) {
+  if (const mad::Mad* stored_answer = answers_.find(key, now)) {
     ++counter.duplicate;
-    return outbox_.send(mad.from, AttributeId::kSidrRep, *before, Outbox::Kind::kRepeat);
+    return outbox_.send(mad.from, AttributeId::kSidrRep, *stored_answer, Outbox::Kind::kRepeat);
   }
   if (!listener) {
     return reply(mad.from, mad.header.transaction_id,

@@ -42,12 +42,12 @@ class SidrTest : public PeerTest {
   const Counters::Message& count(AttributeId id) { return cm.counters().of(id); }
 };
 
-TEST_F(SidrTest, RequestIsAnsweredOnce) {
-  const ResolutionHandle active = resolve();
+TEST_F(SidrTest, OnlyTheFirstAnswerIsReported) {
+  const ResolutionHandle active_side = resolve();
   const SidrReq req = std::get<SidrReq>(*drain());
   EXPECT_EQ(req.service_id, ServiceId{0x1110001});
   EXPECT_EQ(req.pkey, kDefaultPkey);
-  EXPECT_EQ(cm.sidr().row(active)->tries, 1u);
+  EXPECT_EQ(cm.sidr().row(active_side)->tries, 1u);
   SidrRep rep{.request_id = req.request_id, .qpn = {0x11}, .qkey = {7}};
   rep.set_vendor_id(0x123456);
   receive(rep, 2, 99);
@@ -56,7 +56,8 @@ TEST_F(SidrTest, RequestIsAnsweredOnce) {
   EXPECT_EQ(received.cookie, 5u);
   EXPECT_EQ(received.rep, rep);
   EXPECT_EQ(received.ece, (Ece{0x123456, 99}));
-  EXPECT_EQ(cm.sidr().destroy(active, now).error().code, Errc::kBadHandle);  // the answer ended it
+  EXPECT_EQ(cm.sidr().destroy(active_side, now).error().code,
+            Errc::kBadHandle);  // the answer has ended the resolution
   receive(rep);
   EXPECT_EQ(events.size(), 1u);
   EXPECT_EQ(cm.counters().of(Ignored::kUnknownId), 1u);
@@ -100,9 +101,9 @@ TEST_F(SidrTest, AnswersOfOtherHostsAreIgnored) {
 }
 
 TEST_F(SidrTest, DestroyedRequestReportsNothing) {
-  const ResolutionHandle active = resolve();
+  const ResolutionHandle active_side = resolve();
   const SidrReq req = std::get<SidrReq>(*drain());
-  ASSERT_TRUE(cm.sidr().destroy(active, now).has_value());
+  ASSERT_TRUE(cm.sidr().destroy(active_side, now).has_value());
   EXPECT_FALSE(drain().has_value());
   receive(SidrRep{.request_id = req.request_id});
   EXPECT_EQ(run_all_timers(), 0u);
@@ -151,7 +152,7 @@ TEST_F(SidrTest, TwoHostsMayUseTheSameRequestId) {
   EXPECT_EQ(events.size(), 3u);
 }
 
-TEST_F(SidrTest, RequestWithoutAnAnswerGetsAStatus) {
+TEST_F(SidrTest, RequestThatNobodyAcceptsGetsAnErrorStatus) {
   const auto status = [](const std::optional<Message>& message) {
     return std::get<SidrRep>(*message).status;
   };
@@ -175,28 +176,31 @@ TEST_F(SidrTest, DroppedRequestIsReportedAgain) {
   EXPECT_EQ(cm.counters().requests_dropped, 1u);
 }
 
-TEST_F(SidrTest, CallsOfTheOtherSideFail) {
-  const ResolutionHandle active = resolve();
-  EXPECT_EQ(cm.sidr().answer(active, {}, now).error().code, Errc::kBadState);
-  EXPECT_EQ(cm.sidr().drop(active).error().code, Errc::kBadState);
+TEST_F(SidrTest, CallsForThePassiveSideFailOnTheActiveSide) {
+  const ResolutionHandle active_side = resolve();
+  EXPECT_EQ(cm.sidr().answer(active_side, {}, now).error().code, Errc::kBadState);
+  EXPECT_EQ(cm.sidr().drop(active_side).error().code, Errc::kBadState);
   EXPECT_EQ(cm.sidr().set_cookie({}, 1).error().code, Errc::kBadHandle);
-  receive(kRequest);
-  const ResolutionHandle passive = std::get<SidrReqReceived>(events.at(0)).resolution;
-  const std::array<std::byte, 137> too_much{};
-  EXPECT_EQ(cm.sidr().answer(passive, {.private_data = too_much}, now).error().code,
-            Errc::kInvalidArgument);
-  EXPECT_EQ(cm.sidr().answer(passive, {.qpn = {1 << 24}}, now).error().code,
-            Errc::kInvalidArgument);
-  EXPECT_TRUE(cm.sidr().answer(passive, {.status = SidrStatus::kNoQp}, now).has_value());
 }
 
-class SmallSidrTest : public SidrTest {
+TEST_F(SidrTest, ArgumentsOfAnAnswerAreChecked) {
+  receive(kRequest);
+  const ResolutionHandle passive_side = std::get<SidrReqReceived>(events.at(0)).resolution;
+  const std::array<std::byte, 137> too_much{};
+  EXPECT_EQ(cm.sidr().answer(passive_side, {.private_data = too_much}, now).error().code,
+            Errc::kInvalidArgument);
+  EXPECT_EQ(cm.sidr().answer(passive_side, {.qpn = {1 << 24}}, now).error().code,
+            Errc::kInvalidArgument);
+  EXPECT_TRUE(cm.sidr().answer(passive_side, {.status = SidrStatus::kNoQp}, now).has_value());
+}
+
+class SidrLimitTest : public SidrTest {
  protected:
-  SmallSidrTest() : SidrTest({.ca_guid = {0x5054}, .resolutions_max = 2}) {}
+  SidrLimitTest() : SidrTest({.ca_guid = {0x5054}, .resolutions_max = 2}) {}
 };
 
-TEST_F(SmallSidrTest, RequestsOverTheLimitAreCounted) {
-  const ResolutionHandle active = resolve();
+TEST_F(SidrLimitTest, RequestsOverTheLimitAreCounted) {
+  const ResolutionHandle active_side = resolve();
   receive(kRequest);
   EXPECT_EQ(cm.sidr().resolve({.address = address}, 1, now).error().code, Errc::kNoResources);
   SidrReq other = kRequest;
@@ -205,7 +209,7 @@ TEST_F(SmallSidrTest, RequestsOverTheLimitAreCounted) {
   EXPECT_EQ(events.size(), 1u);
   EXPECT_EQ(cm.counters().resolutions_refused, 2u);
   EXPECT_EQ(cm.counters().of(Ignored::kLimitReached), 1u);
-  ASSERT_TRUE(cm.sidr().destroy(active, now).has_value());
+  ASSERT_TRUE(cm.sidr().destroy(active_side, now).has_value());
   receive(other);
   EXPECT_EQ(events.size(), 2u);
 }

@@ -49,9 +49,9 @@ struct Peer {
 // Of these, by_request() finds the endpoint that was the first to be added or updated with the REQ.
 // After that endpoint is removed, by_request() finds none of them until another one is updated.
 // The class Tables does not promise this choice, but the model has to make the same one.
-enum class Place : std::uint8_t {
-  kNone,   // the endpoint knows no REQ yet
-  kTaken,  // by_request() finds another endpoint with this REQ, or none
+enum class Lookup : std::uint8_t {
+  kNoRequest,  // the endpoint knows no REQ yet
+  kHidden,     // by_request() finds another endpoint with this REQ, or none
   kFound,
 };
 
@@ -65,7 +65,7 @@ struct Entry {
   // `peer` is set once a REQ or REP of the peer has arrived, or if the connection is inherited.
   std::optional<Peer> peer{};
   bool passive = false;
-  Place by_request = Place::kNone;
+  Lookup lookup_by_request = Lookup::kNoRequest;
 
   bool waits_for_rep() const {
     return endpoint->state() == State::kReqSent || endpoint->state() == State::kMraReqReceived;
@@ -79,8 +79,8 @@ struct Entry {
 
 // Counts rare cases, to see that the test covers them.
 struct CaseCounts {
-  int taken_requests = 0;  // the REQ already belonged to another endpoint
-  int next_requests = 0;   // by_request() finds another endpoint after the first one was removed
+  int shared_requests = 0;     // by_request() found another endpoint with the same REQ
+  int inherited_requests = 0;  // by_request() found this endpoint after the other one was removed
   int shared_qpns = 0;
   int stayed_active = 0;  // peer to peer, and this side stayed active
   int turned_passive = 0;
@@ -123,8 +123,8 @@ class TablesRun {
     }
     for (std::uint32_t qpn = 0; qpn <= kQpns; ++qpn) compare_local({qpn});
     for (std::uint32_t service = 0; service < kServices; ++service) {
-      for (std::uint32_t host = 0; host < kHosts * kHosts; ++host) {
-        compare_peer_to_peer({service}, address(host));
+      for (std::uint32_t host_pair = 0; host_pair < kHosts * kHosts; ++host_pair) {
+        compare_peer_to_peer({service}, address(host_pair));
       }
     }
     compare_deadlines();
@@ -141,10 +141,10 @@ class TablesRun {
   Peer random_peer() {
     return {{random_up_to(kPeerIds)}, {random_up_to(kGuids)}, {random_up_to(kPeerQpns)}};
   }
-  // Returns the address from one host to another or the same.  `hosts` encodes both hosts.
-  static mad::Address address(std::uint32_t hosts) {
-    return {.path = {.source = wire::ipv4_gid(0x0a000000 + hosts % kHosts),
-                     .destination = wire::ipv4_gid(0x0a000000 + hosts / kHosts)}};
+  // Returns the address from one host to another or the same.  `host_pair` encodes both hosts.
+  static mad::Address address(std::uint32_t host_pair) {
+    return {.path = {.source = wire::ipv4_gid(0x0a000000 + host_pair % kHosts),
+                     .destination = wire::ipv4_gid(0x0a000000 + host_pair / kHosts)}};
   }
   mad::Address random_address() { return address(random_below(kHosts * kHosts)); }
   static mad::Delivered delivered(const mad::Address& from) {
@@ -228,7 +228,7 @@ class TablesRun {
         return endpoint.on_rej({.reason = RejReason::kStaleConnection}, now_);
       case 9: return endpoint.on_rej({.reason = RejReason::kConsumer}, now_);
       case 10:
-        if (entry.by_request == Place::kFound) endpoint.on_duplicate_req(now_);
+        if (entry.lookup_by_request == Lookup::kFound) endpoint.on_duplicate_req(now_);
         return;
       case 11:
       case 12: {
@@ -302,23 +302,23 @@ class TablesRun {
   // ---- The model
 
   void update_model(Entry& entry) {
-    if (entry.knows_request() && entry.by_request != Place::kFound) {
-      const bool free = by_request(entry.peer->id, entry.peer->guid) == nullptr;
-      update_place(entry.by_request, free, counts_.taken_requests, counts_.next_requests);
+    if (entry.knows_request() && entry.lookup_by_request != Lookup::kFound) {
+      const bool is_free = by_request(entry.peer->id, entry.peer->guid) == nullptr;
+      update_lookup(entry.lookup_by_request, is_free);
     }
   }
-  static void update_place(Place& place, bool free, int& taken, int& next) {
-    if (!free && place == Place::kNone) ++taken;
-    if (free && place == Place::kTaken) ++next;
-    place = free ? Place::kFound : Place::kTaken;
+  void update_lookup(Lookup& lookup, bool is_free) {
+    if (!is_free && lookup == Lookup::kNoRequest) ++counts_.shared_requests;
+    if (is_free && lookup == Lookup::kHidden) ++counts_.inherited_requests;
+    lookup = is_free ? Lookup::kFound : Lookup::kHidden;
   }
 
   Entry erase(Entry& entry) {
     const auto at = entries_.begin() + (&entry - entries_.data());
-    Entry taken = std::move(*at);
+    Entry removed = std::move(*at);
     entries_.erase(at);
-    taken.by_request = Place::kNone;
-    return taken;
+    removed.lookup_by_request = Lookup::kNoRequest;
+    return removed;
   }
 
   // Returns the endpoints that match, in order of their ids.
@@ -337,7 +337,8 @@ class TablesRun {
   }
   const Endpoint* by_request(CommId id, Guid guid) const {
     return find_only([&](const Entry& entry) {
-      return entry.by_request == Place::kFound && entry.peer->id == id && entry.peer->guid == guid;
+      return entry.lookup_by_request == Lookup::kFound && entry.peer->id == id &&
+             entry.peer->guid == guid;
     });
   }
   // Returns the endpoint with the earliest deadline, if that deadline has come.  If several
@@ -441,8 +442,8 @@ TEST(TablesModel, EveryLookUpAgreesWithALinearSearch) {
   }
   if (seeds.size() < 10) return;
   EXPECT_GT(counts.shared_qpns, 0);
-  EXPECT_GT(counts.taken_requests, 0);
-  EXPECT_GT(counts.next_requests, 0);
+  EXPECT_GT(counts.shared_requests, 0);
+  EXPECT_GT(counts.inherited_requests, 0);
   EXPECT_GT(counts.stayed_active, 0);
   EXPECT_GT(counts.turned_passive, 0);
   EXPECT_GT(counts.stale, 0);

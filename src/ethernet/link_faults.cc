@@ -5,8 +5,8 @@ namespace {
 
 // Inserts an element into a set or erases it from the set.
 template <class Element>
-void set_presence(std::set<Element>& elements, const Element& element, bool present) {
-  if (present) {
+void set_presence(std::set<Element>& elements, const Element& element, bool is_present) {
+  if (is_present) {
     elements.insert(element);
   } else {
     elements.erase(element);

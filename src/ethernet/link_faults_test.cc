@@ -11,14 +11,14 @@ namespace {
 constexpr RailId kRail{.host = 1, .device = 0};
 
 TEST(LinkFaults, SettingALossResetsThePacketCount) {
-  const Loss half{.per_million = Loss::kAll / 2, .seed = 3};
+  const Loss fifty_percent{.per_million = Loss::kAll / 2, .seed = 3};
   LinkFaults faults;
   for (int round = 0; round < 2; ++round) {
-    faults.set_loss(kRail, half);
+    faults.set_loss(kRail, fifty_percent);
     std::vector<bool> lost;
     for (int i = 0; i < 100; ++i) lost.push_back(faults.should_drop_next(kRail));
     std::vector<bool> expected;
-    for (std::uint64_t i = 0; i < 100; ++i) expected.push_back(faults::is_lost(half, i));
+    for (std::uint64_t i = 0; i < 100; ++i) expected.push_back(faults::is_lost(fifty_percent, i));
     EXPECT_EQ(lost, expected);
   }
   EXPECT_FALSE(faults.should_drop_next({.host = 0, .device = 0}));
@@ -39,7 +39,7 @@ TEST(LinkFaults, APulledLinkStaysPulledWhileItsHostIsOff) {
   EXPECT_TRUE(faults.is_up(kRail));
 }
 
-TEST(LinkFaults, ALaterDelayMtuOrPauseReplacesTheEarlierOne) {
+TEST(LinkFaults, DelayMtuAndPauseCanBeSetAndEnded) {
   LinkFaults faults;
   EXPECT_EQ(faults.delay(kRail), Duration{});
   faults.set_delay(kRail, std::chrono::milliseconds(5));

@@ -54,12 +54,12 @@ std::optional<RailId> Network::rail_of(HostIndex host, const Gid& address) const
   return found->second;
 }
 
-bool Network::on_same_link(RailId a, RailId b) const {
+bool Network::are_on_same_vlan(RailId a, RailId b) const {
   return rail(a).network == rail(b).network && rail(a).vlan == rail(b).vlan;
 }
 
 bool Network::can_reach(RailId a, RailId b) const {
-  if (a.host == b.host || on_same_link(a, b)) return true;
+  if (a.host == b.host || are_on_same_vlan(a, b)) return true;
   if (rail(a).vlan != rail(b).vlan) return false;
   const auto joins = [](const plan::Router& router, const std::string& network) {
     return std::ranges::find(router.networks, network) != router.networks.end();
@@ -86,9 +86,9 @@ std::expected<Network::Route, std::string> Network::route(HostIndex host, const 
                  .mtu_bytes = kLoopbackMtu,
                  .loopback = true};
   }
-  const bool to_group = wire::is_multicast(destination);
+  const bool is_to_group = wire::is_multicast(destination);
   const auto peer = rail_of_address_.find(destination);
-  if (!to_group && peer == rail_of_address_.end()) {
+  if (!is_to_group && peer == rail_of_address_.end()) {
     return std::unexpected("no host of the fabric has the address " +
                            wire::address_text(destination));
   }
@@ -96,7 +96,7 @@ std::expected<Network::Route, std::string> Network::route(HostIndex host, const 
   const auto devices = static_cast<std::uint8_t>(fabric_.hosts[host].rails.size());
   for (std::uint8_t device = 0; device < devices; ++device) {
     const RailId from{host, device};
-    const RailId to = to_group ? from : peer->second;
+    const RailId to = is_to_group ? from : peer->second;
     if (source && rail_of(host, *source) != from) continue;
     if (!can_reach(from, to)) {
       reasons += (reasons.empty() ? "" : "; ") + unreachable_text(from, to);
@@ -110,14 +110,14 @@ std::expected<Network::Route, std::string> Network::route(HostIndex host, const 
       return wire::is_ipv4(address) == wire::is_ipv4(destination);
     };
     const auto& addresses = rail(from).addresses;
-    const auto first = source ? std::ranges::find(addresses, *source)
-                              : std::ranges::find_if(addresses, has_same_ip_version);
-    if (first == addresses.end() || !has_same_ip_version(*first)) {
+    const auto own_address = source ? std::ranges::find(addresses, *source)
+                                    : std::ranges::find_if(addresses, has_same_ip_version);
+    if (own_address == addresses.end() || !has_same_ip_version(*own_address)) {
       reasons += (reasons.empty() ? "" : "; ") + rail_text(from) + " has no " +
                  (wire::is_ipv4(destination) ? "IPv4" : "IPv6") + " address";
       continue;
     }
-    return Route{.source = *first,
+    return Route{.source = *own_address,
                  .interface = interface_of(device),
                  .mtu_bytes = std::min(mtu_bytes(from), mtu_bytes(to))};
   }
@@ -147,10 +147,10 @@ std::expected<RailId, Network::Drop> Network::forward(HostIndex host, const Gid&
 }
 
 std::string Network::rail_text(RailId id) const {
-  const plan::Rail& named = rail(id);
-  std::string text = "rail " + named.device + " of host " + fabric_.hosts[id.host].name +
-                     " (network " + named.network;
-  if (named.vlan != 0) text += ", VLAN " + std::to_string(named.vlan);
+  const plan::Rail& rail_plan = rail(id);
+  std::string text = "rail " + rail_plan.device + " of host " + fabric_.hosts[id.host].name +
+                     " (network " + rail_plan.network;
+  if (rail_plan.vlan != 0) text += ", VLAN " + std::to_string(rail_plan.vlan);
   return text + ", MTU " + std::to_string(mtu_bytes(id)) + ")";
 }
 
@@ -179,8 +179,8 @@ std::string Network::reason(Drop drop, HostIndex host, const Gid& source, const 
   }
   if (drop == Drop::kLinkDown) return down_text(faults_.is_up(*from) ? peer->second : *from);
   if (drop == Drop::kLost) {
-    const bool is_own = faults_.loss(*from) != Loss{};
-    return rail_text(is_own ? *from : peer->second) +
+    const bool is_own_link = faults_.loss(*from) != Loss{};
+    return rail_text(is_own_link ? *from : peer->second) +
            " loses packets because of 'verbena fabric fault'";
   }
   return "packets of " + std::to_string(ip_bytes) + " bytes are too long for the route from " +
@@ -231,7 +231,7 @@ std::vector<Network::Member> Network::receivers(HostIndex host, const Gid& sourc
       !is_loopback(source) && faults_.is_up(*from) && !faults_.should_drop_next(*from);
   std::vector<Member> all;
   for (const Member& member : found->second) {
-    if (!on_same_link(*from, member.rail) || ip_bytes > mtu_bytes(member.rail)) continue;
+    if (!are_on_same_vlan(*from, member.rail) || ip_bytes > mtu_bytes(member.rail)) continue;
     const bool arrives = member.rail == *from || (leaves_host && faults_.is_up(member.rail) &&
                                                   !faults_.should_drop_next(member.rail));
     if (arrives) all.push_back(member);
@@ -246,8 +246,8 @@ std::uint32_t Network::mtu_bytes(RailId id) const {
 }
 
 const std::vector<Pkey>& Network::pkeys(RailId id) const {
-  const std::vector<Pkey>* const changed = faults_.pkeys(id);
-  return changed == nullptr ? rail(id).pkeys : *changed;
+  const std::vector<Pkey>* const fault_pkeys = faults_.pkeys(id);
+  return fault_pkeys == nullptr ? rail(id).pkeys : *fault_pkeys;
 }
 
 std::optional<std::string> Network::down_reason(RailId rail) const {

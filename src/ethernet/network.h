@@ -114,7 +114,9 @@ class Network {
   const plan::Rail& rail(RailId id) const { return fabric_.hosts[id.host].rails[id.device]; }
   std::string rail_text(RailId id) const;
   bool can_reach(RailId a, RailId b) const;
-  bool on_same_link(RailId a, RailId b) const;
+  // Returns true if the two rails are in the same network and VLAN.
+  bool are_on_same_vlan(RailId a, RailId b) const;
+  // Returns the rail of the host that has the address.  The first rail has the loopback addresses.
   std::optional<RailId> rail_of(HostIndex host, const Gid& address) const;
   static bool is_loopback(const Gid& address);
   std::string unreachable_text(RailId from, RailId to) const;

@@ -52,9 +52,9 @@ TEST(Network, RoutesFromTheRailThatReachesTheDestination) {
 
 TEST(Network, RouteThroughARouterHasTheSmallerMtu) {
   EXPECT_EQ(network().route(kA, ip("10.0.1.3"), {}).value().mtu_bytes, 1500u);
-  const auto none = network(false).route(kA, ip("10.0.1.3"), {});
-  ASSERT_FALSE(none.has_value());
-  EXPECT_EQ(none.error(),
+  const auto no_route = network(false).route(kA, ip("10.0.1.3"), {});
+  ASSERT_FALSE(no_route.has_value());
+  EXPECT_EQ(no_route.error(),
             "no route to 10.0.1.3: rail verbena0 of host a (network red, MTU 9000) does not reach "
             "rail verbena0 of host c (network blue, MTU 1500); rail verbena1 of host a (network "
             "green, MTU 9000) does not reach rail verbena0 of host c (network blue, MTU 1500)");
@@ -120,9 +120,10 @@ TEST(Network, ListsTheHostsAddressesWithTheirInterfacesAndPorts) {
 TEST(Network, MulticastReachesMembersOnTheSameNetworkAndVlanOnly) {
   Network n = network();
   const Gid group = ip("239.1.2.3");
-  const std::array<std::uint32_t, 1> first{Network::interface_of(0)};
+  const std::array<std::uint32_t, 1> first_interface{Network::interface_of(0)};
   for (const HostIndex host : {kA, kB, kC, kD}) {
-    EXPECT_TRUE(n.set_members(host, static_cast<std::uint16_t>(100 + host), group, first));
+    EXPECT_TRUE(
+        n.set_members(host, static_cast<std::uint16_t>(100 + host), group, first_interface));
   }
   using Members = std::vector<Network::Member>;
   EXPECT_EQ(n.receivers(kA, ip("10.0.0.1"), group, 1000),
@@ -136,9 +137,9 @@ TEST(Network, MulticastReachesMembersOnTheSameNetworkAndVlanOnly) {
 TEST(Network, MulticastFromALoopbackAddressStaysInItsHost) {
   Network n = network();
   const Gid group = ip("239.1.2.3");
-  const std::array<std::uint32_t, 1> first{Network::interface_of(0)};
-  ASSERT_TRUE(n.set_members(kA, 100, group, first));
-  ASSERT_TRUE(n.set_members(kB, 101, group, first));
+  const std::array<std::uint32_t, 1> first_interface{Network::interface_of(0)};
+  ASSERT_TRUE(n.set_members(kA, 100, group, first_interface));
+  ASSERT_TRUE(n.set_members(kB, 101, group, first_interface));
   for (const auto& member : n.receivers(kA, ip("127.0.0.1"), group, 1000)) {
     EXPECT_EQ(member.rail.host, kA);
   }
@@ -146,12 +147,12 @@ TEST(Network, MulticastFromALoopbackAddressStaysInItsHost) {
 
 TEST(Network, LimitsTheMembersOfAGroup) {
   Network n = network();
-  const std::array<std::uint32_t, 1> first{Network::interface_of(0)};
+  const std::array<std::uint32_t, 1> first_interface{Network::interface_of(0)};
   const Gid group = ip("239.1.2.3");
   for (std::size_t i = 0; i < Network::kMembersMax; ++i) {
-    ASSERT_TRUE(n.set_members(kA, static_cast<std::uint16_t>(i), group, first));
+    ASSERT_TRUE(n.set_members(kA, static_cast<std::uint16_t>(i), group, first_interface));
   }
-  EXPECT_FALSE(n.set_members(kB, 1, group, first));
+  EXPECT_FALSE(n.set_members(kB, 1, group, first_interface));
   EXPECT_EQ(n.receivers(kA, ip("10.0.0.1"), group, 100).size(), Network::kMembersMax);
 }
 
@@ -174,18 +175,18 @@ TEST(Network, ALinkThatIsDownDropsPackets) {
 TEST(Network, ReasonsNameTheRailWhoseLinkIsDown) {
   Network n = network();
   n.faults().set_link(kBRed, false);
-  const std::string why =
+  const std::string reason =
       "rail verbena0 of host b (network red, MTU 9000) is down: its link is down because of "
       "'verbena fabric fault'";
-  EXPECT_EQ(n.reason(Drop::kLinkDown, kA, ip("10.0.0.1"), ip("10.0.0.2"), 100), why);
-  EXPECT_NE(n.route(kA, ip("10.0.0.2"), {}).error().find(why), std::string::npos);
+  EXPECT_EQ(n.reason(Drop::kLinkDown, kA, ip("10.0.0.1"), ip("10.0.0.2"), 100), reason);
+  EXPECT_NE(n.route(kA, ip("10.0.0.2"), {}).error().find(reason), std::string::npos);
   n.faults().set_host(kA, false);
   EXPECT_EQ(n.reason(Drop::kLinkDown, kA, ip("10.0.0.1"), ip("10.0.0.2"), 100),
             "rail verbena0 of host a (network red, MTU 9000) is down: host a is off because of "
             "'verbena fabric fault'");
 }
 
-TEST(Network, ALossyLinkLosesPacketsBothWays) {
+TEST(Network, ALossyLinkLosesPacketsInBothDirections) {
   Network n = network();
   n.faults().set_loss(kBRed, {.per_million = Loss::kAll});
   EXPECT_EQ(n.forward(kA, ip("10.0.0.1"), ip("10.0.0.2"), 100).error(), Drop::kLost);
@@ -196,9 +197,9 @@ TEST(Network, ALossyLinkLosesPacketsBothWays) {
 
 TEST(Network, MembersBehindALinkThatIsDownGetNoMulticast) {
   Network n = network();
-  const std::array<std::uint32_t, 1> first{Network::interface_of(0)};
-  ASSERT_TRUE(n.set_members(kA, 1, ip("239.0.0.1"), first));
-  ASSERT_TRUE(n.set_members(kB, 2, ip("239.0.0.1"), first));
+  const std::array<std::uint32_t, 1> first_interface{Network::interface_of(0)};
+  ASSERT_TRUE(n.set_members(kA, 1, ip("239.0.0.1"), first_interface));
+  ASSERT_TRUE(n.set_members(kB, 2, ip("239.0.0.1"), first_interface));
   ASSERT_EQ(n.receivers(kA, ip("10.0.0.1"), ip("239.0.0.1"), 100).size(), 2u);
   for (const RailId rail : {kARed, kBRed}) {
     n.faults().set_link(rail, false);

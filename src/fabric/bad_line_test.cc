@@ -75,7 +75,7 @@ struct Crowd {
   std::vector<Client*> clients{};
 };
 
-TEST(BadLine, AllConnectionsSucceedDespiteBurstsOfLossAndCorruption) {
+TEST(BadLine, AllConnectionsAreEstablishedDespiteBurstsOfLossAndCorruption) {
   std::uint32_t runs = 0, broken_connections = 0;
   for (const std::uint64_t seed : sim::seeds(20)) {
     Crowd crowd(seed, {.loss = {30, 100}, .corrupt = {30, 100}, .burst = 3});
@@ -94,13 +94,14 @@ TEST(BadLine, AllConnectionsSucceedDespiteBurstsOfLossAndCorruption) {
 TEST(BadLine, AllConnectionsSucceedWhileTheLineIsDownForFiveOfSevenSeconds) {
   for (const std::uint64_t seed : sim::seeds(20)) {
     Crowd crowd(seed, {});
-    std::function<void(bool)> set_line_down = [&](bool is_down) {
+    // Sets the state of the line, and changes it again after 5 s down or 2 s up, for about 60 s.
+    std::function<void(bool)> alternate_line = [&](bool is_down) {
       crowd.network.wire().set_faults({.loss = {is_down ? 1u : 0u, 1}});
       if (crowd.network.now() > Time(60s)) return;
       crowd.network.world.after(is_down ? 5s : 2s,
-                                [&set_line_down, is_down] { set_line_down(!is_down); });
+                                [&alternate_line, is_down] { alternate_line(!is_down); });
     };
-    set_line_down(seed % 2 == 1);
+    alternate_line(seed % 2 == 1);
     crowd.start_clients(14s);
     EXPECT_TRUE(crowd.finish(120s)) << "VB_SEED=" << seed;
     ASSERT_EQ(crowd.succeeded_count(), kConnections)

@@ -9,8 +9,8 @@ namespace verbena::fabric {
 namespace {
 
 constexpr Duration kTimeout = std::chrono::seconds(2);
-constexpr std::uint32_t kEndpoint = 1;
-constexpr std::uint32_t kDeviceFatal = 8;  // IBV_EVENT_DEVICE_FATAL
+constexpr std::uint32_t kEndpointNumber = 1;  // also the cookie of the id
+constexpr std::uint32_t kDeviceFatal = 8;     // IBV_EVENT_DEVICE_FATAL
 
 }  // namespace
 
@@ -18,8 +18,8 @@ Client::Client(SimProcess& sim_process, Config config)
     : sim_process_(sim_process), config_(std::move(config)), verbs_(sim_process) {}
 
 void Client::start() {
-  const auto id = sim_process_.process().create_id(rdmacm::kPortSpaceTcp,
-                                                   std::to_underlying(hca::QpType::kRc), kEndpoint);
+  const auto id = sim_process_.process().create_id(
+      rdmacm::kPortSpaceTcp, std::to_underlying(hca::QpType::kRc), kEndpointNumber);
   if (!id) {
     sim_process_.add_failed_call("create_id", id.error());
     return finish();
@@ -64,7 +64,7 @@ void Client::on_cm_event(const rdmacm::Event& event) {
     case EventKind::kEstablished:
       if (state_ != State::kConnecting)
         return sim_process_.report_violation("ESTABLISHED in a wrong state");
-      server_memory_ = read_memory(event.param);
+      server_memory_ = decode_memory(event.param);
       state_ = State::kWorking;
       return start_operations();
     case EventKind::kDisconnected:
@@ -81,7 +81,7 @@ void Client::create_qp() {
   state_ = State::kCreatingQp;
   port_ = sim_process_.process().connection(id_).value()->path.address.port;
   verbs_.open();
-  endpoint_.emplace(sim_process_, verbs_.pd, kEndpoint);
+  endpoint_.emplace(sim_process_, verbs_.pd, kEndpointNumber);
   auto on_created = [this](Result<hca::QpHandle> qp) {
     if (qp) return connect(*qp);
     sim_process_.add_failed_call("create_qp", qp.error());
@@ -104,8 +104,8 @@ void Client::connect(hca::QpHandle qp) {
       .responder_resources = 4, .initiator_depth = 4, .retry_count = 7, .rnr_retry_count = 7};
   const auto sends =
       std::ranges::count(config_.operations, Operation::Kind::kSend, &Operation::kind);
-  write_plan(param, {.sends = static_cast<std::uint32_t>(sends),
-                     .server_disconnects = config_.server_disconnects});
+  encode_plan(param, {.sends = static_cast<std::uint32_t>(sends),
+                      .server_disconnects = config_.server_disconnects});
   state_ = State::kConnecting;
   connect_called_at_ = sim_process_.now();
   sim_process_.track("connect", sim_process_.process().connect(
@@ -116,13 +116,14 @@ void Client::connect(hca::QpHandle qp) {
 
 void Client::start_operations() {
   const auto count = static_cast<std::uint32_t>(config_.operations.size());
-  while (state_ == State::kWorking && next_ < count && pending_.size() < config_.window) {
+  while (state_ == State::kWorking && next_operation_ < count && pending_.size() < config_.window) {
     // The server disconnects after the last operation.  So the client starts the last operation
     // only when no other operation is pending.
-    if (config_.server_disconnects && next_ + 1 == count && !pending_.empty()) return;
-    start_operation(next_++);
+    if (config_.server_disconnects && next_operation_ + 1 == count && !pending_.empty()) return;
+    start_operation(next_operation_++);
   }
-  if (state_ == State::kWorking && completed_ == count && !config_.server_disconnects) disconnect();
+  if (state_ == State::kWorking && completed_count_ == count && !config_.server_disconnects)
+    disconnect();
 }
 
 void Client::start_operation(std::uint32_t operation) {
@@ -141,7 +142,7 @@ void Client::start_operation(std::uint32_t operation) {
   RcEndpoint::fill(endpoint_->slot(RcEndpoint::Area::kOut, operation).first(bytes),
                    salt_of(operation));
   if (kind == Operation::Kind::kSend) {
-    echoes_.push_back(operation);
+    sends_without_echo_.push_back(operation);
     endpoint_->post_send(operation, bytes);
   } else {
     endpoint_->post_rdma(hca::WrOpcode::kWrite, operation, operation, bytes, server_memory_);
@@ -163,7 +164,8 @@ void Client::on_completion(const hca::WorkCompletion& completion) {
     // here.  In this case the server's ACK was lost, and the server disconnected before it could
     // repeat the ACK.
     const bool is_send = !request->is_receive && request->opcode == hca::WrOpcode::kSend;
-    if (is_send && std::ranges::find(echoes_, request->index) == echoes_.end())
+    if (is_send &&
+        std::ranges::find(sends_without_echo_, request->index) == sends_without_echo_.end())
       complete_part(request->index);
     if (state_ == State::kWorking) disconnect();
     return;
@@ -174,9 +176,9 @@ void Client::on_completion(const hca::WorkCompletion& completion) {
 }
 
 void Client::on_echo(const RcEndpoint::CompletedRequest& request) {
-  if (echoes_.empty()) return sim_process_.report_violation("an echo without a SEND");
-  const std::uint32_t operation = echoes_.front();
-  echoes_.pop_front();
+  if (sends_without_echo_.empty()) return sim_process_.report_violation("an echo without a SEND");
+  const std::uint32_t operation = sends_without_echo_.front();
+  sends_without_echo_.pop_front();
   const auto bytes = config_.operations[operation].bytes;
   const auto received = endpoint_->slot(RcEndpoint::Area::kIn, request.index).first(request.bytes);
   if (request.bytes != bytes || !RcEndpoint::is_filled(received, salt_of(operation))) {
@@ -203,7 +205,7 @@ void Client::complete_part(std::uint32_t operation) {
   if (found == pending_.end()) return sim_process_.report_violation("an operation completed twice");
   if (--found->second > 0) return;
   pending_.erase(found);
-  ++completed_;
+  ++completed_count_;
   start_operations();
 }
 

@@ -65,14 +65,14 @@ class Cost : public ::testing::Test {
   EventRecorder& b_ = network_.add_host("b").run<EventRecorder>("passive");
   std::string table_;
   hca::QpInit init_{.caps = {.max_send_wr = 1, .max_recv_wr = 1}};
-  process::ConnectionHandle listener_{}, active_{}, passive_{};
-  hca::QpHandle first_{}, second_{};
+  process::ConnectionHandle listener_{}, active_id_{}, passive_id_{};
+  hca::QpHandle first_qp_{}, second_qp_{};
 };
 
 // Calls for a listener wait for a reply of the agent, and so does the first create_qp of a program,
 // which leases QP numbers.  Calls for a connection wait only for events.  The agent creates an id
 // when it receives the first message about the id.
-TEST_F(Cost, ConnectingNeedsNoReplies) {
+TEST_F(Cost, CallsForAConnectionNeedNoReplies) {
   network_.run(1ms);
   const auto ok = [](const char* what) {
     return [what](Result<ipc::Done> r) { EXPECT_TRUE(r.has_value()) << what; };
@@ -92,37 +92,37 @@ TEST_F(Cost, ConnectingNeedsNoReplies) {
   add_row("set_option", b_,
           [&] { b_.sim_process.track("", pb.set_option(listener_, 0, 0, 16, ok("set_option"))); });
   add_row("listen", b_, [&] { b_.sim_process.track("", pb.listen(listener_, 1, ok("listen"))); });
-  add_row("create_id", a_, [&] { create_id(a_, active_); });
+  add_row("create_id", a_, [&] { create_id(a_, active_id_); });
   add_row("resolve_address", a_, [&] {
     a_.sim_process.track(
-        "", pa.resolve_address(active_, {}, server_address(2), 1s, ok("resolve_address")));
+        "", pa.resolve_address(active_id_, {}, server_address(2), 1s, ok("resolve_address")));
   });
   add_row("resolve_route", a_, [&] {
-    a_.sim_process.track("", pa.resolve_route(active_, std::chrono::seconds(1), {}));
+    a_.sim_process.track("", pa.resolve_route(active_id_, std::chrono::seconds(1), {}));
   });
-  add_row("create_qp, the first", a_, [&] { create_pd_and_cq(a_), create_qp(a_, first_); });
+  add_row("create_qp, the first", a_, [&] { create_pd_and_cq(a_), create_qp(a_, first_qp_); });
   add_row("set_qp", a_,
-          [&] { EXPECT_TRUE(pa.set_qp(active_, first_, network_.now()).has_value()); });
+          [&] { EXPECT_TRUE(pa.set_qp(active_id_, first_qp_, network_.now()).has_value()); });
   add_row("connect", a_,
-          [&] { a_.sim_process.track("", pa.connect(active_, param, ok("connect"))); });
-  passive_ = b_.last_notice.new_id;
-  add_row("create_qp, the first", b_, [&] { create_pd_and_cq(b_), create_qp(b_, second_); });
+          [&] { a_.sim_process.track("", pa.connect(active_id_, param, ok("connect"))); });
+  passive_id_ = b_.last_notice.new_id;
+  add_row("create_qp, the first", b_, [&] { create_pd_and_cq(b_), create_qp(b_, second_qp_); });
   add_row("set_qp", b_,
-          [&] { EXPECT_TRUE(pb.set_qp(passive_, second_, network_.now()).has_value()); });
+          [&] { EXPECT_TRUE(pb.set_qp(passive_id_, second_qp_, network_.now()).has_value()); });
   const SimProcess::Traffic before = a_.sim_process.traffic;
   add_row("accept", b_, [&] {
-    b_.sim_process.track("", pb.accept(passive_, param, network_.now(), ok("accept")));
+    b_.sim_process.track("", pb.accept(passive_id_, param, network_.now(), ok("accept")));
   });
   EXPECT_EQ(a_.last_notice.event.kind, rdmacm::EventKind::kEstablished);
   EXPECT_EQ(a_.sim_process.traffic.requests - before.requests, 1u);  // Establish
   EXPECT_EQ(a_.sim_process.traffic.replies - before.replies, 0u);
   add_row("disconnect", a_, [&] {
-    a_.sim_process.track("", pa.disconnect(active_, network_.now(), ok("disconnect")));
+    a_.sim_process.track("", pa.disconnect(active_id_, network_.now(), ok("disconnect")));
   });
   add_row("disconnect, second", b_, [&] {
-    b_.sim_process.track("", pb.disconnect(passive_, network_.now(), ok("disconnect")));
+    b_.sim_process.track("", pb.disconnect(passive_id_, network_.now(), ok("disconnect")));
   });
-  add_row("destroy_id", a_, [&] { EXPECT_TRUE(pa.destroy_id(active_).has_value()); });
+  add_row("destroy_id", a_, [&] { EXPECT_TRUE(pa.destroy_id(active_id_).has_value()); });
   EXPECT_EQ(table_, R"(
 create_id: 0 to the agent, 0 back, 0 events
 bind: 2 to the agent, 1 back, 0 events
@@ -142,50 +142,50 @@ disconnect, second: 0 to the agent, 0 back, 0 events
 destroy_id: 1 to the agent, 0 back, 0 events)");
 }
 
-TEST_F(Cost, QueuePairsQueuesAndMemoryNeedNoMessages) {
+TEST_F(Cost, QueuePairsQueuesAndMemoryNeedNoMessagesAfterTheFirstQueuePair) {
   network_.run(1ms);
   auto& engine = a_.process().engine();
   init_.pd = engine.create_pd().value();
   init_.send_cq = init_.recv_cq = engine.create_cq(16, 0).value();
-  add_row("the first create_qp", a_, [&] { create_qp(a_, first_); });
-  add_row("create_qp", a_, [&] { create_qp(a_, second_); });
+  add_row("the first create_qp", a_, [&] { create_qp(a_, first_qp_); });
+  add_row("create_qp", a_, [&] { create_qp(a_, second_qp_); });
   add_row("modify_qp", a_, [&] {
     using namespace hca::attribute;
     const auto result = a_.process().modify_qp(
-        second_, {.state = hca::QpState::kInit},
+        second_qp_, {.state = hca::QpState::kInit},
         kState | kPkeyIndex | hca::attribute::kPort | kAccessFlags, network_.now());
     EXPECT_TRUE(result.has_value()) << result.error().context;
   });
-  hca::QpHandle datagrams{};
+  hca::QpHandle datagram_qp{};
   const Gid group = wire::ipv4_gid(0xef4d0105);
   add_row("attach_multicast", a_, [&] {
     auto init = init_;
     init.type = hca::QpType::kUd;
-    datagrams =
+    datagram_qp =
         std::get<Result<hca::QpHandle>>(a_.process().create_qp(init, a_.sim_process.now(), {}))
             .value();
     a_.sim_process.track(
-        "", a_.process().attach_multicast(datagrams, group, 0,
+        "", a_.process().attach_multicast(datagram_qp, group, 0,
                                           [](const auto& done) { EXPECT_TRUE(done.has_value()); }));
   });
   add_row("detach_multicast", a_, [&] {
-    EXPECT_TRUE(a_.process().detach_multicast(datagrams, group).has_value());
-    EXPECT_TRUE(a_.process().destroy_qp(datagrams, a_.sim_process.now()).has_value());
+    EXPECT_TRUE(a_.process().detach_multicast(datagram_qp, group).has_value());
+    EXPECT_TRUE(a_.process().destroy_qp(datagram_qp, a_.sim_process.now()).has_value());
   });
   add_row("destroy_qp", a_, [&] {
-    EXPECT_TRUE(a_.process().destroy_qp(first_, a_.sim_process.now()).has_value());
-    EXPECT_TRUE(a_.process().destroy_qp(second_, a_.sim_process.now()).has_value());
+    EXPECT_TRUE(a_.process().destroy_qp(first_qp_, a_.sim_process.now()).has_value());
+    EXPECT_TRUE(a_.process().destroy_qp(second_qp_, a_.sim_process.now()).has_value());
   });
   add_row("create and destroy 1,000 QPs, MRs and CQs", a_, [&] {
     std::vector<std::byte> memory(4096);
     for (int i = 0; i < 1000; ++i) {
-      create_qp(a_, first_);
+      create_qp(a_, first_qp_);
       const auto cq = engine.create_cq(4, 0).value();
       const auto mr = engine.register_mr(init_.pd, reinterpret_cast<std::uintptr_t>(memory.data()),
                                          memory.size(), 0, hca::access::kLocalWrite);
       EXPECT_TRUE(engine.deregister_mr(mr.value().handle).has_value());
       EXPECT_TRUE(engine.destroy_cq(cq).has_value());
-      EXPECT_TRUE(a_.process().destroy_qp(first_, a_.sim_process.now()).has_value());
+      EXPECT_TRUE(a_.process().destroy_qp(first_qp_, a_.sim_process.now()).has_value());
     }
   });
   EXPECT_EQ(table_, R"(

@@ -95,15 +95,15 @@ TEST_P(Death, ClientEndsWhenItsAgentDies) {
     scene.connect(config(GetParam()));
     scene.network.run(moment);
     const bool was_finished = scene.client->finished();
-    const bool had_welcome = moment >= 5us;  // before 5 us the Welcome may not have arrived yet
+    const bool gets_welcome = moment >= 5us;  // the agent receives the Hello after 5 us
     scene.a.kill_agent();
     scene.network.run(1ms);
     Client& client = *scene.client;
-    if (!was_finished && had_welcome) {
+    if (!was_finished && gets_welcome) {
       EXPECT_TRUE(client.finished());
       EXPECT_LE(client.outcome().device_removed, 1u);
     }
-    EXPECT_EQ(client.device_fatal_count(), had_welcome ? 1u : 0u);
+    EXPECT_EQ(client.device_fatal_count(), gets_welcome ? 1u : 0u);
     for (const SimProcess::FailedCall& failed_call : client.sim_process().failed_calls) {
       EXPECT_EQ(failed_call.code, Errc::kDeviceFatal) << failed_call.call;
     }

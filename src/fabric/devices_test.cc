@@ -16,7 +16,7 @@ using process::AsyncType;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-constexpr PortId kFirst{0, 1}, kSecond{1, 1}, kThird{1, 2};
+constexpr PortId kFirstPort{0, 1}, kSecondPort{1, 1}, kThirdPort{1, 2};
 constexpr Pkey kPrivatePartition{0x8123};
 
 // Returns the address of a host on the network of a port.
@@ -35,7 +35,7 @@ struct DevicesTest : ::testing::TestWithParam<bool> {
                                      .guid = {number << 8 | 1},
                                      .ports = {node::PortConfig{}, node::PortConfig{}}}}};
     std::uint32_t interface = 2;
-    for (const PortId port : {kFirst, kSecond, kThird}) {
+    for (const PortId port : {kFirstPort, kSecondPort, kThirdPort}) {
       config.addresses.push_back({.port = port,
                                   .gid = address(number, port),
                                   .interface = interface,
@@ -67,36 +67,36 @@ struct DevicesTest : ::testing::TestWithParam<bool> {
 
 TEST_P(DevicesTest, ConnectionUsesThePortWithARouteToItsPeer) {
   listen(any_address(), 3);
-  for (const PortId port : {kFirst, kSecond, kThird}) {
+  for (const PortId port : {kFirstPort, kSecondPort, kThirdPort}) {
     Client& client = connect(port);
     finish(client);
     EXPECT_TRUE(client.succeeded());
     EXPECT_EQ(client.port(), port);
   }
-  EXPECT_THAT(server->ports(), ElementsAre(kFirst, kSecond, kThird));
+  EXPECT_THAT(server->ports(), ElementsAre(kFirstPort, kSecondPort, kThirdPort));
   EXPECT_THAT(network.violations(), IsEmpty());
 }
 
 TEST_P(DevicesTest, ConnectionWithinAHostEndsAtThePortOfItsAddress) {
   listen(any_address(), 3);
-  for (const PortId port : {kFirst, kSecond, kThird}) {
+  for (const PortId port : {kFirstPort, kSecondPort, kThirdPort}) {
     Client& client = connect(port, {}, &b);
     finish(client);
     EXPECT_TRUE(client.succeeded());
   }
-  EXPECT_THAT(server->ports(), ElementsAre(kFirst, kSecond, kThird));
+  EXPECT_THAT(server->ports(), ElementsAre(kFirstPort, kSecondPort, kThirdPort));
   EXPECT_THAT(network.violations(), IsEmpty());
 }
 
-TEST_P(DevicesTest, ListenerAtAnAddressGetsNoRequestsFromOtherPorts) {
-  listen(server_address_at(kThird));
-  Client& rejected_client = connect(kSecond);
+TEST_P(DevicesTest, ListenerAtAnAddressGetsNoRequestsToOtherPorts) {
+  listen(server_address_at(kThirdPort));
+  Client& rejected_client = connect(kSecondPort);
   finish(rejected_client);
   EXPECT_EQ(rejected_client.outcome().rejected, 1u);
-  Client& accepted_client = connect(kThird);
+  Client& accepted_client = connect(kThirdPort);
   finish(accepted_client);
   EXPECT_TRUE(accepted_client.succeeded());
-  EXPECT_THAT(server->ports(), ElementsAre(kThird));
+  EXPECT_THAT(server->ports(), ElementsAre(kThirdPort));
 }
 
 TEST_P(DevicesTest, EachPortHasItsOwnGids) {
@@ -104,7 +104,7 @@ TEST_P(DevicesTest, EachPortHasItsOwnGids) {
   const process::Process& process = server->sim_process().process();
   ASSERT_EQ(process.devices().size(), 2u);
   EXPECT_EQ(process.devices()[1].name, "verbena1");
-  for (const PortId port : {kFirst, kSecond, kThird}) {
+  for (const PortId port : {kFirstPort, kSecondPort, kThirdPort}) {
     const ipc::Port* const found = process.find_port(port);
     ASSERT_NE(found, nullptr);
     ASSERT_EQ(found->gids.size(), 1u);
@@ -120,30 +120,31 @@ TEST_P(DevicesTest, EachPortHasItsOwnGids) {
   EXPECT_EQ(process.find_port({2, 1}), nullptr);
 }
 
-TEST_P(DevicesTest, EventsNameThePort) {
+TEST_P(DevicesTest, PortEventsNameTheirPort) {
   listen(any_address());
-  Client& client = connect(kSecond);
+  Client& client = connect(kSecondPort);
   finish(client);
   EXPECT_THAT(client.port_events(), IsEmpty());
-  a.set_port_state(kThird, {.down_reason = "the link is down"});
+  a.set_port_state(kThirdPort, {.down_reason = "the link is down"});
   network.run(1ms);
-  a.set_port_state(kThird, {});
+  a.set_port_state(kThirdPort, {});
   network.run(1ms);
-  a.set_port_state(kSecond, {.pkeys = {wire::kDefaultPkey, kPrivatePartition}});
+  a.set_port_state(kSecondPort, {.pkeys = {wire::kDefaultPkey, kPrivatePartition}});
   network.run(1ms);
   std::vector<std::pair<std::uint32_t, PortId>> events;
   for (const auto& event : client.port_events()) events.emplace_back(event.type, event.port);
-  EXPECT_THAT(events, ElementsAre(std::pair(std::to_underlying(AsyncType::kPortError), kThird),
-                                  std::pair(std::to_underlying(AsyncType::kPortActive), kThird),
-                                  std::pair(std::to_underlying(AsyncType::kPkeyChange), kSecond)));
+  EXPECT_THAT(events,
+              ElementsAre(std::pair(std::to_underlying(AsyncType::kPortError), kThirdPort),
+                          std::pair(std::to_underlying(AsyncType::kPortActive), kThirdPort),
+                          std::pair(std::to_underlying(AsyncType::kPkeyChange), kSecondPort)));
   const process::Process& process = client.sim_process().process();
-  EXPECT_TRUE(process.find_port(kFirst)->active);
+  EXPECT_TRUE(process.find_port(kFirstPort)->active);
 }
 
 TEST_P(DevicesTest, ConnectionUsesThePartitionOfItsPort) {
-  for (Host* host : {&a, &b}) host->set_port_state(kThird, {.pkeys = {{}, kPrivatePartition}});
+  for (Host* host : {&a, &b}) host->set_port_state(kThirdPort, {.pkeys = {{}, kPrivatePartition}});
   listen(any_address(), 2);
-  for (const PortId port : {kThird, kSecond}) {
+  for (const PortId port : {kThirdPort, kSecondPort}) {
     Client& client = connect(port);
     finish(client);
     EXPECT_TRUE(client.succeeded());
@@ -153,14 +154,14 @@ TEST_P(DevicesTest, ConnectionUsesThePartitionOfItsPort) {
 
 // A port checks packets by its own P_Key table, not by the table of another port of the device.
 TEST_P(DevicesTest, RequestFromAnotherPartitionIsIgnored) {
-  a.set_port_state(kThird, {.pkeys = {wire::kDefaultPkey}});
-  b.set_port_state(kThird, {.pkeys = {kPrivatePartition}});
+  a.set_port_state(kThirdPort, {.pkeys = {wire::kDefaultPkey}});
+  b.set_port_state(kThirdPort, {.pkeys = {kPrivatePartition}});
   listen(any_address(), 2);
-  Client& client = connect(kThird);
+  Client& client = connect(kThirdPort);
   finish(client);
   EXPECT_FALSE(client.succeeded());
   EXPECT_EQ(client.outcome().established, 0u);
-  Client& other = connect(kSecond);
+  Client& other = connect(kSecondPort);
   finish(other);
   EXPECT_TRUE(other.succeeded());
 }

@@ -14,19 +14,19 @@ namespace {
 using namespace testing;
 
 // Starts a server, then a client that does what rping does, and returns the diagram.  Loses the
-// first packet named `lost`.
-std::string exchange_diagram(const std::string& lost = {}) {
+// first packet named `lost_packet`.
+std::string exchange_diagram(const std::string& lost_packet = {}) {
   Scene scene;
   scene.listen();
   scene.network.run(1ms);
-  if (!lost.empty()) scene.network.lose(lost);
+  if (!lost_packet.empty()) scene.network.lose(lost_packet);
   scene.connect();
-  EXPECT_TRUE(scene.finish()) << lost;
-  EXPECT_TRUE(scene.client->succeeded()) << lost;
-  EXPECT_EQ(scene.client->outcome().established, 1u) << lost;
-  EXPECT_EQ(scene.client->outcome().disconnected, 1u) << lost;
-  EXPECT_EQ(scene.server->outcomes().at(0).established, 1u) << lost;
-  EXPECT_EQ(scene.server->outcomes().at(0).disconnected, 1u) << lost;
+  EXPECT_TRUE(scene.finish()) << lost_packet;
+  EXPECT_TRUE(scene.client->succeeded()) << lost_packet;
+  EXPECT_EQ(scene.client->outcome().established, 1u) << lost_packet;
+  EXPECT_EQ(scene.client->outcome().disconnected, 1u) << lost_packet;
+  EXPECT_EQ(scene.server->outcomes().at(0).established, 1u) << lost_packet;
+  EXPECT_EQ(scene.server->outcomes().at(0).disconnected, 1u) << lost_packet;
   std::string text = scene.network.diagram.text();
   scene.kill_all_and_check();
   return text;

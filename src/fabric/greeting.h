@@ -15,21 +15,21 @@ struct ClientPlan {
   std::uint32_t server_disconnects = 0;  // 1: the server disconnects after its last echo
 };
 
-inline void write_plan(rdmacm::ConnParam& param, const ClientPlan& plan) {
+inline void encode_plan(rdmacm::ConnParam& param, const ClientPlan& plan) {
   std::memcpy(param.private_data.data(), &plan, sizeof plan);
   param.private_data_bytes = sizeof plan;
 }
-inline ClientPlan read_plan(const rdmacm::ConnParam& param) {
+inline ClientPlan decode_plan(const rdmacm::ConnParam& param) {
   ClientPlan plan;
   std::memcpy(&plan, param.private_data.data(), sizeof plan);
   return plan;
 }
 
-inline void write_memory(rdmacm::ConnParam& param, const RemoteMemory& memory) {
+inline void encode_memory(rdmacm::ConnParam& param, const RemoteMemory& memory) {
   std::memcpy(param.private_data.data(), &memory, sizeof memory);
   param.private_data_bytes = sizeof memory;
 }
-inline RemoteMemory read_memory(const rdmacm::ConnParam& param) {
+inline RemoteMemory decode_memory(const rdmacm::ConnParam& param) {
   RemoteMemory memory;
   std::memcpy(&memory, param.private_data.data(), sizeof memory);
   return memory;

@@ -158,10 +158,11 @@ void Host::pump(SimProcess& sim_process) {
   network_.world.at(deadline, [this, id = sim_process.id(), deadline] {
     const auto found = sim_processes_.find(id);
     if (found == sim_processes_.end() || found->second->timer_deadline != deadline) return;
-    SimProcess& due = *found->second;
-    due.timer_deadline = kNever;
-    if (due.process().deadline() <= network_.now()) due.process().on_timer(network_.now());
-    pump(due);
+    SimProcess& due_process = *found->second;
+    due_process.timer_deadline = kNever;
+    if (due_process.process().deadline() <= network_.now())
+      due_process.process().on_timer(network_.now());
+    pump(due_process);
   });
 }
 
@@ -204,17 +205,18 @@ Duration Host::ipc_delay() {
 void Host::send_to_agent(SimProcess::Id id, ipc::Bytes message) {
   const auto session = sessions_.find(id);
   if (session == sessions_.end()) return;  // the agent is dead
-  Time& last = session->second.last_arrival_at_agent;
-  last = std::max(last, network_.now() + ipc_delay());
-  network_.world.at(last, [this, id, bytes = std::move(message)] { receive_at_agent(id, bytes); });
+  Time& last_arrival = session->second.last_arrival_at_agent;
+  last_arrival = std::max(last_arrival, network_.now() + ipc_delay());
+  network_.world.at(last_arrival,
+                    [this, id, bytes = std::move(message)] { receive_at_agent(id, bytes); });
 }
 
 void Host::send_to_program(SimProcess::Id id, ipc::Bytes message, LaneMemory lane) {
   const auto session = sessions_.find(id);
   if (session == sessions_.end()) return;
-  Time& last = session->second.last_arrival_at_program;
-  last = std::max(last, network_.now() + ipc_delay());
-  network_.world.at(last, [this, id, bytes = std::move(message), memory = std::move(lane)] {
+  Time& last_arrival = session->second.last_arrival_at_program;
+  last_arrival = std::max(last_arrival, network_.now() + ipc_delay());
+  network_.world.at(last_arrival, [this, id, bytes = std::move(message), memory = std::move(lane)] {
     receive_at_program(id, bytes, memory);
   });
 }
@@ -406,15 +408,15 @@ std::string Host::receiver_name(Qpn qpn) const {
 
 void Host::receive(const link::Address& address, std::span<const std::byte> datagram) {
   const auto range = range_of(wire::decode_exact<wire::Bth>(datagram.first<12>()).destination_qpn);
-  const bool for_node = range == 0 && node_;
+  const bool is_for_node = range == 0 && node_;
   std::vector<SimProcess*> sim_processes;
   if (const auto group = members_.find(address.destination); group != members_.end()) {
     for (const std::uint16_t member : group->second) sim_processes.push_back(process_of(member));
-  } else if (!for_node) {
+  } else if (!is_for_node) {
     sim_processes.push_back(process_of(range));
   }
   std::erase(sim_processes, nullptr);
-  if (!for_node && sim_processes.empty()) {
+  if (!is_for_node && sim_processes.empty()) {
     ++counters_.without_receiver;
     return;
   }
@@ -424,7 +426,7 @@ void Host::receive(const link::Address& address, std::span<const std::byte> data
     return;
   }
   for (SimProcess* sim_process : sim_processes) receive(*sim_process, *arrival);
-  if (!for_node) return;
+  if (!is_for_node) return;
   ++counters_.to_node;
   node_->receive(*arrival, network_.now());
   pump_node();

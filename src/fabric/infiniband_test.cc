@@ -88,14 +88,14 @@ class IbHost {
             qpn)
         .value();
   }
-  void modify(hca::QpHandle qp, const hca::QpAttributes& to, std::uint32_t mask) {
-    EXPECT_TRUE(engine_.modify_qp(qp, to, mask | attribute::kState, world_.now()));
+  void modify(hca::QpHandle qp, const hca::QpAttributes& attributes, std::uint32_t mask) {
+    EXPECT_TRUE(engine_.modify_qp(qp, attributes, mask | attribute::kState, world_.now()));
   }
   // Moves an RC QP to RTS on this path.
-  void connect(hca::QpHandle qp, const link::Address& to, Qpn peer) {
+  void connect(hca::QpHandle qp, const link::Address& path, Qpn peer_qpn) {
     modify(qp, {.state = QpState::kInit},
            attribute::kPkeyIndex | attribute::kPort | attribute::kAccessFlags);
-    modify(qp, {.state = QpState::kRtr, .destination_qpn = peer, .path = {.address = to}},
+    modify(qp, {.state = QpState::kRtr, .destination_qpn = peer_qpn, .path = {.address = path}},
            attribute::kPath | attribute::kPathMtu | attribute::kDestinationQpn | attribute::kRqPsn |
                attribute::kMaxDestRdAtomic | attribute::kMinRnrTimer);
     modify(qp, {.state = QpState::kRts, .timeout = 12, .retry_count = 7},
@@ -114,19 +114,19 @@ class IbHost {
     return {reinterpret_cast<std::uintptr_t>(memory_.data()) + at, bytes, lkey_};
   }
   void post_receive(hca::QpHandle qp, std::uint32_t bytes) {
-    const hca::Sge to = sge(0, bytes);
-    EXPECT_TRUE(engine_.post_recv(qp, {.wr_id = 1, .sges = {&to, 1}}));
+    const hca::Sge memory_sge = sge(0, bytes);
+    EXPECT_TRUE(engine_.post_recv(qp, {.wr_id = 1, .sges = {&memory_sge, 1}}));
   }
-  hca::AhHandle create_ah(const link::Address& to) {
-    return engine_.create_ah(pd_, {.address = to}).value();
+  hca::AhHandle create_ah(const link::Address& path) {
+    return engine_.create_ah(pd_, {.address = path}).value();
   }
   std::vector<hca::WorkCompletion> poll() {
     std::vector<hca::WorkCompletion> all(16);
     all.resize(engine_.poll_cq(cq_, all).value());
     return all;
   }
-  void connect_by_cm(const link::Address& to) {
-    EXPECT_TRUE(cm_.connect({.address = {.path = to},
+  void connect_by_cm(const link::Address& path) {
+    EXPECT_TRUE(cm_.connect({.address = {.path = path},
                              .service_id = kService,
                              .qpn = {0x500},
                              .path_mtu = 3,
@@ -146,18 +146,18 @@ class IbHost {
         handle(std::get<cm::Event>(*output));
       }
     }
-    for (bool more = true; more;) {
-      more = qp1_.transmit(burst_, world_.now());
+    for (bool has_packets = true; has_packets;) {
+      has_packets = qp1_.transmit(burst_, world_.now());
       line_.send(burst_);
     }
-    for (bool more = true; more;) {
-      more = engine_.transmit(burst_, world_.now());
+    for (bool has_packets = true; has_packets;) {
+      has_packets = engine_.transmit(burst_, world_.now());
       line_.send(burst_);
     }
-    const Time next = std::min(engine_.deadline(), cm_.deadline());
-    if (next >= timer_deadline_) return;
-    timer_deadline_ = next;
-    world_.at(next, [this] {
+    const Time deadline = std::min(engine_.deadline(), cm_.deadline());
+    if (deadline >= timer_deadline_) return;
+    timer_deadline_ = deadline;
+    world_.at(deadline, [this] {
       timer_deadline_ = kNever;
       engine_.on_timer(world_.now());
       cm_.on_timer(world_.now());
@@ -239,14 +239,15 @@ struct InfinibandTest : ::testing::TestWithParam<bool> {
 };
 
 TEST_P(InfinibandTest, RcMessageArrivesOnItsPath) {
-  const auto from = a.create_qp(hca::QpType::kRc, Qpn{0x11});
-  const auto to = b.create_qp(hca::QpType::kRc, Qpn{0x22});
-  a.connect(from, path_to_b(), Qpn{0x22});
-  b.connect(to, path_to_b().reversed(), Qpn{0x11});
+  const auto sender_qp = a.create_qp(hca::QpType::kRc, Qpn{0x11});
+  const auto receiver_qp = b.create_qp(hca::QpType::kRc, Qpn{0x22});
+  a.connect(sender_qp, path_to_b(), Qpn{0x22});
+  b.connect(receiver_qp, path_to_b().reversed(), Qpn{0x11});
   std::ranges::fill(a.memory(), std::byte{0x5a});
-  b.post_receive(to, 5000);
+  b.post_receive(receiver_qp, 5000);
   const hca::Sge data = a.sge(0, 5000);
-  ASSERT_TRUE(a.engine().post_send(from, {.flags = hca::send_flag::kSignaled, .sges = {&data, 1}}));
+  ASSERT_TRUE(
+      a.engine().post_send(sender_qp, {.flags = hca::send_flag::kSignaled, .sges = {&data, 1}}));
   run();
   ASSERT_EQ(b.poll().size(), 1u);
   ASSERT_EQ(a.poll().size(), 1u);
@@ -261,29 +262,29 @@ TEST_P(InfinibandTest, RcMessageArrivesOnItsPath) {
 
 // The peer's port may have several LIDs, but a QP accepts packets from only one of them.
 TEST_P(InfinibandTest, RcPacketFromAnotherLidIsDropped) {
-  const auto from = a.create_qp(hca::QpType::kRc, Qpn{0x11});
-  const auto to = b.create_qp(hca::QpType::kRc, Qpn{0x22});
+  const auto sender_qp = a.create_qp(hca::QpType::kRc, Qpn{0x11});
+  const auto receiver_qp = b.create_qp(hca::QpType::kRc, Qpn{0x22});
   link::Address expected = path_to_b().reversed();
   expected.destination_lid = a.lid();  // packets come from the second LID
-  a.connect(from, path_to_b(), Qpn{0x22});
-  b.connect(to, expected, Qpn{0x11});
+  a.connect(sender_qp, path_to_b(), Qpn{0x22});
+  b.connect(receiver_qp, expected, Qpn{0x11});
   const hca::Sge data = a.sge(0, 10);
-  ASSERT_TRUE(a.engine().post_send(from, {.sges = {&data, 1}}));
+  ASSERT_TRUE(a.engine().post_send(sender_qp, {.sges = {&data, 1}}));
   run();
   EXPECT_GT(b.engine().counters()[hca::Counter::kDropWrongSource], 0u);
 }
 
 TEST_P(InfinibandTest, UdReceiverLearnsTheSendersAddress) {
-  const auto from = a.create_ud(Qpn{0x11});
-  const auto to = b.create_ud(Qpn{0x22});
+  const auto sender_qp = a.create_ud(Qpn{0x11});
+  const auto receiver_qp = b.create_ud(Qpn{0x22});
   const hca::AhHandle ah = a.create_ah(path_to_b());
   std::ranges::fill(a.memory(), std::byte{0x5a});
   const hca::Sge data = a.sge(0, 100);
   std::vector<hca::WorkCompletion> received;
   for (int tries = 0; tries < 8 && received.empty(); ++tries) {  // the line loses packets
-    b.post_receive(to, 200);
+    b.post_receive(receiver_qp, 200);
     ASSERT_TRUE(a.engine().post_send(
-        from, {.sges = {&data, 1}, .remote_qpn = {0x22}, .remote_qkey = kQkey, .ah = ah}));
+        sender_qp, {.sges = {&data, 1}, .remote_qpn = {0x22}, .remote_qkey = kQkey, .ah = ah}));
     run();
     received = b.poll();
   }

@@ -85,9 +85,9 @@ class Member final : public Program {
     sim_process.require("post_recv",
                         sim_process.engine().post_recv(qp, {.wr_id = number, .sges = {&sge, 1}}));
   }
-  void on_qp_created(hca::QpHandle created) {
+  void on_qp_created(hca::QpHandle new_qp) {
     using namespace hca::attribute;
-    qp = created;
+    qp = new_qp;
     hca::QpAttributes attributes;
     attributes.qkey = kQkey;
     for (const auto& [to, mask] :
@@ -112,8 +112,8 @@ class Member final : public Program {
 class Multicast : public ::testing::Test {
  protected:
   Multicast() { network_.run(1ms); }
-  void send_text(Member& by, const std::string& text) {
-    by.send_text(text);
+  void send_text(Member& sender, const std::string& text) {
+    sender.send_text(text);
     network_.run(1ms);
   }
 

@@ -94,7 +94,7 @@ class Client final : public Program {
   const Outcome& outcome() const { return outcome_; }
   bool finished() const { return state_ == State::kDone; }
   // Returns true if all operations have completed.
-  bool succeeded() const { return completed_ == config_.operations.size(); }
+  bool succeeded() const { return completed_count_ == config_.operations.size(); }
   SimProcess& sim_process() { return sim_process_; }
   // Returns the number of IBV_EVENT_DEVICE_FATAL notices.
   std::uint32_t device_fatal_count() const { return device_fatal_count_; }
@@ -138,10 +138,11 @@ class Client final : public Program {
   PortId port_{};
   std::vector<process::AsyncNotice> port_events_{};
 
-  std::uint32_t next_ = 0;                            // the next operation to start
-  std::map<std::uint32_t, std::uint32_t> pending_{};  // the missing parts of each operation
-  std::deque<std::uint32_t> echoes_{};                // SENDs whose echo has not arrived
-  std::uint32_t completed_ = 0;
+  std::uint32_t next_operation_ = 0;  // the next operation to start
+  // pending_ maps each pending operation to the number of its missing parts.
+  std::map<std::uint32_t, std::uint32_t> pending_{};
+  std::deque<std::uint32_t> sends_without_echo_{};  // SENDs whose echo has not arrived
+  std::uint32_t completed_count_ = 0;
 };
 
 // Listens, accepts every connection, echoes each SEND, and lets clients read and write its memory.
@@ -176,14 +177,14 @@ class Server final : public Program {
     std::uint32_t remaining_sends = 0;  // SENDs of the client that have not arrived
     bool server_disconnects = false;    // true: the server disconnects after its last echo
     std::uint32_t pending_echoes = 0;   // echoes that were posted but have not completed
-    std::uint32_t next_out = 0;
+    std::uint32_t next_out_slot = 0;
     bool is_creating_qp = true;
     Outcome outcome{};
   };
 
-  void on_request(const process::CmNotice& notice);
+  void on_connect_request(const process::CmNotice& notice);
   void accept(process::ConnectionHandle id, hca::QpHandle qp);
-  void on_peer(process::ConnectionHandle id, const rdmacm::Event& event);
+  void on_peer_event(process::ConnectionHandle id, const rdmacm::Event& event);
   void on_completion(const hca::WorkCompletion& completion);
   void echo(Peer& peer, const RcEndpoint::CompletedRequest& request);
   void disconnect(process::ConnectionHandle id, Peer& peer);

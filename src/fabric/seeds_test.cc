@@ -20,7 +20,7 @@ using namespace testing;
 
 struct Plan {
   Network::Config network{};
-  bool faulty = false;
+  bool has_faults = false;
   bool ipv6 = false;
   std::uint32_t hosts = 2;
   struct PlannedClient {
@@ -62,9 +62,9 @@ Plan plan(std::uint64_t seed) {
   using std::chrono::microseconds;
   Random random(seed);
   Plan new_plan{.network = {.seed = seed}};
-  new_plan.faulty = !random.chance({1, 10});
+  new_plan.has_faults = !random.chance({1, 10});
   new_plan.ipv6 = random.chance({1, 2});
-  if (new_plan.faulty) {
+  if (new_plan.has_faults) {
     // Only IPv6 packets are corrupted, because the check of the ICRC is weaker with IPv4: it
     // accepts one corrupt packet in 65,536.  The ICRC covers the IPv4 identification, which sockets
     // do not report.
@@ -94,7 +94,8 @@ Plan plan(std::uint64_t seed) {
 }
 
 struct Totals {
-  std::uint64_t runs = 0, packets = 0, clients = 0, broken = 0, corrupt = 0, longest_us = 0;
+  std::uint64_t runs = 0, packets = 0, clients = 0, broken_clients = 0, corrupt_packets = 0,
+                longest_run_us = 0;
 };
 
 class OneRun {
@@ -111,10 +112,10 @@ class OneRun {
     ++totals.runs;
     totals.packets += network_.packet_count;
     totals.clients += clients_.size();
-    totals.broken += broken_count_;
-    totals.longest_us =
-        std::max(totals.longest_us, static_cast<std::uint64_t>(finish_time_.count() / 1000));
-    for (const auto& host : network_.hosts()) totals.corrupt += host->counters().wrong_icrc;
+    totals.broken_clients += broken_count_;
+    totals.longest_run_us =
+        std::max(totals.longest_run_us, static_cast<std::uint64_t>(finish_time_.count() / 1000));
+    for (const auto& host : network_.hosts()) totals.corrupt_packets += host->counters().wrong_icrc;
     return errors_;
   }
   const std::string& diagram() const { return network_.diagram.text(); }
@@ -166,20 +167,20 @@ class OneRun {
                                outcome.disconnected == 1 &&
                                outcome.rejected + outcome.unreachable == 0;
       if (!is_complete) ++broken_count_;
-      check(is_complete || plan_.faulty, "a client failed without a fault");
+      check(is_complete || plan_.has_faults, "a client failed without a fault");
       check(outcome.established == 0 || outcome.disconnected == 1, "ESTABLISHED, not DISCONNECTED");
       check(client->sim_process().engine().qp_count() == 0, "a client's QP was not destroyed");
     }
     for (const Outcome& outcome : server_->outcomes()) {
       const bool is_complete = outcome.established == 1 && outcome.disconnected == 1;
-      check(is_complete || plan_.faulty, "a connection of the server failed without a fault");
+      check(is_complete || plan_.has_faults, "a connection of the server failed without a fault");
       check(outcome.established == outcome.disconnected,
             "the server: ESTABLISHED, not DISCONNECTED");
     }
     check(server_->sim_process().engine().qp_count() == 0, "a server's QP was not destroyed");
     for (const auto& host : network_.hosts()) {
       check(host->node_counter("qp1_drop_unknown_qp") == 0, "a node received a data packet");
-      check(host->counters().without_receiver == 0 || plan_.faulty,
+      check(host->counters().without_receiver == 0 || plan_.has_faults,
             "a packet had no receiver without a fault");
       const bool is_listening = host == network_.hosts()[0] && !server_->finished();
       check(host->node().ids() == (is_listening ? 1u : 0u), "ids were not destroyed");
@@ -218,24 +219,24 @@ TEST(FabricSim, KeepsItsGuaranteesDespiteAnyNetworkFaults) {
       "%llu runs, %llu packets, %llu corrupt, %llu clients, %llu broken by the network, "
       "longest %llu us\n",
       static_cast<unsigned long long>(totals.runs), static_cast<unsigned long long>(totals.packets),
-      static_cast<unsigned long long>(totals.corrupt),
+      static_cast<unsigned long long>(totals.corrupt_packets),
       static_cast<unsigned long long>(totals.clients),
-      static_cast<unsigned long long>(totals.broken),
-      static_cast<unsigned long long>(totals.longest_us));
+      static_cast<unsigned long long>(totals.broken_clients),
+      static_cast<unsigned long long>(totals.longest_run_us));
   // The network breaks a connection only by eight losses in a row, which are rare.  If many
   // connections break, the stack is the cause.
-  EXPECT_LE(totals.broken * 200, totals.clients + 200);
+  EXPECT_LE(totals.broken_clients * 200, totals.clients + 200);
 }
 
 TEST(FabricSim, SameSeedGivesTheSameRun) {
   for (std::uint64_t seed = 0; seed < 20; ++seed) {
     Totals totals;
-    OneRun first(seed);
-    OneRun second(seed);
-    (void)first.run_all(totals);
-    (void)second.run_all(totals);
-    ASSERT_EQ(first.diagram(), second.diagram()) << "VB_SEED=" << seed;
-    ASSERT_GT(first.diagram().size(), 200u);
+    OneRun first_run(seed);
+    OneRun second_run(seed);
+    (void)first_run.run_all(totals);
+    (void)second_run.run_all(totals);
+    ASSERT_EQ(first_run.diagram(), second_run.diagram()) << "VB_SEED=" << seed;
+    ASSERT_GT(first_run.diagram().size(), 200u);
   }
 }
 

@@ -42,11 +42,11 @@ std::vector<Server::PeerState> Server::peers() const {
 void Server::on_notice(const process::Notice& notice) {
   if (const auto* cm = std::get_if<process::CmNotice>(&notice)) {
     if (cm->event.kind == rdmacm::EventKind::kConnectRequest) {
-      on_request(*cm);
+      on_connect_request(*cm);
     } else if (cm->id == listener_) {
       if (cm->event.kind == rdmacm::EventKind::kDeviceRemoval) config_.clients = 0;
     } else {
-      on_peer(cm->id, cm->event);
+      on_peer_event(cm->id, cm->event);
     }
   } else if (std::holds_alternative<process::CqNotice>(notice) && verbs_.is_open()) {
     verbs_.poll([this](const hca::WorkCompletion& completion) { on_completion(completion); });
@@ -54,12 +54,12 @@ void Server::on_notice(const process::Notice& notice) {
   destroy_finished_peers();
 }
 
-void Server::on_request(const process::CmNotice& notice) {
+void Server::on_connect_request(const process::CmNotice& notice) {
   const process::ConnectionHandle id = notice.new_id;
   sim_process_.note(notice.event);
   Peer& peer = peers_[id];
   const std::uint32_t number = next_endpoint_++;
-  const ClientPlan plan = read_plan(notice.event.param);
+  const ClientPlan plan = decode_plan(notice.event.param);
   peer.remaining_sends = plan.sends;
   peer.server_disconnects = plan.server_disconnects != 0;
   peer.endpoint = std::make_unique<RcEndpoint>(sim_process_, verbs_.pd, number);
@@ -89,14 +89,14 @@ void Server::accept(process::ConnectionHandle id, hca::QpHandle qp) {
   peer.endpoint->post_receives();
   rdmacm::ConnParam param{
       .responder_resources = 0xff, .initiator_depth = 0xff, .rnr_retry_count = 7};
-  write_memory(param, peer.endpoint->exposed_memory());
+  encode_memory(param, peer.endpoint->exposed_memory());
   peer.state = PeerState::kAccepting;
   sim_process_.track("accept",
                      sim_process_.process().accept(id, param, sim_process_.now(),
                                                    sim_process_.completion_for("accept")));
 }
 
-void Server::on_peer(process::ConnectionHandle id, const rdmacm::Event& event) {
+void Server::on_peer_event(process::ConnectionHandle id, const rdmacm::Event& event) {
   const auto found = peers_.find(id);
   if (found == peers_.end())
     return sim_process_.report_violation("an event of an id that was destroyed");
@@ -141,9 +141,9 @@ void Server::echo(Peer& peer, const RcEndpoint::CompletedRequest& request) {
     return sim_process_.report_violation("more SENDs than the client has announced");
   --peer.remaining_sends;
   const auto in = peer.endpoint->slot(RcEndpoint::Area::kIn, request.index).first(request.bytes);
-  std::ranges::copy(in, peer.endpoint->slot(RcEndpoint::Area::kOut, peer.next_out).begin());
+  std::ranges::copy(in, peer.endpoint->slot(RcEndpoint::Area::kOut, peer.next_out_slot).begin());
   peer.endpoint->post_receive(request.index);
-  peer.endpoint->post_send(peer.next_out++, request.bytes);
+  peer.endpoint->post_send(peer.next_out_slot++, request.bytes);
   ++peer.pending_echoes;
 }
 

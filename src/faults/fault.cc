@@ -124,7 +124,7 @@ std::string list_text(std::span<const State> states) {
   return text;
 }
 
-std::string quoted_name(const std::string& name) {
+std::string quote_if_needed(const std::string& name) {
   const bool is_plain = !name.empty() && name.find(' ') == std::string::npos;
   return is_plain ? name : "'" + name + "'";
 }
@@ -216,8 +216,8 @@ bool is_link_fault(Kind kind) {
 
 std::string text_of(const Fault& fault) {
   const bool concerns_link = is_link_fault(fault.kind);
-  std::string text = (concerns_link ? "link " : "node ") + quoted_name(fault.a);
-  if (concerns_link) text += " " + quoted_name(fault.b);
+  std::string text = (concerns_link ? "link " : "node ") + quote_if_needed(fault.a);
+  if (concerns_link) text += " " + quote_if_needed(fault.b);
   // kNodeStates has a single entry for kPkeyRemoved and kPkeyAdded.
   const Kind kind_in_table = fault.kind == Kind::kPkeyAdded ? Kind::kPkeyRemoved : fault.kind;
   for (const auto& states :
@@ -258,9 +258,9 @@ std::vector<std::string> split_words(std::string_view text) {
 
 std::optional<Duration> parse_duration(std::string_view text) {
   if (text == "0") return Duration{};
-  const std::size_t digits = std::min(text.find_first_not_of("0123456789."), text.size());
-  const auto unit = std::ranges::find(kUnits, text.substr(digits), &Unit::name);
-  const auto value = parse_decimal(text.substr(0, digits));
+  const std::size_t number_length = std::min(text.find_first_not_of("0123456789."), text.size());
+  const auto unit = std::ranges::find(kUnits, text.substr(number_length), &Unit::name);
+  const auto value = parse_decimal(text.substr(0, number_length));
   if (unit == kUnits.end() || !value) return std::nullopt;
   constexpr double kNanosecondsMax = 1e18;
   const double nanoseconds = *value * static_cast<double>(unit->nanoseconds);

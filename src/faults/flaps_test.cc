@@ -13,12 +13,12 @@ constexpr Duration kUp = std::chrono::milliseconds(300);
 
 std::vector<Duration> periods_of(Flaps flaps, int count) {
   std::vector<Duration> all;
-  Time last = kBegin;
+  Time last_change = kBegin;
   for (int i = 0; i < count; ++i) {
-    const Time next = flaps.next_deadline();
-    all.push_back(next - last);
-    EXPECT_TRUE(flaps.advance(next));
-    last = next;
+    const Time next_change = flaps.next_deadline();
+    all.push_back(next_change - last_change);
+    EXPECT_TRUE(flaps.advance(next_change));
+    last_change = next_change;
   }
   return all;
 }
@@ -50,13 +50,13 @@ TEST(Flaps, TheSeedDeterminesTheRandomPeriods) {
   const auto with_seed = [](std::uint64_t seed) {
     return periods_of(Flaps({.down = kDown, .up = kUp, .seed = seed}, kBegin), 50);
   };
-  const auto seven = with_seed(7);
-  EXPECT_EQ(with_seed(7), seven);
-  EXPECT_NE(with_seed(8), seven);
-  for (std::size_t i = 0; i < seven.size(); ++i) {
+  const auto periods = with_seed(7);
+  EXPECT_EQ(with_seed(7), periods);
+  EXPECT_NE(with_seed(8), periods);
+  for (std::size_t i = 0; i < periods.size(); ++i) {
     const Duration mean = i % 2 == 0 ? kDown : kUp;
-    EXPECT_GE(seven[i], mean / 2);
-    EXPECT_LE(seven[i], mean / 2 + mean);
+    EXPECT_GE(periods[i], mean / 2);
+    EXPECT_LE(periods[i], mean / 2 + mean);
   }
 }
 

@@ -15,7 +15,7 @@ struct Loss {
 
 // Returns true if the link loses the packet with this number.  The result depends only on the
 // arguments, so a run with the same packets and the same seed loses the same packets.
-bool is_lost(const Loss& loss, std::uint64_t packet);
+bool is_lost(const Loss& loss, std::uint64_t packet_number);
 
 // Counts the packets of a lossy link, and determines which of them are lost.
 class LossyLink {
@@ -25,11 +25,11 @@ class LossyLink {
 
   const Loss& loss() const { return loss_; }
   // Counts a packet.  Returns true if the packet is lost.
-  bool should_drop_next() { return is_lost(loss_, packets_++); }
+  bool should_drop_next() { return is_lost(loss_, packet_count_++); }
 
  private:
   Loss loss_{};
-  std::uint64_t packets_ = 0;
+  std::uint64_t packet_count_ = 0;
 };
 
 }  // namespace verbena::faults

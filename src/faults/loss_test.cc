@@ -8,9 +8,9 @@
 namespace verbena::faults {
 namespace {
 
-std::vector<bool> losses(const Loss& loss, std::uint64_t packets) {
+std::vector<bool> losses(const Loss& loss, std::uint64_t packet_count) {
   std::vector<bool> all;
-  for (std::uint64_t i = 0; i < packets; ++i) all.push_back(is_lost(loss, i));
+  for (std::uint64_t i = 0; i < packet_count; ++i) all.push_back(is_lost(loss, i));
   return all;
 }
 
@@ -30,11 +30,11 @@ TEST(Loss, LosesNoneOrAllPacketsAtTheLimits) {
 }
 
 TEST(Loss, ALossyLinkNumbersItsPacketsFromZero) {
-  const Loss half{.per_million = Loss::kAll / 2, .seed = 3};
-  LossyLink link(half);
+  const Loss fifty_percent{.per_million = Loss::kAll / 2, .seed = 3};
+  LossyLink link(fifty_percent);
   std::vector<bool> lost;
   for (int i = 0; i < 100; ++i) lost.push_back(link.should_drop_next());
-  EXPECT_EQ(lost, losses(half, 100));
+  EXPECT_EQ(lost, losses(fifty_percent, 100));
 }
 
 }  // namespace

@@ -72,8 +72,8 @@ class PublishedAccess : public ::testing::Test {
   struct Memory {
     alignas(64) std::array<std::byte, link::AccessTable::kBytes> bytes{};
   };
-  std::unique_ptr<Memory> shared_ = std::make_unique<Memory>();
-  link::AccessTable table_ = *link::AccessTable::attach(shared_->bytes);
+  std::unique_ptr<Memory> table_memory_ = std::make_unique<Memory>();
+  link::AccessTable table_ = *link::AccessTable::attach(table_memory_->bytes);
   std::array<std::byte, 4096> memory_{};
   Engine engine_{{}, Random(1)};
   PdHandle pd_;

@@ -22,14 +22,14 @@ std::uint64_t execute_atomic(wire::Opcode opcode, const wire::AtomicEth& operand
 
 void AtomicResults::add(Psn psn, std::uint64_t original) {
   if (results_.empty()) return;
-  results_[next_] = {psn, original};
-  next_ = (next_ + 1) % results_.size();
+  results_[next_index_] = {psn, original};
+  next_index_ = (next_index_ + 1) % results_.size();
   count_ = std::min(count_ + 1, results_.size());
 }
 
 std::optional<std::uint64_t> AtomicResults::find(Psn psn) const {
   for (std::size_t age = 1; age <= count_; ++age) {
-    const StoredResult& stored = results_[(next_ + results_.size() - age) % results_.size()];
+    const StoredResult& stored = results_[(next_index_ + results_.size() - age) % results_.size()];
     if (stored.psn == psn) return stored.original;
   }
   return std::nullopt;

@@ -31,15 +31,15 @@ std::uint64_t execute_atomic(wire::Opcode opcode, const wire::AtomicEth& operand
 class AtomicResults {
  public:
   // Reserves memory for this number of outstanding atomics.
-  void reserve(std::size_t atomics) {
-    if (results_.size() >= atomics) return;
+  void reserve(std::size_t atomic_count) {
+    if (results_.size() >= atomic_count) return;
     if (!results_.empty()) {  // moves the oldest result to the front, so that the new space follows
                               // the newest
-      const std::size_t oldest = (next_ + results_.size() - count_) % results_.size();
+      const std::size_t oldest = (next_index_ + results_.size() - count_) % results_.size();
       std::ranges::rotate(results_, results_.begin() + static_cast<std::ptrdiff_t>(oldest));
     }
-    results_.resize(atomics);
-    next_ = count_;
+    results_.resize(atomic_count);
+    next_index_ = count_;
   }
 
   void clear() { count_ = 0; }
@@ -53,7 +53,7 @@ class AtomicResults {
     std::uint64_t original = 0;  // the number before the operation
   };
   std::vector<StoredResult> results_;  // a ring
-  std::size_t next_ = 0;               // the index for the next result
+  std::size_t next_index_ = 0;         // the index for the next result
   std::size_t count_ = 0;              // the number of stored results
 };
 

@@ -239,7 +239,7 @@ struct RespondingHost : HostUnderTest {
     packet.atomic = operands;
     deliver(packet, 0);
   }
-  wire::AtomicEth at(std::size_t offset, std::uint64_t add = 1) {
+  wire::AtomicEth operands_at(std::size_t offset, std::uint64_t add = 1) {
     return {.virtual_address = host.address(offset), .r_key = host.mr.rkey, .swap_or_add = add};
   }
   // Returns the packets that the host sends now, as text.  The text of an atomic response ends with
@@ -264,13 +264,13 @@ struct RespondingHost : HostUnderTest {
 
 TEST(Atomics, ADuplicateGetsTheStoredResultAndIsNotExecuted) {
   RespondingHost b;
-  b.request_atomic(Opcode::kRcFetchAdd, 2000, b.at(0, 5));
-  b.request_atomic(Opcode::kRcFetchAdd, 2001, b.at(0, 5));
+  b.request_atomic(Opcode::kRcFetchAdd, 2000, b.operands_at(0, 5));
+  b.request_atomic(Opcode::kRcFetchAdd, 2001, b.operands_at(0, 5));
   EXPECT_EQ(b.out(), (Lines{"ATOMIC_ACK 2000 0", "ATOMIC_ACK 2001 5"}));
   number_at(b.host, 0) = 1000;
-  b.request_atomic(Opcode::kRcFetchAdd, 2000, b.at(0, 5));
-  b.request_atomic(Opcode::kRcFetchAdd, 2001, b.at(0, 5));
-  b.request_atomic(Opcode::kRcFetchAdd, 2000, b.at(0, 5));
+  b.request_atomic(Opcode::kRcFetchAdd, 2000, b.operands_at(0, 5));
+  b.request_atomic(Opcode::kRcFetchAdd, 2001, b.operands_at(0, 5));
+  b.request_atomic(Opcode::kRcFetchAdd, 2000, b.operands_at(0, 5));
   EXPECT_EQ(b.out(), (Lines{"ATOMIC_ACK 2000 0", "ATOMIC_ACK 2001 5"}));
   EXPECT_EQ(number_at(b.host, 0), 1000u);
 }
@@ -279,7 +279,7 @@ TEST(Atomics, ResponsesKeepTheOrderOfTheRequests) {
   RespondingHost b;
   b.receive(1, 100);
   b.request(Opcode::kRcReadRequest, 2000, 0, true, {b.host.address(0), b.host.mr.rkey, 300});
-  b.request_atomic(Opcode::kRcFetchAdd, 2002, b.at(512));
+  b.request_atomic(Opcode::kRcFetchAdd, 2002, b.operands_at(512));
   b.request(Opcode::kRcSendOnly, 2003, 5);
   EXPECT_EQ(b.out(),
             (Lines{"RESP_FIRST 2000 256", "RESP_LAST 2001 44", "ATOMIC_ACK 2002 0", "ACK 2003"}));
@@ -290,14 +290,14 @@ TEST(Atomics, ADuplicateWithoutAStoredResultGetsNoResponse) {
   RespondingHost b({.mtu = Mtu::k256, .rd_atomic = kRdAtomic});
   constexpr std::uint32_t kAtomics = kRdAtomic + 1;
   for (std::uint32_t i = 0; i < kAtomics; ++i) {
-    b.request_atomic(Opcode::kRcFetchAdd, 2000 + i, b.at(0));
+    b.request_atomic(Opcode::kRcFetchAdd, 2000 + i, b.operands_at(0));
     EXPECT_EQ(b.out().size(), 1u);
   }
-  b.request_atomic(Opcode::kRcFetchAdd, 2000, b.at(0));
+  b.request_atomic(Opcode::kRcFetchAdd, 2000, b.operands_at(0));
   EXPECT_EQ(b.out(), Lines{});
-  b.request_atomic(Opcode::kRcFetchAdd, 2001, b.at(0));
+  b.request_atomic(Opcode::kRcFetchAdd, 2001, b.operands_at(0));
   EXPECT_EQ(b.out(), Lines{"ATOMIC_ACK 2001 1"});
-  b.request_atomic(Opcode::kRcFetchAdd, 1990, b.at(0));  // this atomic was never executed
+  b.request_atomic(Opcode::kRcFetchAdd, 1990, b.operands_at(0));  // this atomic was never executed
   EXPECT_EQ(b.out(), Lines{});
   EXPECT_EQ(number_at(b.host, 0), kAtomics);
 }
@@ -306,7 +306,7 @@ TEST(Atomics, ADuplicateWithoutAStoredResultGetsNoResponse) {
 TEST(Atomics, StoredResultsSurviveALargerMaxDestRdAtomic) {
   RespondingHost b({.mtu = Mtu::k256, .rd_atomic = 2});
   for (std::uint32_t i = 0; i < 3; ++i) {
-    b.request_atomic(Opcode::kRcFetchAdd, 2000 + i, b.at(0));
+    b.request_atomic(Opcode::kRcFetchAdd, 2000 + i, b.operands_at(0));
     EXPECT_EQ(b.out().size(), 1u);
   }
   const auto modify = [&](const QpAttributes& target, std::uint32_t mask) {
@@ -316,22 +316,22 @@ TEST(Atomics, StoredResultsSurviveALargerMaxDestRdAtomic) {
   ASSERT_TRUE(modify({.state = QpState::kSqd, .max_dest_rd_atomic = 4},
                      attribute::kState | attribute::kMaxDestRdAtomic));
   for (std::uint32_t i = 1; i < 3; ++i) {
-    b.request_atomic(Opcode::kRcFetchAdd, 2000 + i, b.at(0));
+    b.request_atomic(Opcode::kRcFetchAdd, 2000 + i, b.operands_at(0));
     EXPECT_EQ(b.out(), Lines{"ATOMIC_ACK " + std::to_string(2000 + i) + " " + std::to_string(i)});
   }
   for (std::uint32_t i = 3; i < 5; ++i) {
-    b.request_atomic(Opcode::kRcFetchAdd, 2000 + i, b.at(0));
+    b.request_atomic(Opcode::kRcFetchAdd, 2000 + i, b.operands_at(0));
     EXPECT_EQ(b.out().size(), 1u);
   }
-  b.request_atomic(Opcode::kRcFetchAdd, 2001, b.at(0));
+  b.request_atomic(Opcode::kRcFetchAdd, 2001, b.operands_at(0));
   EXPECT_EQ(b.out(), Lines{"ATOMIC_ACK 2001 1"});
   EXPECT_EQ(number_at(b.host, 0), 5u);
 }
 
 TEST(Atomics, RefusesMoreAtomicsThanMaxDestRdAtomic) {
   RespondingHost b({.mtu = Mtu::k256, .rd_atomic = 1});
-  b.request_atomic(Opcode::kRcFetchAdd, 2000, b.at(0));
-  b.request_atomic(Opcode::kRcFetchAdd, 2001, b.at(0));
+  b.request_atomic(Opcode::kRcFetchAdd, 2000, b.operands_at(0));
+  b.request_atomic(Opcode::kRcFetchAdd, 2001, b.operands_at(0));
   EXPECT_EQ(b.out(), (Lines{"ATOMIC_ACK 2000 0", "NAK1 2001"}));
   EXPECT_EQ(b.state(), QpState::kError);
   EXPECT_EQ(number_at(b.host, 0), 1u);
@@ -367,7 +367,7 @@ TEST(Atomics, RefusesInvalidAtomicsWithoutTouchingMemory) {
     Engine& engine = b.host.engine;
     b.host.fill(0, 256, 3);
     const std::vector<std::byte> before(b.host.memory.begin(), b.host.memory.begin() + 256);
-    wire::AtomicEth operands = b.at(64);
+    wire::AtomicEth operands = b.operands_at(64);
     std::uint32_t psn = 2000;
     if (c.flaw == kMisaligned) operands.virtual_address += 4;
     if (c.flaw == kMisalignedMemory) {

@@ -37,8 +37,8 @@ struct End {
   Host& host;
   Host& peer;
   QpHandle qp{};
-  std::size_t base = 0;  // the offset of this end's area
-  std::size_t next = 0;  // the next request to be posted
+  std::size_t base = 0;          // the offset of this end's area
+  std::size_t next_request = 0;  // the index of the next request to be posted
   std::size_t completed = 0;
   std::size_t receives_posted = 0;
   std::size_t received = 0;
@@ -57,14 +57,14 @@ struct End {
 // Selects the error that is injected in the middle of a run.
 enum class InjectedError : std::uint8_t {
   kNothing,
-  kPayload,      // changes a byte of packets that carry data
-  kStrayWrite,   // changes a byte of memory that no request names
-  kAtomicTwice,  // changes the target of atomics
-  kLost,         // loses a completion
-  kDuplicated,   // returns a completion twice
-  kSwapped,      // exchanges the ids of two completions
-  kStatus,       // makes a completion fail
-  kLength,       // changes the length in the completion of a receive
+  kPayload,       // changes a byte of packets that carry data
+  kStrayWrite,    // changes a byte of memory that no request names
+  kAtomicTarget,  // changes the target of atomics
+  kLost,          // loses a completion
+  kDuplicated,    // returns a completion twice
+  kSwapped,       // exchanges the ids of two completions
+  kStatus,        // makes a completion fail
+  kLength,        // changes the length in the completion of a receive
 };
 
 class Trial {
@@ -115,7 +115,7 @@ class Trial {
   }
   void check() {
     if (error_ == InjectedError::kStrayWrite) a_.memory[kReceives + kArea - 1] ^= std::byte{1};
-    if (error_ == InjectedError::kAtomicTwice)
+    if (error_ == InjectedError::kAtomicTarget)
       b_.memory[atomic_target_offset(ends_[0])] ^= std::byte{1};
     for (End& end : ends_) {
       EXPECT_EQ(end.completed, kRequests);
@@ -139,10 +139,10 @@ class Trial {
     o.signal_all = true;
     const auto n = static_cast<std::uint32_t>(i);
     const Qpn na{0x100 + n}, nb{0x200 + n};
-    End a{.host = a_, .peer = b_, .qp = create_rc(a_, o, na), .base = i * kArea};
-    End b{.host = b_, .peer = a_, .qp = create_rc(b_, o, nb), .base = i * kArea};
-    to_state(a_, a.qp, attributes_for(a_, b_, o, nb, o.psn_a, o.psn_b), QpState::kRts);
-    to_state(b_, b.qp, attributes_for(b_, a_, o, na, o.psn_b, o.psn_a), QpState::kRts);
+    End a{.host = a_, .peer = b_, .qp = create_connected_qp(a_, o, na), .base = i * kArea};
+    End b{.host = b_, .peer = a_, .qp = create_connected_qp(b_, o, nb), .base = i * kArea};
+    bring_to_state(a_, a.qp, attributes_for(a_, b_, o, nb, o.psn_a, o.psn_b), QpState::kRts);
+    bring_to_state(b_, b.qp, attributes_for(b_, a_, o, na, o.psn_b, o.psn_a), QpState::kRts);
     ends_.push_back(a);
     ends_.push_back(b);
   }
@@ -150,7 +150,8 @@ class Trial {
 
   // Posts a few requests and a few receives.
   void post_some(End& end) {
-    for (auto count = random_.below(3); count > 0 && end.next < kRequests; --count) post(end);
+    for (auto count = random_.below(3); count > 0 && end.next_request < kRequests; --count)
+      post(end);
     for (auto count = random_.below(3); count > 0 && end.receives_posted < kRequests; --count) {
       const std::size_t i = end.receives_posted++;
       const Sge sge = end.host.sge(kReceives + end.base + i * kSlot, kSlot);
@@ -158,7 +159,7 @@ class Trial {
     }
   }
   void post(End& end) {
-    const std::size_t i = end.next++;
+    const std::size_t i = end.next_request++;
     const WrOpcode opcode = next_opcode(end);
     end.opcodes.push_back(opcode);
     end.originals.push_back(end.atomic_value);
@@ -335,11 +336,13 @@ class Trial {
     const std::size_t request = sender.requests_with_receive[i];
     EXPECT_EQ(wc.byte_len, sender.sizes[request]);
     const WrOpcode opcode = sender.opcodes[request];
-    const bool imm = opcode == WrOpcode::kSendImm || opcode == WrOpcode::kWriteImm;
+    const bool has_immediate = opcode == WrOpcode::kSendImm || opcode == WrOpcode::kWriteImm;
     const bool invalidates = opcode == WrOpcode::kSendInvalidate;
-    EXPECT_EQ(wc.flags, imm ? wc_flag::kWithImm : invalidates ? wc_flag::kWithInvalidate : 0);
+    EXPECT_EQ(wc.flags, has_immediate ? wc_flag::kWithImm
+                        : invalidates ? wc_flag::kWithInvalidate
+                                      : 0);
     EXPECT_EQ(wc.invalidated_r_key, sender.keys[request]);
-    EXPECT_EQ(wc.immediate, imm ? request : 0);
+    EXPECT_EQ(wc.immediate, has_immediate ? request : 0);
     if (sender.opcodes[request] == WrOpcode::kWriteImm) return;
     expect_same(sender.host, kSources + end.base + request * kSlot, end.host,
                 kReceives + end.base + i * kSlot, wc.byte_len);
@@ -364,7 +367,8 @@ class Trial {
   bool all_done() {
     return std::ranges::all_of(ends_, [&](const End& end) {
       return end.completed == kRequests &&
-             end.received == other(end).requests_with_receive.size() && end.next == kRequests;
+             end.received == other(end).requests_with_receive.size() &&
+             end.next_request == kRequests;
     });
   }
 
@@ -390,7 +394,7 @@ TEST(Chaos, EveryRequestCompletesOnceInOrderWithItsBytes) {
 
 TEST(Chaos, ChecksDetectEachInjectedError) {
   for (const InjectedError error :
-       {InjectedError::kPayload, InjectedError::kStrayWrite, InjectedError::kAtomicTwice,
+       {InjectedError::kPayload, InjectedError::kStrayWrite, InjectedError::kAtomicTarget,
         InjectedError::kLost, InjectedError::kDuplicated, InjectedError::kSwapped,
         InjectedError::kStatus, InjectedError::kLength}) {
     for (std::uint64_t seed = 1; seed <= (sim::kSanitized ? 2 : 5); ++seed) {

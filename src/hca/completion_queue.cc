@@ -81,11 +81,12 @@ bool CompletionQueue::resize(std::uint32_t entries) {
 void CompletionQueue::remove_completions(Qpn qpn) {
   const std::scoped_lock lock(consumers_mutex_);
   const std::uint32_t tail = tail_.load(std::memory_order_relaxed);
-  std::uint32_t to = head_.load(std::memory_order_relaxed);
-  std::uint32_t new_tail = to;
-  for (std::uint32_t from = to; from != push_position_; ++from) {
-    if (from == tail) new_tail = to;
-    const Entry& entry = ring_[from & mask_];
+  std::uint32_t write_position = head_.load(std::memory_order_relaxed);
+  std::uint32_t new_tail = write_position;
+  for (std::uint32_t read_position = write_position; read_position != push_position_;
+       ++read_position) {
+    if (read_position == tail) new_tail = write_position;
+    const Entry& entry = ring_[read_position & mask_];
     if (entry.completion.qpn == qpn) {
       // Frees the slot as poll() does, because the slot may belong to a queue that still exists,
       // such as an SRQ.
@@ -94,11 +95,12 @@ void CompletionQueue::remove_completions(Qpn qpn) {
       }
       continue;
     }
-    if (from != to) ring_[to & mask_] = ring_[from & mask_];
-    ++to;
+    if (read_position != write_position)
+      ring_[write_position & mask_] = ring_[read_position & mask_];
+    ++write_position;
   }
-  if (tail == push_position_) new_tail = to;
-  push_position_ = to;
+  if (tail == push_position_) new_tail = write_position;
+  push_position_ = write_position;
   tail_.store(new_tail, std::memory_order_seq_cst);
 }
 

@@ -23,7 +23,7 @@ struct Cq : CompletionQueue {
   }
 };
 
-TEST(CompletionQueue, IsFirstInFirstOutAndHoldsAsManyAsItsCapacity) {
+TEST(CompletionQueue, IsFirstInFirstOutAndHoldsACompletionForEachEntry) {
   Cq cq(3, 0);
   ASSERT_EQ(cq.capacity(), 4u);
   std::uint64_t in = 0, out = 0;
@@ -111,7 +111,7 @@ TEST(CompletionQueue, GrowsAndShrinksWithCompletionsInIt) {
   take(2);
 }
 
-TEST(CompletionQueue, NotifiesTheFirstCompletionAfterArming) {
+TEST(CompletionQueue, NotifiesForTheFirstCompletionAfterArming) {
   Cq cq(8, 0);
   EXPECT_EQ(cq.add(1), kAdded);
   cq.arm(false);
@@ -119,7 +119,7 @@ TEST(CompletionQueue, NotifiesTheFirstCompletionAfterArming) {
   EXPECT_EQ(cq.add(3), kAdded);
 }
 
-TEST(CompletionQueue, ArmedForSolicitedIgnoresOtherCompletions) {
+TEST(CompletionQueue, AQueueArmedForSolicitedCompletionsIgnoresOthers) {
   Cq cq(8, 0);
   cq.arm(true);
   EXPECT_EQ(cq.add(1, false), kAdded);
@@ -136,30 +136,30 @@ struct TimedObject {
 TEST(DeadlineHeap, PopsTheEarliestDeadlineFirstDespiteRemovals) {
   DeadlineHeap<TimedObject, &TimedObject::position> heap;
   heap.reserve(100);
-  std::array<TimedObject, 100> all;
+  std::array<TimedObject, 100> objects;
   Random random(3);
   const auto at = [](std::uint64_t ns) { return Time(Duration(ns)); };
   for (int round = 0; round < 50; ++round) {
-    for (auto& one : all) heap.schedule(one, at(random.below(1000)));
-    for (int i = 0; i < 30; ++i) heap.remove(all[random.below(100)]);
-    for (int i = 0; i < 30; ++i) heap.schedule(all[random.below(100)], at(random.below(1000)));
-    Time last{};
+    for (auto& object : objects) heap.schedule(object, at(random.below(1000)));
+    for (int i = 0; i < 30; ++i) heap.remove(objects[random.below(100)]);
+    for (int i = 0; i < 30; ++i) heap.schedule(objects[random.below(100)], at(random.below(1000)));
+    Time last_deadline{};
     while (heap.top_deadline() != kNever) {
       const Time top = heap.top_deadline();
-      EXPECT_GE(top, last);
-      last = top;
-      TimedObject& one = heap.pop();
-      EXPECT_EQ(one.position.deadline, kNever);
+      EXPECT_GE(top, last_deadline);
+      last_deadline = top;
+      TimedObject& object = heap.pop();
+      EXPECT_EQ(object.position.deadline, kNever);
     }
   }
 }
 
-TEST(DeadlineHeap, IgnoresADeadlineThatIsLaterThanTheStoredOne) {
+TEST(DeadlineHeap, IgnoresADeadlineThatIsLaterThanTheStoredDeadline) {
   DeadlineHeap<TimedObject, &TimedObject::position> heap;
-  TimedObject one;
-  heap.schedule(one, Time(Duration(5)));
-  heap.schedule(one, Time(Duration(9)));
-  heap.schedule(one, kNever);
+  TimedObject object;
+  heap.schedule(object, Time(Duration(5)));
+  heap.schedule(object, Time(Duration(9)));
+  heap.schedule(object, kNever);
   EXPECT_EQ(heap.top_deadline(), Time(Duration(5)));
 }
 

@@ -24,8 +24,9 @@ struct HeapPosition {
 template <class T, HeapPosition T::*Position>
 class DeadlineHeap {
  public:
-  void reserve(std::size_t objects) {
-    if (objects > heap_.capacity()) heap_.reserve(2 * objects);
+  // Makes space for this number of objects.
+  void reserve(std::size_t object_count) {
+    if (object_count > heap_.capacity()) heap_.reserve(2 * object_count);
   }
   Time top_deadline() const { return heap_.empty() ? kNever : (heap_.front()->*Position).deadline; }
 
@@ -51,12 +52,12 @@ class DeadlineHeap {
     const std::size_t index = (object.*Position).index;
     if (index == HeapPosition::kNone) return;
     object.*Position = {};
-    T* const moved = heap_.back();
+    T* const last_object = heap_.back();
     heap_.pop_back();
-    if (moved == &object) return;
-    set(index, moved);
+    if (last_object == &object) return;
+    set(index, last_object);
     sift_up(index);
-    sift_down((moved->*Position).index);
+    sift_down((last_object->*Position).index);
   }
 
  private:
@@ -78,13 +79,14 @@ class DeadlineHeap {
   }
   void sift_down(std::size_t index) {
     while (true) {
-      std::size_t least = index;
+      std::size_t earliest_index = index;
       for (const std::size_t child : {2 * index + 1, 2 * index + 2}) {
-        if (child < heap_.size() && deadline(child) < deadline(least)) least = child;
+        if (child < heap_.size() && deadline(child) < deadline(earliest_index))
+          earliest_index = child;
       }
-      if (least == index) return;
-      exchange(index, least);
-      index = least;
+      if (earliest_index == index) return;
+      exchange(index, earliest_index);
+      index = earliest_index;
     }
   }
 

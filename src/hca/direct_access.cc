@@ -9,7 +9,7 @@ namespace {
 
 // After a refusal, this number of requests do not wait for earlier requests, as a direct access
 // would have to.
-constexpr std::uint32_t kPacketsAfterRefusal = 64;
+constexpr std::uint32_t kRequestsAfterRefusal = 64;
 
 }  // namespace
 
@@ -17,7 +17,7 @@ struct DirectAccess::Parts {
   std::array<std::span<std::byte>, link::PeerMemory::kPartsMax> spans;
   std::size_t count = 0;
 
-  std::span<const std::span<std::byte>> used() const { return std::span(spans).first(count); }
+  std::span<const std::span<std::byte>> used_spans() const { return std::span(spans).first(count); }
 };
 
 void DirectAccess::start() {
@@ -48,22 +48,22 @@ bool DirectAccess::find_parts(const SendWqe& wqe, std::uint32_t bytes, Parts& pa
   }
   const std::uint32_t needed = wqe.opcode == WrOpcode::kRead ? access::kLocalWrite : 0;
   std::uint64_t skip = copied_bytes_;
-  std::uint64_t left = bytes;
+  std::uint64_t remaining = bytes;
   for (const Sge& sge : SendQueue::sges(wqe)) {
-    if (left == 0) break;
+    if (remaining == 0) break;
     if (skip >= sge.length) {
       skip -= sge.length;
       continue;
     }
-    const std::uint64_t part = std::min(sge.length - skip, left);
+    const std::uint64_t part = std::min(sge.length - skip, remaining);
     const auto found =
         core_.shared.memory.find(core_.pd, sge.lkey, sge.address + skip, part, needed);
     if (!found || parts.count == parts.spans.size()) return false;
     parts.spans[parts.count++] = *found;
-    left -= part;
+    remaining -= part;
     skip = 0;
   }
-  return left == 0;
+  return remaining == 0;
 }
 
 link::AccessRequest DirectAccess::make_request(const SendWqe& wqe, Psn first,
@@ -87,12 +87,12 @@ link::AccessRequest DirectAccess::make_request(const SendWqe& wqe, Psn first,
 void DirectAccess::note_started(const SendWqe& wqe) {
   if (!is_short_write(wqe)) return;
   short_writes_.add(program_has_emptied_cq());
-  last_short_write_ = core_.send_cq.start_epoch();
+  last_short_write_epoch_ = core_.send_cq.start_epoch();
 }
 
 DirectAccess::Outcome DirectAccess::refuse() {
   copied_bytes_ = 0;
-  requests_not_to_wait_ = kPacketsAfterRefusal;
+  requests_not_to_wait_ = kRequestsAfterRefusal;
   ++core_.shared.counters[Counter::kDirectRefused];
   return Outcome::kRefused;
 }
@@ -116,7 +116,8 @@ DirectAccess::Outcome DirectAccess::carry_out(const SendWqe& wqe, Psn first, std
   bool copied = false;
   if (granted) {
     const std::uint64_t address = granted->address + copied_bytes_;
-    copied = is_read ? memory.read(address, parts.used()) : memory.write(address, parts.used());
+    copied = is_read ? memory.read(address, parts.used_spans())
+                     : memory.write(address, parts.used_spans());
   }
   lane.leave();
   core_.shared.copied_bytes += bytes;

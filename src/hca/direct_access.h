@@ -82,7 +82,9 @@ class DirectAccess {
   static bool is_short_write(const SendWqe& wqe) {
     return wqe.opcode == WrOpcode::kWrite && wqe.length < kShortWriteBytes;
   }
-  bool program_has_emptied_cq() const { return core_.send_cq.was_emptied_since(last_short_write_); }
+  bool program_has_emptied_cq() const {
+    return core_.send_cq.was_emptied_since(last_short_write_epoch_);
+  }
   void note_started(const SendWqe& wqe);
   bool find_parts(const SendWqe& wqe, std::uint32_t bytes, Parts& parts) const;
   link::AccessRequest make_request(const SendWqe& wqe, Psn first, std::uint32_t psns) const;
@@ -92,7 +94,7 @@ class DirectAccess {
   std::uint64_t generation_ = 0;    // the generation of the last AccessGrant; 0: unknown
   std::uint32_t copied_bytes_ = 0;  // bytes of the current request that are copied
   ShortWrites short_writes_{};
-  std::uint32_t last_short_write_ = 0;  // the epoch that the last short WRITE has started
+  std::uint32_t last_short_write_epoch_ = 0;  // the epoch that the last short WRITE has started
   // After a refusal, this number of requests do not wait for earlier requests in order to become
   // direct accesses, because later requests are often refused as well.
   std::uint32_t requests_not_to_wait_ = 0;

@@ -126,8 +126,8 @@ TEST(DirectAccess, StreamOfShortWritesIsSentAsPackets) {
   constexpr std::uint64_t kSeries = ShortWrites::kSeriesMax;
   pair.a.poll();  // ends the series of the first request
   EXPECT_EQ(write_one_by_one(pair, 4 * kSeries), kSeries) << "the first WRITEs are no stream yet";
-  std::array<WorkCompletion, 1> one;
-  EXPECT_EQ(pair.a.engine.poll_cq(pair.a.cq, one).value(), 1U);
+  std::array<WorkCompletion, 1> completion;
+  EXPECT_EQ(pair.a.engine.poll_cq(pair.a.cq, completion).value(), 1U);
   EXPECT_EQ(write_one_by_one(pair, 1), 0U);
   EXPECT_EQ(pair.a.poll().size(), 4 * kSeries);
   EXPECT_EQ(write_one_by_one(pair, 4 * kSeries), 0U);
@@ -339,8 +339,9 @@ TEST(DirectAccess, OldConnectionCannotUseTheRightsOfANewConnection) {
   QpAttributes reset;
   reset.state = QpState::kReset;
   pair.b.engine.modify_qp(pair.qb, reset, attribute::kState, pair.wire.now).value();
-  to_state(pair.b, pair.qb, attributes_for(pair.b, pair.a, pair.o, Qpn{0x11}, Psn{1}, Psn{77'000}),
-           QpState::kRts);
+  bring_to_state(pair.b, pair.qb,
+                 attributes_for(pair.b, pair.a, pair.o, Qpn{0x11}, Psn{1}, Psn{77'000}),
+                 QpState::kRts);
   pair.a.fill(0, 8, 3);
   pair.b.fill(kRemoteOffset, 8, 9);
   pair.rdma(WrOpcode::kWrite, 2, 0, kRemoteOffset, 8).value();

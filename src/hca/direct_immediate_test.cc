@@ -15,17 +15,17 @@ using namespace testing;
 
 constexpr std::size_t kWriteOffset = DirectPair::kRemoteOffset;
 
-TEST(DirectImmediate, AllButTheLastPacketIsCopiedWhileTheTargetSleeps) {
+TEST(DirectImmediate, AllPacketsExceptTheLastAreCopiedWhileTheTargetSleeps) {
   DirectPair pair;
   pair.receive(9, 1'000'000, 0).value();
   pair.a.fill(0, 100'000, 3);
   pair.stopped_b = true;
   pair.rdma(WrOpcode::kWriteImm, 1, 0, kWriteOffset, 100'000).value();
   pair.wire.run(std::chrono::milliseconds(1));
-  const std::size_t copied = 100'000 / 1024 * 1024;
-  EXPECT_TRUE(pair.same(0, kWriteOffset, copied));
+  const std::size_t copied_bytes = 100'000 / 1024 * 1024;
+  EXPECT_TRUE(pair.same(0, kWriteOffset, copied_bytes));
   EXPECT_FALSE(pair.same(0, kWriteOffset, 100'000));
-  EXPECT_EQ(pair.count_at_a(Counter::kDirectBytes), copied);
+  EXPECT_EQ(pair.count_at_a(Counter::kDirectBytes), copied_bytes);
   EXPECT_EQ(text(pair.a.poll()), "") << "only the target's answer completes the request";
 
   pair.stopped_b = false;
@@ -36,7 +36,7 @@ TEST(DirectImmediate, AllButTheLastPacketIsCopiedWhileTheTargetSleeps) {
   ASSERT_EQ(received.size(), 1U);
   EXPECT_EQ(received[0].byte_len, 100'000U) << "the completion counts the whole message";
   EXPECT_EQ(received[0].opcode, WcOpcode::kReceiveWriteImm);
-  EXPECT_EQ(pair.count_at_b(Counter::kDirectBytes), copied);
+  EXPECT_EQ(pair.count_at_b(Counter::kDirectBytes), copied_bytes);
   EXPECT_EQ(pair.count_at_b(Counter::kDropExecuted), 0U);
 }
 

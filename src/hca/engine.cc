@@ -12,14 +12,14 @@ namespace {
 constexpr std::uint32_t kQpnLast = 0xfffffe;  // 0xffffff is multicast
 
 // Inserts an object.  If the limit is reached, counts that and returns an error with the text
-// `limit`, which names the limit as ibv_devinfo -v does.
+// `limit_message`, which names the limit as ibv_devinfo -v does.
 template <class T>
 Result<Handle<T>> insert(Slots<T>& slots, std::unique_ptr<T> object, Shared& shared,
-                         Counter counter, const char* limit) {
+                         Counter counter, const char* limit_message) {
   auto handle = slots.insert(std::move(object));
   if (handle) return handle;
   ++shared.counters[counter];
-  return fail(handle.error().code, limit);
+  return fail(handle.error().code, limit_message);
 }
 
 Result<void> check_caps(const QpCaps& caps, const Limits& limits) {

@@ -137,7 +137,7 @@ bool Engine::transmit(link::Burst& burst, Time now) {
   const auto sent_packets = [&s] {
     return s.shared.counters[Counter::kPacketsOut] + s.shared.copied_bytes / kBytesPerPacket;
   };
-  const std::uint64_t end = sent_packets() + kPacketsPerTransmit;
+  const std::uint64_t packets_max = sent_packets() + kPacketsPerTransmit;
   while (!s.waiting_for_burst.empty()) {
     Qp& qp = s.waiting_for_burst.pop_front();
     qp.on_burst_sent();
@@ -146,7 +146,7 @@ bool Engine::transmit(link::Burst& burst, Time now) {
   while (!s.waiting_for_lane.empty()) s.active.push_back(s.waiting_for_lane.pop_front());
   s.activate_ready();
   s.shared.publish();
-  while (!burst.full() && sent_packets() < end && !s.active.empty()) {
+  while (!burst.full() && sent_packets() < packets_max && !s.active.empty()) {
     Qp& qp = s.active.pop_front();
     const bool more = qp.transmit(burst, now);
     s.deadlines.schedule(qp, qp.deadline());
@@ -191,10 +191,10 @@ std::size_t Engine::rows(std::span<QpRow> out) const {
 
 Counters Engine::counters() const {
   const Shared& shared = state_->shared;
-  Counters all = shared.counters;
-  all[Counter::kLimitSendQueue] = shared.sends_refused.load(std::memory_order_relaxed);
-  all[Counter::kLimitRecvQueue] = shared.receives_refused.load(std::memory_order_relaxed);
-  return all;
+  Counters copy = shared.counters;
+  copy[Counter::kLimitSendQueue] = shared.sends_refused.load(std::memory_order_relaxed);
+  copy[Counter::kLimitRecvQueue] = shared.receives_refused.load(std::memory_order_relaxed);
+  return copy;
 }
 
 }  // namespace verbena::hca

@@ -66,25 +66,25 @@ struct FuzzedEngine {
                               QpState::kRts,   QpState::kRts,  QpState::kRts};
     std::uint32_t qpn = 0x10;
     for (const QpState state : states) {
-      const QpHandle qp = create_rc(host, o, Qpn{qpn++});
+      const QpHandle qp = create_connected_qp(host, o, Qpn{qpn++});
       QpAttributes a = attributes_for(host, host, o, Qpn{0x99}, Psn{0xfffffe}, Psn{0xfffffe});
       a.path.address.destination = gid_of(2);
-      to_state(host, qp, a, state);
+      bring_to_state(host, qp, a, state);
       qps.push_back(qp);
       initial_states.push_back({qp, a, state});
     }
     qps.push_back(create_ud_receiver(Qpn{qpn++}));
     const Options uc{.mtu = Mtu::k256, .type = QpType::kUc};
     for (const QpState state : {QpState::kRtr, QpState::kRts}) {
-      const QpHandle qp = create_rc(host, uc, Qpn{qpn++});
+      const QpHandle qp = create_connected_qp(host, uc, Qpn{qpn++});
       QpAttributes a = attributes_for(host, host, uc, Qpn{0x99}, Psn{0xfffffe}, Psn{0xfffffe});
       a.path.address.destination = gid_of(2);
-      to_state(host, qp, a, state);
+      bring_to_state(host, qp, a, state);
       qps.push_back(qp);
       initial_states.push_back({qp, a, state});
     }
     window = host.engine.create_mw(host.pd, WindowType::kTwo).value().rkey;
-    for (const QpHandle qp : qps) post(qp);
+    for (const QpHandle qp : qps) post_requests(qp);
     QpAttributes a;
     a.state = QpState::kError;
     host.engine.modify_qp(qps[5], a, attribute::kState, now).value();
@@ -121,7 +121,7 @@ struct FuzzedEngine {
                       .lkey = host.mr.lkey,
                       .access_flags = access::kRemoteRead | access::kRemoteWrite}}));
   }
-  void post(QpHandle qp) {
+  void post_requests(QpHandle qp) {
     const Sge small = host.sge(0, 600), large = host.sge(4096, 3000);
     for (int i = 0; i < 3; ++i) {
       static_cast<void>(host.engine.post_recv(qp, {.sges = {&small, 1}}));
@@ -139,8 +139,8 @@ struct FuzzedEngine {
     QpAttributes reset;
     reset.state = QpState::kReset;
     host.engine.modify_qp(initial.qp, reset, attribute::kState, now).value();
-    to_state(host, initial.qp, initial.attributes, initial.state);
-    post(initial.qp);
+    bring_to_state(host, initial.qp, initial.attributes, initial.state);
+    post_requests(initial.qp);
   }
   // Limits the number of bursts, so that one step of the script does not take long.
   void drain() {
@@ -231,7 +231,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
         target.now = std::min(target.host.engine.deadline(), target.now + kSecond);
         target.host.engine.on_timer(target.now);
         break;
-      case 3: target.post(target.qps[script.byte() % target.qps.size()]); break;
+      case 3: target.post_requests(target.qps[script.byte() % target.qps.size()]); break;
       case 4:
         if ((step & 16) != 0) {
           target.restore(target.initial_states[script.byte() % target.initial_states.size()]);

@@ -51,9 +51,9 @@ TEST(Engine, PollingACompletionFreesItsSlot) {
 
 TEST(Engine, DestroyingAQpRemovesItsCompletionsFromTheCq) {
   Pair p;
-  const QpHandle other = create_rc(p.a, p.o, Qpn{0x33});
-  to_state(p.a, other, attributes_for(p.a, p.b, p.o, Qpn{0x44}, p.o.psn_a, p.o.psn_b),
-           QpState::kInit);
+  const QpHandle other = create_connected_qp(p.a, p.o, Qpn{0x33});
+  bring_to_state(p.a, other, attributes_for(p.a, p.b, p.o, Qpn{0x44}, p.o.psn_a, p.o.psn_b),
+                 QpState::kInit);
   QpAttributes error;
   error.state = QpState::kError;
   for (std::uint64_t id = 1; id <= 6; ++id) {
@@ -84,11 +84,11 @@ TEST(Engine, RaisesCommunicationEstablishedExactlyOnce) {
   Wire wire;
   wire.attach(a);
   wire.attach(b);
-  const QpHandle qa = create_rc(a, o, Qpn{0x11});
-  const QpHandle qb = create_rc(b, o, Qpn{0x22});
-  to_state(a, qa, attributes_for(a, b, o, Qpn{0x22}, o.psn_a, o.psn_b), QpState::kRts);
+  const QpHandle qa = create_connected_qp(a, o, Qpn{0x11});
+  const QpHandle qb = create_connected_qp(b, o, Qpn{0x22});
+  bring_to_state(a, qa, attributes_for(a, b, o, Qpn{0x22}, o.psn_a, o.psn_b), QpState::kRts);
   const auto attributes_b = attributes_for(b, a, o, Qpn{0x11}, o.psn_b, o.psn_a);
-  to_state(b, qb, attributes_b, QpState::kRtr);
+  bring_to_state(b, qb, attributes_b, QpState::kRtr);
   ASSERT_TRUE(a.engine.mark_established(qa));
   const Sge buffer = b.sge(0, 10);
   for (int i = 0; i < 3; ++i) ASSERT_TRUE(b.engine.post_recv(qb, {.sges = {&buffer, 1}}));
@@ -167,10 +167,10 @@ TEST(Engine, ACqOverflowPutsTheQpInTheErrorState) {
   wire.attach(a);
   wire.attach(b);
   a.cq = a.engine.create_cq(2, 77).value();
-  const QpHandle qa = create_rc(a, o, Qpn{0x11});
-  const QpHandle qb = create_rc(b, o, Qpn{0x22});
-  to_state(a, qa, attributes_for(a, b, o, Qpn{0x22}, o.psn_a, o.psn_b), QpState::kRts);
-  to_state(b, qb, attributes_for(b, a, o, Qpn{0x11}, o.psn_b, o.psn_a), QpState::kRts);
+  const QpHandle qa = create_connected_qp(a, o, Qpn{0x11});
+  const QpHandle qb = create_connected_qp(b, o, Qpn{0x22});
+  bring_to_state(a, qa, attributes_for(a, b, o, Qpn{0x22}, o.psn_a, o.psn_b), QpState::kRts);
+  bring_to_state(b, qb, attributes_for(b, a, o, Qpn{0x11}, o.psn_b, o.psn_a), QpState::kRts);
   for (std::uint64_t id = 1; id <= 3; ++id) {
     ASSERT_TRUE(a.engine.post_send(
         qa, {.wr_id = id, .opcode = WrOpcode::kWrite, .flags = send_flag::kSignaled}));
@@ -190,9 +190,9 @@ TEST(Engine, ManyBusyQpsAllCompleteTheirRequests) {
   std::vector<QpHandle> qps;
   for (std::uint32_t i = 0; i < 8; ++i) {
     const Qpn qa{0x100 + i}, qb{0x200 + i};
-    const QpHandle ha = create_rc(a, o, qa), hb = create_rc(b, o, qb);
-    to_state(a, ha, attributes_for(a, b, o, qb, o.psn_a, o.psn_b), QpState::kRts);
-    to_state(b, hb, attributes_for(b, a, o, qa, o.psn_b, o.psn_a), QpState::kRts);
+    const QpHandle ha = create_connected_qp(a, o, qa), hb = create_connected_qp(b, o, qb);
+    bring_to_state(a, ha, attributes_for(a, b, o, qb, o.psn_a, o.psn_b), QpState::kRts);
+    bring_to_state(b, hb, attributes_for(b, a, o, qa, o.psn_b, o.psn_a), QpState::kRts);
     qps.push_back(ha);
   }
   a.fill(0, 8 << 20, 1);
@@ -356,14 +356,14 @@ TEST(Engine, RefusesToResizeACqBelowItsNumberOfCompletions) {
   EXPECT_EQ(text(p.b.poll()), "0 1 2 3 4");
 }
 
-TEST(Engine, RefusesStaleAndForgedHandlesEverywhere) {
+TEST(Engine, RefusesStaleAndForgedHandles) {
   Host h(1);
   Options o;
   const PdHandle pd = h.engine.create_pd().value();
   const MrInfo mr = h.engine.register_mr(pd, h.address(0), 10, 0, 0).value();
   const CqHandle cq = h.engine.create_cq(1, 0).value();
   const AhHandle ah = h.engine.create_ah(pd, {}).value();
-  const QpHandle qp = create_rc(h, o, Qpn{5});
+  const QpHandle qp = create_connected_qp(h, o, Qpn{5});
   ASSERT_TRUE(h.engine.destroy_qp(qp));
   ASSERT_TRUE(h.engine.destroy_ah(ah));
   ASSERT_TRUE(h.engine.destroy_cq(cq));

@@ -92,14 +92,14 @@ IncastResult run(Load load) {
     wire.attach(from);
     for (unsigned q = 0; q < load.qps; ++q) {
       const Qpn sink_qpn{0x100 + s * 256 + q}, sender_qpn{0x1000 + q};
-      const QpHandle to = create_rc(sink, options, sink_qpn);
-      qps[s].push_back(create_rc(from, options, sender_qpn));
-      to_state(sink, to,
-               attributes_for(sink, from, options, sender_qpn, options.psn_b, options.psn_a),
-               QpState::kRts);
-      to_state(from, qps[s][q],
-               attributes_for(from, sink, options, sink_qpn, options.psn_a, options.psn_b),
-               QpState::kRts);
+      const QpHandle to = create_connected_qp(sink, options, sink_qpn);
+      qps[s].push_back(create_connected_qp(from, options, sender_qpn));
+      bring_to_state(sink, to,
+                     attributes_for(sink, from, options, sender_qpn, options.psn_b, options.psn_a),
+                     QpState::kRts);
+      bring_to_state(from, qps[s][q],
+                     attributes_for(from, sink, options, sink_qpn, options.psn_a, options.psn_b),
+                     QpState::kRts);
       for (unsigned i = 0; i < load.depth; ++i) post(s, q);
     }
   }
@@ -130,21 +130,21 @@ IncastResult run(Load load) {
 // small packets.
 TEST(Incast, SixteenQpsShareOneBufferWithoutCollapse) {
   for (const Mtu mtu : {Mtu::k1024, Mtu::k4096}) {
-    const IncastResult one = run({.mtu = mtu});
-    EXPECT_EQ(one.lost_in_inbox, 0u);  // a QP alone never fills the buffer
+    const IncastResult one_qp = run({.mtu = mtu});
+    EXPECT_EQ(one_qp.lost_in_inbox, 0u);  // a QP alone never fills the buffer
     for (const auto& [senders, qps] : {std::pair(1u, 16u), std::pair(16u, 1u)}) {
-      const IncastResult all = run({.senders = senders, .qps = qps, .mtu = mtu});
-      EXPECT_GT(all.packets_per_ms, one.packets_per_ms / 2);
-      EXPECT_GT(all.lost_in_inbox, 0u);
-      EXPECT_GT(all.slowest, all.fastest / 4) << "the slowest QP gets too small a share";
+      const IncastResult all_qps = run({.senders = senders, .qps = qps, .mtu = mtu});
+      EXPECT_GT(all_qps.packets_per_ms, one_qp.packets_per_ms / 2);
+      EXPECT_GT(all_qps.lost_in_inbox, 0u);
+      EXPECT_GT(all_qps.slowest, all_qps.fastest / 4) << "the slowest QP gets too small a share";
     }
   }
 }
 
 TEST(Incast, MoreSendersThanPacketsInTheBufferStillProgress) {
-  const IncastResult one = run({.mtu = Mtu::k4096});
-  const IncastResult all = run({.senders = 64, .mtu = Mtu::k4096});
-  EXPECT_GT(all.packets_per_ms, one.packets_per_ms / 2);
+  const IncastResult one_qp = run({.mtu = Mtu::k4096});
+  const IncastResult all_qps = run({.senders = 64, .mtu = Mtu::k4096});
+  EXPECT_GT(all_qps.packets_per_ms, one_qp.packets_per_ms / 2);
 }
 
 TEST(Loss, ThroughputDegradesGracefully) {
@@ -166,26 +166,27 @@ TEST(LongLine, TheWindowGrowsToTheCapacityOfTheLine) {
   const Load load{.line = {.delay = std::chrono::milliseconds(5)},
                   .depth = 60,
                   .time = std::chrono::milliseconds(500)};
-  const IncastResult one = run(load);
-  EXPECT_GT(one.packets_per_ms, 0.7 * line_rate);
-  EXPECT_EQ(one.lost_in_inbox, 0u);
+  const IncastResult one_qp = run(load);
+  EXPECT_GT(one_qp.packets_per_ms, 0.7 * line_rate);
+  EXPECT_EQ(one_qp.lost_in_inbox, 0u);
 }
 
 TEST(LongLine, AShortQueueBeforeTheLineDoesNotCollapseTheThroughput) {
   const double line_rate = 1e6 / static_cast<double>(Line::time_of(1100).count());
-  const IncastResult one = run({.line = {.delay = std::chrono::milliseconds(5), .queued_max = 100},
-                                .depth = 60,
-                                .time = std::chrono::seconds(1)});
-  EXPECT_GT(one.packets_per_ms, 0.3 * line_rate);
+  const IncastResult one_qp =
+      run({.line = {.delay = std::chrono::milliseconds(5), .queued_max = 100},
+           .depth = 60,
+           .time = std::chrono::seconds(1)});
+  EXPECT_GT(one_qp.packets_per_ms, 0.3 * line_rate);
 }
 
 TEST(LongLine, SixteenQpsShareALossyLine) {
   const Line line{.delay = std::chrono::milliseconds(5), .queued_max = 500};
-  const IncastResult all =
+  const IncastResult all_qps =
       run({.qps = 16, .line = line, .depth = 20, .time = std::chrono::seconds(1)});
   const double line_rate = 1e6 / static_cast<double>(Line::time_of(1100).count());
-  EXPECT_GT(all.packets_per_ms, 0.5 * line_rate);
-  EXPECT_GT(all.slowest, all.fastest / 8);
+  EXPECT_GT(all_qps.packets_per_ms, 0.5 * line_rate);
+  EXPECT_GT(all_qps.slowest, all_qps.fastest / 8);
 }
 
 }  // namespace

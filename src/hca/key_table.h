@@ -72,10 +72,10 @@ class KeyTable {
     slots_[i] = {key, &object};
   }
   void grow() {
-    std::vector<Slot> old(slots_.size() * 2);
-    old.swap(slots_);
-    for (const Slot& p : old) {
-      if (p.object != nullptr) store(p.key, *p.object);
+    std::vector<Slot> old_slots(slots_.size() * 2);
+    old_slots.swap(slots_);
+    for (const Slot& slot : old_slots) {
+      if (slot.object != nullptr) store(slot.key, *slot.object);
     }
   }
 

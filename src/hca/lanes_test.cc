@@ -16,7 +16,7 @@ using namespace testing;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-TEST(HcaLanes, EveryOperationWorksWithoutAPacketOnTheWire) {
+TEST(HcaLanes, SendWriteReadAndAtomicNeedNoPacketOnTheWire) {
   LanePair pair;
   pair.attach();
   pair.a.fill(0, 300'000, 1);
@@ -81,10 +81,11 @@ TEST(HcaLanes, RequestsWaitForAStoppedPeerLongerThanAllRetries) {
 TEST(HcaLanes, RequestsToAPeerThatIsNotReadyAreRetried) {
   LanePair pair;
   pair.attach();
-  const QpHandle late_qp = create_rc(pair.b, pair.o, Qpn{0x33});
-  const QpHandle early_qp = create_rc(pair.a, pair.o, Qpn{0x44});
-  to_state(pair.a, early_qp, attributes_for(pair.a, pair.b, pair.o, Qpn{0x33}, Psn{10}, Psn{20}),
-           QpState::kRts);
+  const QpHandle late_qp = create_connected_qp(pair.b, pair.o, Qpn{0x33});
+  const QpHandle early_qp = create_connected_qp(pair.a, pair.o, Qpn{0x44});
+  bring_to_state(pair.a, early_qp,
+                 attributes_for(pair.a, pair.b, pair.o, Qpn{0x33}, Psn{10}, Psn{20}),
+                 QpState::kRts);
   const Sge sge = pair.a.sge(0, 64);
   pair.a.engine
       .post_send(early_qp, {.wr_id = 1,
@@ -96,8 +97,9 @@ TEST(HcaLanes, RequestsToAPeerThatIsNotReadyAreRetried) {
       .value();
   pair.wire.run(std::chrono::milliseconds(50));
   EXPECT_THAT(pair.a.poll(), IsEmpty());
-  to_state(pair.b, late_qp, attributes_for(pair.b, pair.a, pair.o, Qpn{0x44}, Psn{20}, Psn{10}),
-           QpState::kRts);
+  bring_to_state(pair.b, late_qp,
+                 attributes_for(pair.b, pair.a, pair.o, Qpn{0x44}, Psn{20}, Psn{10}),
+                 QpState::kRts);
   pair.wire.run();
   EXPECT_EQ(pair.a.poll().size(), 1U);
 }

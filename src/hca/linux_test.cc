@@ -31,13 +31,13 @@ struct CapturedPacket {
 
 class LinuxTest : public ::testing::Test {
  protected:
-  // Loads a capture.  Its frames have the numbers of tshark, from 1 on.  `own` is the last byte of
-  // our address.
-  void load_capture(const char* capture, std::uint32_t own) {
+  // Loads a capture.  Its frames have the numbers of tshark, from 1 on.  The last byte of our
+  // address is `own_byte`.
+  void load_capture(const char* capture, std::uint32_t own_byte) {
     frames = wire::testing::read_pcap(wire::testing::captures() / capture);
     ASSERT_FALSE(frames.empty()) << capture;
-    self = wire::ipv4_gid(0x0a4d0000 + own);
-    peer = wire::ipv4_gid(0x0a4d0000 + (own == 2 ? 3 : 2));
+    self = wire::ipv4_gid(0x0a4d0000 + own_byte);
+    peer = wire::ipv4_gid(0x0a4d0000 + (own_byte == 2 ? 3 : 2));
   }
   CapturedPacket frame(std::size_t number) const {
     const auto parsed = wire::parse_frame(frames.at(number - 1)).value();
@@ -64,13 +64,13 @@ class LinuxTest : public ::testing::Test {
       host.engine.receive({captured.address, captured.transport}, now);
     }
   }
-  void connect(Psn own_psn, Psn peer_psn, Qpn own = kQpn, std::uint8_t rd_atomic = 4,
+  void connect(Psn own_psn, Psn peer_psn, Qpn qpn = kQpn, std::uint8_t rd_atomic = 4,
                QpType type = QpType::kRc) {
     const Options o{.rd_atomic = rd_atomic, .type = type};
-    qp = create_rc(host, o, own);
-    QpAttributes a = attributes_for(host, host, o, own, own_psn, peer_psn);
+    qp = create_connected_qp(host, o, qpn);
+    QpAttributes a = attributes_for(host, host, o, qpn, own_psn, peer_psn);
     a.path.address = {.source = self, .destination = peer, .source_port = 0xc123};
-    to_state(host, qp, a, QpState::kRts);
+    bring_to_state(host, qp, a, QpState::kRts);
   }
   void post(WrOpcode opcode, std::uint64_t id, std::size_t bytes, wire::Reth remote = {}) {
     const Sge sge = host.sge(0, bytes);

@@ -26,26 +26,26 @@ template <class Copy, class Skip>
 CopyFault for_each_part(const Memory& memory, const Pd& pd, std::span<const Sge> sges,
                         std::uint64_t offset, std::size_t bytes, std::uint32_t needed, Copy copy,
                         Skip skip) {
-  std::size_t done = 0;
+  std::size_t position = 0;
   for (const Sge& sge : sges) {
-    if (done == bytes) break;
+    if (position == bytes) break;
     if (offset >= sge.length) {
       offset -= sge.length;
       continue;
     }
-    const std::size_t part = std::min<std::uint64_t>(sge.length - offset, bytes - done);
+    const std::size_t part = std::min<std::uint64_t>(sge.length - offset, bytes - position);
     if (sge.address > kAddressMax - offset) return CopyFault::kProtection;
     if (const auto found = memory.find(pd, sge.lkey, sge.address + offset, part, needed)) {
-      if (!copy(*found, done)) return CopyFault::kProtection;
+      if (!copy(*found, position)) return CopyFault::kProtection;
     } else if (memory.is_null_region(pd, sge.lkey)) {
-      skip(done, part);
+      skip(position, part);
     } else {
       return CopyFault::kProtection;
     }
-    done += part;
+    position += part;
     offset = 0;
   }
-  return done == bytes ? CopyFault::kNone : CopyFault::kTooLong;
+  return position == bytes ? CopyFault::kNone : CopyFault::kTooLong;
 }
 
 }  // namespace
@@ -155,8 +155,9 @@ bool Memory::bind(const Pd& pd, QpHandle qp, std::uint32_t r_key, const WindowBi
     return true;
   }
   // Programs pass local write along with the remote rights.  A window ignores local write.
-  const std::uint32_t known = kLocalWrite | kWrites | kRemoteRead | (is_type_2 ? kZeroBased : 0);
-  if ((binding.access_flags & ~known) != 0) return false;
+  const std::uint32_t known_flags =
+      kLocalWrite | kWrites | kRemoteRead | (is_type_2 ? kZeroBased : 0);
+  if ((binding.access_flags & ~known_flags) != 0) return false;
   // A window may grant rights that its region lacks, but a window for writing needs a region with
   // local write.
   const std::uint32_t needed =
@@ -277,10 +278,10 @@ void copy_in_order(std::span<std::byte> to, std::span<const std::byte> from) {
   std::byte* const end = to.data() + bytes;
   if (bytes >= 8 && reinterpret_cast<std::uintptr_t>(end) % 8 == 0) {
     std::memcpy(to.data(), from.data(), bytes - 8);
-    std::uint64_t last = 0;
-    std::memcpy(&last, from.data() + bytes - 8, 8);
+    std::uint64_t last_word = 0;
+    std::memcpy(&last_word, from.data() + bytes - 8, 8);
     std::atomic_ref(*reinterpret_cast<std::uint64_t*>(end - 8))
-        .store(last, std::memory_order_release);
+        .store(last_word, std::memory_order_release);
   } else {
     std::memcpy(to.data(), from.data(), bytes - 1);
     std::atomic_ref(*(end - 1)).store(from.back(), std::memory_order_release);

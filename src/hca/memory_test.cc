@@ -95,10 +95,10 @@ TEST(Memory, ScatteringNeedsLocalWrite) {
 TEST(Memory, KeysDifferBetweenRegionsAndEngines) {
   Pd pd;
   std::set<std::uint32_t> keys;
-  Memory one(Random(1)), two(Random(2));
+  Memory first_engine(Random(1)), second_engine(Random(2));
   std::vector<std::unique_ptr<MemoryRegion>> regions;
   for (int i = 0; i < 1000; ++i) {
-    for (Memory* memory : {&one, &two}) {
+    for (Memory* memory : {&first_engine, &second_engine}) {
       regions.push_back(std::make_unique<MemoryRegion>(pd, 4096, 1, 4096, 0));
       memory->add(*regions.back());
       keys.insert(regions.back()->key);
@@ -124,7 +124,7 @@ TEST(Memory, CopiesInOrderAtAnyAlignment) {
   }
 }
 
-TEST(KeyTable, FindsExactlyTheKeysInIt) {
+TEST(KeyTable, FindsExactlyTheInsertedKeys) {
   KeyTable<int> table;
   std::set<std::uint32_t> model;
   int object = 0;

@@ -24,10 +24,12 @@ class Migration : public ::testing::Test {
     (void)pair.a.events();
     (void)pair.b.events();
   }
-  static constexpr std::uint32_t kLoad = attribute::kAlternatePath | attribute::kMigrationState;
+  static constexpr std::uint32_t kLoadAndRearm =
+      attribute::kAlternatePath | attribute::kMigrationState;
 
   // Loads an alternate path between the second addresses of both hosts, and requests REARM.
-  Result<void> load(Host& self, const Host& peer, QpHandle qp, std::uint32_t mask = kLoad) {
+  Result<void> load_alternate_path(Host& self, const Host& peer, QpHandle qp,
+                                   std::uint32_t mask = kLoadAndRearm) {
     QpAttributes a;
     a.alternate_path.address = {.source = other_gid_of(self.number),
                                 .destination = other_gid_of(peer.number),
@@ -42,8 +44,8 @@ class Migration : public ::testing::Test {
     return self.engine.modify_qp(qp, a, attribute::kMigrationState, pair.wire.now);
   }
   void arm() {
-    load(pair.a, pair.b, pair.qa).value();
-    load(pair.b, pair.a, pair.qb).value();
+    load_alternate_path(pair.a, pair.b, pair.qa).value();
+    load_alternate_path(pair.b, pair.a, pair.qb).value();
     exchange();
     ASSERT_EQ(state_a(), MigrationState::kArmed);
     ASSERT_EQ(state_b(), MigrationState::kArmed);
@@ -93,10 +95,10 @@ class Migration : public ::testing::Test {
 
 TEST_F(Migration, BothSidesArmEachOther) {
   EXPECT_EQ(state_a(), MigrationState::kMigrated);
-  load(pair.a, pair.b, pair.qa).value();
+  load_alternate_path(pair.a, pair.b, pair.qa).value();
   exchange();
   EXPECT_EQ(state_a(), MigrationState::kRearm);  // the packets of b still have MigReq set
-  load(pair.b, pair.a, pair.qb).value();
+  load_alternate_path(pair.b, pair.a, pair.qb).value();
   exchange();
   EXPECT_EQ(state_a(), MigrationState::kArmed);
   EXPECT_EQ(state_b(), MigrationState::kArmed);
@@ -216,7 +218,7 @@ TEST_F(Migration, MigratingWithThePeerResetsTheRetries) {
   pair.wire.run();
   const auto done = pair.a.poll();
   ASSERT_THAT(done, SizeIs(2));
-  for (const WorkCompletion& one : done) EXPECT_EQ(one.status, WcStatus::kSuccess);
+  for (const WorkCompletion& completion : done) EXPECT_EQ(completion.status, WcStatus::kSuccess);
   EXPECT_EQ(pair.state_a(), QpState::kRts);
 }
 
@@ -242,7 +244,7 @@ TEST_F(Migration, ArmingNeedsAnAlternatePath) {
   EXPECT_EQ(request_state(pair.a, pair.qa, MigrationState::kArmed).error().code,
             Errc::kInvalidArgument);
   EXPECT_TRUE(request_state(pair.a, pair.qa, MigrationState::kMigrated).has_value());
-  load(pair.a, pair.b, pair.qa, attribute::kAlternatePath).value();
+  load_alternate_path(pair.a, pair.b, pair.qa, attribute::kAlternatePath).value();
   EXPECT_EQ(state_a(), MigrationState::kMigrated);  // loading a path does not arm the QP
   EXPECT_TRUE(request_state(pair.a, pair.qa, MigrationState::kRearm).has_value());
   EXPECT_TRUE(request_state(pair.a, pair.qa, MigrationState::kMigrated).has_value());
@@ -264,7 +266,7 @@ class UcMigration : public Migration {
   UcMigration() : Migration({.type = QpType::kUc}) {}
 };
 
-TEST_F(UcMigration, MigratesOnlyOnRequest) {
+TEST_F(UcMigration, MigratesOnRequestAndWithThePeer) {
   arm();
   ASSERT_TRUE(request_state(pair.b, pair.qb, MigrationState::kMigrated).has_value());
   pair.wire.unreachable = {gid_of(1), gid_of(2)};

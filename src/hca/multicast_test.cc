@@ -62,7 +62,7 @@ struct Groups : ::testing::Test {
   QpHandle qa, qb, qb2, qc;
 };
 
-TEST_F(Groups, EachMemberGetsACopyAlsoTheSender) {
+TEST_F(Groups, EachMemberIncludingTheSenderGetsACopy) {
   attach(a, qa);
   attach(b, qb);
   attach(b, qb2);
@@ -116,7 +116,7 @@ TEST_F(Groups, DropsPacketsWhoseAddressAndQpnDisagree) {
 }
 
 TEST_F(Groups, AttachesOnlyUdQpsAndOnlyToGroups) {
-  const QpHandle rc = create_rc(b, {}, Qpn{0x26});
+  const QpHandle rc = create_connected_qp(b, {}, Qpn{0x26});
   EXPECT_EQ(b.engine.attach_multicast(rc, kGroup).error().code, Errc::kInvalidArgument);
   EXPECT_EQ(b.engine.attach_multicast(qb, gid_of(2)).error().code, Errc::kInvalidArgument);
   EXPECT_EQ(b.engine.attach_multicast({}, kGroup).error().code, Errc::kBadHandle);
@@ -149,18 +149,18 @@ TEST(GroupLimits, AReachedLimitIsNamedAndCounted) {
   const PdHandle pd = engine.create_pd().value();
   const CqHandle cq = engine.create_cq(8, 0).value();
   const QpInit init{.type = QpType::kUd, .pd = pd, .send_cq = cq, .recv_cq = cq};
-  const QpHandle one = engine.create_qp(init, Qpn{1}).value();
-  const QpHandle two = engine.create_qp(init, Qpn{2}).value();
-  engine.attach_multicast(one, kGroup).value();
-  EXPECT_STREQ(engine.attach_multicast(two, kGroup).error().context,
+  const QpHandle first_qp = engine.create_qp(init, Qpn{1}).value();
+  const QpHandle second_qp = engine.create_qp(init, Qpn{2}).value();
+  engine.attach_multicast(first_qp, kGroup).value();
+  EXPECT_STREQ(engine.attach_multicast(second_qp, kGroup).error().context,
                "the limit of QPs in a multicast group (max_mcast_qp_attach) is reached");
-  engine.attach_multicast(two, kOtherGroup).value();
-  const auto third = engine.attach_multicast(one, wire::ipv4_gid(0xef000001));
+  engine.attach_multicast(second_qp, kOtherGroup).value();
+  const auto third = engine.attach_multicast(first_qp, wire::ipv4_gid(0xef000001));
   EXPECT_EQ(third.error().code, Errc::kNoResources);
   EXPECT_STREQ(third.error().context, "the limit of multicast groups (max_mcast_grp) is reached");
   EXPECT_EQ(engine.counters()[Counter::kLimitGroups], 2u);
-  engine.detach_multicast(two, kOtherGroup).value();
-  EXPECT_TRUE(engine.attach_multicast(one, wire::ipv4_gid(0xef000001)).has_value());
+  engine.detach_multicast(second_qp, kOtherGroup).value();
+  EXPECT_TRUE(engine.attach_multicast(first_qp, wire::ipv4_gid(0xef000001)).has_value());
 }
 
 }  // namespace

@@ -41,13 +41,15 @@ class PkeyTable {
     }
     return {};
   }
-  // Returns true if a packet with the P_Key `theirs` matches this entry.
-  bool admits(std::size_t index, Pkey theirs) const { return wire::pkeys_match(at(index), theirs); }
-  // Returns true if a packet with the P_Key `theirs` matches any entry, which is enough for
+  // Returns true if a packet with the P_Key `packet_pkey` matches this entry.
+  bool admits(std::size_t index, Pkey packet_pkey) const {
+    return wire::pkeys_match(at(index), packet_pkey);
+  }
+  // Returns true if a packet with the P_Key `packet_pkey` matches any entry, which is enough for
   // QP1 (vol1 10.9.8).
-  bool admits(Pkey theirs) const {
+  bool admits(Pkey packet_pkey) const {
     return std::ranges::any_of(std::span(entries_).first(size_),
-                               [&](Pkey ours) { return wire::pkeys_match(ours, theirs); });
+                               [&](Pkey entry) { return wire::pkeys_match(entry, packet_pkey); });
   }
 
  private:

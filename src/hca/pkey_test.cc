@@ -30,7 +30,7 @@ Options with_pkeys(Pkey a, Pkey b) {
 }
 
 // Sends one message from a to b, and returns true if it arrives.
-bool arrives(Pair& p) {
+bool message_arrives(Pair& p) {
   EXPECT_TRUE(p.receive(1, 0, 10));
   EXPECT_TRUE(p.send(2, 0, 10));
   p.wire.run();
@@ -40,20 +40,20 @@ bool arrives(Pair& p) {
 TEST(Partitions, FullMembersReachFullAndLimitedMembers) {
   for (const auto& [a, b] : {std::pair(kFull, kFull), {kFull, kLimited}, {kLimited, kFull}}) {
     Pair p(with_pkeys(a, b));
-    EXPECT_TRUE(arrives(p)) << a.value << " " << b.value;
+    EXPECT_TRUE(message_arrives(p)) << a.value << " " << b.value;
     EXPECT_EQ(p.b.engine.counters()[Counter::kDropBadPkey], 0u);
   }
 }
 
 TEST(Partitions, PacketsBetweenLimitedMembersAreDroppedAndCounted) {
   Pair p(with_pkeys(kLimited, kLimited));
-  EXPECT_FALSE(arrives(p));
+  EXPECT_FALSE(message_arrives(p));
   EXPECT_GT(p.b.engine.counters()[Counter::kDropBadPkey], 0u);
 }
 
 TEST(Partitions, PacketsOfAnotherPartitionAreDroppedAndCounted) {
   Pair p(with_pkeys(kFull, kOtherFull));
-  EXPECT_FALSE(arrives(p));
+  EXPECT_FALSE(message_arrives(p));
   EXPECT_GT(p.b.engine.counters()[Counter::kDropBadPkey], 0u);
 }
 
@@ -63,21 +63,21 @@ TEST(Partitions, PacketsCarryThePkeyAtTheIndexOfTheQp) {
   p.wire.tamper = [&](std::span<std::byte> packet) {
     seen.push_back(wire::parse_transport(packet)->bth.pkey.value);
   };
-  EXPECT_TRUE(arrives(p));
+  EXPECT_TRUE(message_arrives(p));
   EXPECT_EQ(seen, (std::vector<std::uint16_t>{kLimited.value, kFull.value}));  // SEND and ACK
 }
 
 TEST(Partitions, AChangedTableTakesEffectForTheNextPacket) {
   Pair p(with_pkeys(kFull, kFull));
-  EXPECT_TRUE(arrives(p));
+  EXPECT_TRUE(message_arrives(p));
   const std::array table{wire::kDefaultPkey};
   p.b.engine.set_pkeys(table).value();  // removes the entry of b's QP
-  EXPECT_FALSE(arrives(p));
+  EXPECT_FALSE(message_arrives(p));
 }
 
 TEST(Partitions, AQpNeedsAnIndexInsideTheTable) {
   Pair p(with_pkeys(kFull, kFull));
-  const QpHandle qp = create_rc(p.a, p.o, Qpn{0x33});
+  const QpHandle qp = create_connected_qp(p.a, p.o, Qpn{0x33});
   QpAttributes a;
   a.state = QpState::kInit;
   a.pkey_index = 2;

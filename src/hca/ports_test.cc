@@ -48,8 +48,8 @@ struct QpPorts : ::testing::Test {
     init.device = device;
     return host.engine.create_qp(init, qpn).value();
   }
-  bool modify(QpHandle qp, const QpAttributes& to, std::uint32_t mask) {
-    return host.engine.modify_qp(qp, to, mask, {}).has_value();
+  bool modify(QpHandle qp, const QpAttributes& target, std::uint32_t mask) {
+    return host.engine.modify_qp(qp, target, mask, {}).has_value();
   }
   QpAttributes to_init(std::uint8_t port, std::uint16_t pkey_index) {
     return {.state = QpState::kInit, .pkey_index = pkey_index, .port = port};
@@ -71,16 +71,16 @@ TEST_F(QpPorts, EachPortHasItsOwnPkeyTable) {
 }
 
 TEST_F(QpPorts, APathMustBeginAtThePortOfTheQp) {
-  QpAttributes to = attributes_for(host, host, {}, {0x200}, {1}, {2});
-  to.state = QpState::kRtr;
+  QpAttributes target = attributes_for(host, host, {}, {0x200}, {1}, {2});
+  target.state = QpState::kRtr;
   const QpHandle qp = create(0, {0x100});
   ASSERT_TRUE(modify(qp, to_init(2, 0), kToInit));
-  EXPECT_FALSE(modify(qp, to, kToRtr)) << "the path begins at port 1";
-  to.path.address.port = kSecondPort;
-  EXPECT_TRUE(modify(qp, to, kToRtr));
-  to.alternate_path = to.path;
-  to.alternate_port = 1;
-  EXPECT_FALSE(modify(qp, to, attribute::kAlternatePath));
+  EXPECT_FALSE(modify(qp, target, kToRtr)) << "the path begins at port 1";
+  target.path.address.port = kSecondPort;
+  EXPECT_TRUE(modify(qp, target, kToRtr));
+  target.alternate_path = target.path;
+  target.alternate_port = 1;
+  EXPECT_FALSE(modify(qp, target, attribute::kAlternatePath));
 }
 
 TEST_F(QpPorts, AQpNeedsAnExistingDevice) {
@@ -96,13 +96,13 @@ QpHandle create_datagram_qp(Host& host, PortId port, Qpn qpn) {
   init.caps = Options{}.caps;
   init.device = port.device;
   const QpHandle qp = host.engine.create_qp(init, qpn).value();
-  QpAttributes to{.state = QpState::kInit, .qkey = {0x11}, .port = port.number};
+  QpAttributes target{.state = QpState::kInit, .qkey = {0x11}, .port = port.number};
   using namespace attribute;
-  EXPECT_TRUE(host.engine.modify_qp(qp, to, kState | kPkeyIndex | kPort | kQkey, {}));
-  to.state = QpState::kRtr;
-  EXPECT_TRUE(host.engine.modify_qp(qp, to, kState, {}));
-  to.state = QpState::kRts;
-  EXPECT_TRUE(host.engine.modify_qp(qp, to, kState | kSqPsn, {}));
+  EXPECT_TRUE(host.engine.modify_qp(qp, target, kState | kPkeyIndex | kPort | kQkey, {}));
+  target.state = QpState::kRtr;
+  EXPECT_TRUE(host.engine.modify_qp(qp, target, kState, {}));
+  target.state = QpState::kRts;
+  EXPECT_TRUE(host.engine.modify_qp(qp, target, kState | kSqPsn, {}));
   return qp;
 }
 

@@ -155,7 +155,8 @@ class Attempt {
                                         .caps = {.max_send_wr = 4}},
                                        Qpn{0x33})
                             .value();
-    to_state(p_.b, qp, attributes_for(p_.b, p_.a, {}, Qpn{0x44}, Psn{1}, Psn{1}), QpState::kRts);
+    bring_to_state(p_.b, qp, attributes_for(p_.b, p_.a, {}, Qpn{0x44}, Psn{1}, Psn{1}),
+                   QpState::kRts);
     return qp;
   }
 
@@ -167,7 +168,7 @@ class Attempt {
   std::uint32_t key_ = 0;
 };
 
-void expect(const char* what, const Access& access, WcStatus status) {
+void expect_status(const char* what, const Access& access, WcStatus status) {
   for (const Carrier carrier : {Carrier::kWire, Carrier::kLane, Carrier::kDirectAccess}) {
     SCOPED_TRACE(::testing::Message()
                  << what << ": " << name(access.opcode) << " through "
@@ -187,7 +188,7 @@ constexpr auto kGood = WcStatus::kSuccess, kDenied = WcStatus::kRemoteAccessErro
 TEST(Protection, ValidAccessesSucceed) {
   for (const KeyKind key_kind : kKeyKinds) {
     for (const WrOpcode opcode : kOpcodes) {
-      expect("valid", {.opcode = opcode, .key_kind = key_kind}, kGood);
+      expect_status("valid", {.opcode = opcode, .key_kind = key_kind}, kGood);
     }
   }
 }
@@ -196,23 +197,24 @@ TEST(Protection, EachRightIsNecessaryAndSufficient) {
   for (const WrOpcode opcode : kOpcodes) {
     const std::uint32_t right = right_for(opcode);
     const std::uint32_t rights = access::kRemoteWrite | access::kRemoteRead | access::kRemoteAtomic;
-    expect("the region lacks the right", {.opcode = opcode, .region_flags = kEverything & ~right},
-           kDenied);
-    expect("the region has only the right",
-           {.opcode = opcode, .region_flags = access::kLocalWrite | right}, kGood);
-    expect("the QP lacks the right", {.opcode = opcode, .qp_flags = rights & ~right},
-           kInvalidRequest);
-    expect("the QP has only the right", {.opcode = opcode, .qp_flags = right}, kGood);
+    expect_status("the region lacks the right",
+                  {.opcode = opcode, .region_flags = kEverything & ~right}, kDenied);
+    expect_status("the region has only the right",
+                  {.opcode = opcode, .region_flags = access::kLocalWrite | right}, kGood);
+    expect_status("the QP lacks the right", {.opcode = opcode, .qp_flags = rights & ~right},
+                  kInvalidRequest);
+    expect_status("the QP has only the right", {.opcode = opcode, .qp_flags = right}, kGood);
     for (const KeyKind key_kind : {KeyKind::kWindowOne, KeyKind::kWindowTwo}) {
-      expect("the window lacks the right",
-             {.opcode = opcode, .key_kind = key_kind, .window_flags = rights & ~right}, kDenied);
-      expect("the window has only the right",
-             {.opcode = opcode, .key_kind = key_kind, .window_flags = right}, kGood);
-      expect("the window has the right, the region does not",
-             {.opcode = opcode,
-              .key_kind = key_kind,
-              .region_flags = access::kLocalWrite | access::kWindowBind},
-             kGood);
+      expect_status("the window lacks the right",
+                    {.opcode = opcode, .key_kind = key_kind, .window_flags = rights & ~right},
+                    kDenied);
+      expect_status("the window has only the right",
+                    {.opcode = opcode, .key_kind = key_kind, .window_flags = right}, kGood);
+      expect_status("the window has the right, the region does not",
+                    {.opcode = opcode,
+                     .key_kind = key_kind,
+                     .region_flags = access::kLocalWrite | access::kWindowBind},
+                    kGood);
     }
   }
 }
@@ -220,13 +222,15 @@ TEST(Protection, EachRightIsNecessaryAndSufficient) {
 TEST(Protection, RefusesForeignAndStaleKeys) {
   for (const KeyKind key_kind : kKeyKinds) {
     for (const WrOpcode opcode : kOpcodes) {
-      expect("another domain", {.opcode = opcode, .key_kind = key_kind, .foreign_pd = true},
-             kDenied);
-      expect("a stale key", {.opcode = opcode, .key_kind = key_kind, .stale = true}, kDenied);
-      expect("an unknown key", {.opcode = opcode, .key_kind = key_kind, .wrong_key = true},
-             kDenied);
-      expect("bound by another QP", {.opcode = opcode, .key_kind = key_kind, .foreign_qp = true},
-             key_kind == KeyKind::kWindowTwo ? kDenied : kGood);
+      expect_status("another domain", {.opcode = opcode, .key_kind = key_kind, .foreign_pd = true},
+                    kDenied);
+      expect_status("a stale key", {.opcode = opcode, .key_kind = key_kind, .stale = true},
+                    kDenied);
+      expect_status("an unknown key", {.opcode = opcode, .key_kind = key_kind, .wrong_key = true},
+                    kDenied);
+      expect_status("bound by another QP",
+                    {.opcode = opcode, .key_kind = key_kind, .foreign_qp = true},
+                    key_kind == KeyKind::kWindowTwo ? kDenied : kGood);
     }
   }
 }
@@ -237,25 +241,25 @@ TEST(Protection, RefusesAccessesOutsideTheRange) {
        {std::uint64_t{0}, std::uint64_t{0x1000}, kAddressMax - (kBytes - 1)}) {
     for (const KeyKind key_kind : kKeyKinds) {
       for (const WrOpcode opcode : kOpcodes) {
-        const auto at = [&](const char* what, std::uint64_t offset, std::uint32_t length,
-                            WcStatus status) {
-          expect(what,
-                 {.opcode = opcode,
-                  .key_kind = key_kind,
-                  .iova = iova,
-                  .offset = offset,
-                  .length = length},
-                 status);
+        const auto expect_at = [&](const char* what, std::uint64_t offset, std::uint32_t length,
+                                   WcStatus status) {
+          expect_status(what,
+                        {.opcode = opcode,
+                         .key_kind = key_kind,
+                         .iova = iova,
+                         .offset = offset,
+                         .length = length},
+                        status);
         };
-        at("the first bytes", 0, 8, kGood);
-        at("the last bytes", kBytes - 8, 8, kGood);
-        at("behind the end", kBytes, 8, kDenied);
-        at("before the beginning", kAddressMax - 7, 8, kDenied);
+        expect_at("the first bytes", 0, 8, kGood);
+        expect_at("the last bytes", kBytes - 8, 8, kGood);
+        expect_at("behind the end", kBytes, 8, kDenied);
+        expect_at("before the beginning", kAddressMax - 7, 8, kDenied);
         if (opcode != WrOpcode::kWrite && opcode != WrOpcode::kRead) continue;
-        at("all", 0, kBytes, kGood);
-        at("one more", 0, kBytes + 1, kDenied);
-        at("one before", kAddressMax, 2, kDenied);
-        at("over the end", kBytes - 1, 2, kDenied);
+        expect_at("all", 0, kBytes, kGood);
+        expect_at("one more", 0, kBytes + 1, kDenied);
+        expect_at("one before", kAddressMax, 2, kDenied);
+        expect_at("over the end", kBytes - 1, 2, kDenied);
       }
     }
   }
@@ -264,9 +268,9 @@ TEST(Protection, RefusesAccessesOutsideTheRange) {
 // A request of length 0 needs no key (vol1 9.7.4.1.5), but the QP's rights still count.
 TEST(Protection, AnEmptyRequestNeedsNoKey) {
   for (const WrOpcode opcode : {WrOpcode::kWrite, WrOpcode::kRead}) {
-    expect("no bytes", {.opcode = opcode, .wrong_key = true, .length = 0}, kGood);
-    expect("no bytes, without the QP's right", {.opcode = opcode, .qp_flags = 0, .length = 0},
-           kInvalidRequest);
+    expect_status("no bytes", {.opcode = opcode, .wrong_key = true, .length = 0}, kGood);
+    expect_status("no bytes, without the QP's right",
+                  {.opcode = opcode, .qp_flags = 0, .length = 0}, kInvalidRequest);
   }
 }
 

@@ -74,7 +74,7 @@ Result<void> Qp::modify(const QpAttributes& target, std::uint32_t mask) {
     uc_.start_sending();
     ud_.start();
   }
-  if (to == QpState::kSqd && from != to) drain_reported_ = false;
+  if (to == QpState::kSqd && from != to) is_drained_ = false;
   if (to != from) queues_.set_state(to);
   report_if_drained();
   return {};
@@ -135,7 +135,7 @@ void Qp::reset() {
   responder_.start();
   uc_.start_sending();
   ud_.start();
-  has_received_packet_ = is_marked_established_ = drain_reported_ = false;
+  has_received_packet_ = is_marked_established_ = is_drained_ = false;
   flush_at_ = kNever;
   accesses_.clear();
 }
@@ -482,11 +482,11 @@ Time Qp::deadline() const {
 // (vol1 10.3.1.5).  Raises the event only if the program has requested it.
 void Qp::report_if_drained() {
   const QpAttributes& a = core_.attributes;
-  if (a.state != QpState::kSqd || drain_reported_) return;
+  if (a.state != QpState::kSqd || is_drained_) return;
   if (core_.init.type == QpType::kRc && !requester_.drained()) return;
   if (core_.init.type == QpType::kUc && !uc_.drained()) return;
   if (core_.init.type == QpType::kUd && !ud_.drained()) return;
-  drain_reported_ = true;
+  is_drained_ = true;
   if (a.sqd_notify) core_.raise(QpEvent::Kind::kSqDrained);
 }
 

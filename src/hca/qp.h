@@ -54,7 +54,7 @@ class Qp {
   void set_handle(QpHandle handle) { core_.handle = handle; }
   Result<void> modify(const QpAttributes& target, std::uint32_t mask);
   QpAttributes attributes() const;
-  bool sq_draining() const { return core_.attributes.state == QpState::kSqd && !drain_reported_; }
+  bool sq_draining() const { return core_.attributes.state == QpState::kSqd && !is_drained_; }
   // Removes the QP's completions from its CQs.  Frees the receive that the QP has taken from its
   // SRQ.
   void discard_completions();
@@ -125,7 +125,7 @@ class Qp {
   bool has_received_packet_ = false;    // in the current connection
   bool link_is_chosen_ = false;         // a UC QP keeps the link of its first packet
   bool is_marked_established_ = false;  // mark_established() was called
-  bool drain_reported_ = false;         // the end of draining in SQD was reported
+  bool is_drained_ = false;             // in SQD: the send queue is drained
   Time flush_at_ = kNever;              // the time to flush the queues in the error state
 };
 

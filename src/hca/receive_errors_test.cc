@@ -31,12 +31,12 @@ struct Target : HostUnderTest {
   }
 };
 
-constexpr std::uint32_t kNoKey = 0x12345600;
+constexpr std::uint32_t kUnknownKey = 0x12345600;
 
 TEST(ReceiveErrors, AWriteWithImmediateAndABadKeyFailsItsReceive) {
   Target t;
   for (std::uint64_t id = 1; id <= 3; ++id) t.receive(id, 100);
-  t.write(Opcode::kRcWriteOnlyImm, 2000, 8, 8, kNoKey);
+  t.write(Opcode::kRcWriteOnlyImm, 2000, 8, 8, kUnknownKey);
   EXPECT_EQ(text(t.host.poll()), "1:local access error 2:flushed 3:flushed");
   EXPECT_EQ(t.out(), Lines{"NAK2 2000"});
   EXPECT_EQ(t.state(), QpState::kError);
@@ -64,7 +64,7 @@ TEST(ReceiveErrors, ADeregistrationBeforeTheImmediateDataFailsTheReceive) {
 TEST(ReceiveErrors, AFirstPacketWithABadKeyRaisesAnEventAndFlushesReceives) {
   Target t;
   t.receive(1, 100);
-  t.write(Opcode::kRcWriteFirst, 2000, 256, 264, kNoKey);
+  t.write(Opcode::kRcWriteFirst, 2000, 256, 264, kUnknownKey);
   EXPECT_EQ(text(t.host.poll()), "1:flushed");
   EXPECT_EQ(t.out(), Lines{"NAK2 2000"});
   EXPECT_EQ(
@@ -74,10 +74,10 @@ TEST(ReceiveErrors, AFirstPacketWithABadKeyRaisesAnEventAndFlushesReceives) {
 
 TEST(ReceiveErrors, ChecksForAReceiveBeforeTheKeyOfAWriteWithImmediate) {
   Target t;
-  t.write(Opcode::kRcWriteOnlyImm, 2000, 8, 8, kNoKey);
+  t.write(Opcode::kRcWriteOnlyImm, 2000, 8, 8, kUnknownKey);
   EXPECT_EQ(t.state(), QpState::kRts);
   t.receive(1, 100);
-  t.write(Opcode::kRcWriteOnlyImm, 2000, 8, 8, kNoKey);
+  t.write(Opcode::kRcWriteOnlyImm, 2000, 8, 8, kUnknownKey);
   EXPECT_EQ(text(t.host.poll()), "1:local access error");
 }
 
@@ -88,7 +88,7 @@ TEST(ReceiveErrors, FailsOneReceiveOfASharedQueueAndKeepsTheOthers) {
   wire.attach(a);
   wire.attach(b);
   const SrqHandle srq = b.engine.create_srq(b.pd, {.max_wr = 4, .max_sge = 1}, 900).value();
-  const QpHandle qa = create_rc(a, o, Qpn{0x11});
+  const QpHandle qa = create_connected_qp(a, o, Qpn{0x11});
   const QpHandle qb = b.engine
                           .create_qp({.type = QpType::kRc,
                                       .pd = b.pd,
@@ -99,8 +99,8 @@ TEST(ReceiveErrors, FailsOneReceiveOfASharedQueueAndKeepsTheOthers) {
                                       .cookie = 600},
                                      Qpn{0x22})
                           .value();
-  to_state(a, qa, attributes_for(a, b, o, Qpn{0x22}, o.psn_a, o.psn_b), QpState::kRts);
-  to_state(b, qb, attributes_for(b, a, o, Qpn{0x11}, o.psn_b, o.psn_a), QpState::kRts);
+  bring_to_state(a, qa, attributes_for(a, b, o, Qpn{0x22}, o.psn_a, o.psn_b), QpState::kRts);
+  bring_to_state(b, qb, attributes_for(b, a, o, Qpn{0x11}, o.psn_b, o.psn_a), QpState::kRts);
   b.engine.mark_established(qb).value();
   const Sge buffer = b.sge(0, 100), data = a.sge(0, 8);
   for (std::uint64_t id = 1; id <= 3; ++id) {
@@ -112,7 +112,7 @@ TEST(ReceiveErrors, FailsOneReceiveOfASharedQueueAndKeepsTheOthers) {
                                       .flags = send_flag::kSignaled,
                                       .sges = {&data, 1},
                                       .remote_address = b.address(0),
-                                      .r_key = kNoKey}));
+                                      .r_key = kUnknownKey}));
   wire.run();
   EXPECT_EQ(text(b.poll()), "1:local access error");
   EXPECT_EQ(text(a.poll()), "10:remote access error");

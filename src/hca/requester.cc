@@ -33,7 +33,7 @@ Requester::Requester(QpCore& core, SendQueue& queue) : core_(core), queue_(queue
 
 void Requester::start() {
   first_psn_ = core_.attributes.sq_psn;
-  una_ = cursor_ = sent_end_ = next_number_ = ack_requested_ = requested_gap_ = 0;
+  una_ = cursor_ = sent_end_ = next_number_ = ack_requested_end_ = requested_gap_ = 0;
   current_request_ = next_to_begin_ = queue_.head();
   reads_outstanding_ = retries_ = rnr_retries_ = 0;
   chunks_.clear();
@@ -147,7 +147,7 @@ std::optional<Requester::Step> Requester::begin_direct(SendWqe& wqe, Time now) {
   }
   wqe.first_number = next_number_;
   wqe.packets = packets;
-  una_ = cursor_ = sent_end_ = ack_requested_ = next_number_ + psns;
+  una_ = cursor_ = sent_end_ = ack_requested_end_ = next_number_ + psns;
   next_number_ += packets;
   last_progress_ = una_since_ = now;
   reads_outstanding_ += needs_response(wqe.opcode) ? 1 : 0;
@@ -175,7 +175,7 @@ bool Requester::must_request_ack(bool last) const {
   const std::uint32_t part = std::max(1u, window() / 4);
   const std::uint32_t packets = core_.lane != nullptr ? part : std::min(part, kPacketsPerAckMax);
   return last || cursor_ + 1 - una_ >= window() ||
-         cursor_ + 1 - std::max(ack_requested_, una_) >= packets;
+         cursor_ + 1 - std::max(ack_requested_end_, una_) >= packets;
 }
 
 Requester::Step Requester::send_data(SendWqe& wqe, link::Burst& burst, Time now) {
@@ -204,9 +204,9 @@ Requester::Step Requester::on_inaccessible_memory() {
 // wait.
 std::uint64_t Requester::chunk_end(const SendWqe& wqe) {
   if (cursor_ < sent_end_) {
-    const auto old = std::ranges::upper_bound(chunks_, cursor_);
-    VB_CHECK(old != chunks_.end());
-    return *old;
+    const auto old_end = std::ranges::upper_bound(chunks_, cursor_);
+    VB_CHECK(old_end != chunks_.end());
+    return *old_end;
   }
   const std::size_t reads_max = core_.attributes.max_rd_atomic;
   if (chunks_.size() >= reads_max) return cursor_;
@@ -259,7 +259,7 @@ void Requester::note_sent(std::uint64_t packets, bool ack_requested, Time now) {
   cursor_ += packets;
   sent_end_ = std::max(sent_end_, cursor_);
   if (core_.lane != nullptr) lane_position_ = core_.lane->position();
-  if (ack_requested) ack_requested_ = cursor_;
+  if (ack_requested) ack_requested_end_ = cursor_;
 }
 
 // ---- responses ----------------------------------------------------------------------------------
@@ -272,7 +272,7 @@ void Requester::on_progress(std::uint64_t packets, Time now) {
   if (const auto sample = round_trip_.on_answered(una_, now)) window_.on_measurement(*sample);
   while (!chunks_.empty() && chunks_.front() <= una_) chunks_.erase(chunks_.begin());
   if (cursor_ < una_) {  // the peer has answered packets before their retransmission
-    cursor_ = ack_requested_ = una_;
+    cursor_ = ack_requested_end_ = una_;
     current_request_ = queue_.head();  // if this request is complete, complete_head() moves on
   }
   window_.on_acknowledged(packets);
@@ -364,9 +364,9 @@ Verdict Requester::on_acknowledge(const wire::TransportPacket& packet, Time now)
 
 Verdict Requester::on_rnr_nak(const wire::Aeth& aeth, std::uint64_t number, Time now) {
   if (number < una_) return drop_unexpected_response();
-  const Advance advanced = advance(number, now);
-  if (advanced == Advance::kError) return Verdict::kError;
-  if (advanced == Advance::kResponseMissing) return on_response_missing(now);
+  const Advance advance_result = advance(number, now);
+  if (advance_result == Advance::kError) return Verdict::kError;
+  if (advance_result == Advance::kResponseMissing) return on_response_missing(now);
   if (rnr_until_ != kNever) return Verdict::kContinue;  // this NAK is a repetition
   ++core_.shared.counters[Counter::kRnrNaksIn];
   ++core_.traffic.rnr_naks_in;
@@ -382,9 +382,9 @@ Verdict Requester::on_rnr_nak(const wire::Aeth& aeth, std::uint64_t number, Time
 
 Verdict Requester::on_nak(const wire::Aeth& aeth, std::uint64_t number, Time now) {
   if (number < una_) return drop_unexpected_response();
-  const Advance advanced = advance(number, now);
-  if (advanced == Advance::kError) return Verdict::kError;
-  if (advanced == Advance::kResponseMissing) return on_response_missing(now);
+  const Advance advance_result = advance(number, now);
+  if (advance_result == Advance::kError) return Verdict::kError;
+  if (advance_result == Advance::kResponseMissing) return on_response_missing(now);
   if (wire::nak_code(aeth) != wire::NakCode::kPsnSequenceError) {
     ++core_.shared.counters[Counter::kErrorNaksIn];
   }
@@ -415,9 +415,9 @@ Verdict Requester::on_response(const wire::TransportPacket& packet, Time now) {
   if (!number_of(packet.bth.psn, &number) || number < una_) {
     return drop_unexpected_response();
   }
-  const Advance advanced = advance(number, now);
-  if (advanced == Advance::kError) return Verdict::kError;
-  if (advanced == Advance::kResponseMissing) return on_response_missing(now);
+  const Advance advance_result = advance(number, now);
+  if (advance_result == Advance::kError) return Verdict::kError;
+  if (advance_result == Advance::kResponseMissing) return on_response_missing(now);
 
   const SendWqe& wqe = queue_.at(queue_.head());
   if (!is_response_to(wqe.opcode, packet.bth.opcode)) {
@@ -457,7 +457,7 @@ Verdict Requester::on_response_missing(Time now) {
 
 // Moves the cursor back to the oldest unacknowledged packet.
 void Requester::rewind() {
-  cursor_ = ack_requested_ = una_;
+  cursor_ = ack_requested_end_ = una_;
   current_request_ = queue_.head();
   round_trip_.stop_measurement();
 }
@@ -473,9 +473,9 @@ void Requester::on_path_changed() {
 // fails only after the time that all retries take when the peer does not answer.  After a
 // migration, the retries start again.
 Verdict Requester::retransmit(Time now) {
-  const std::uint8_t tries = core_.attributes.retry_count;
-  retries_ += retries_ <= tries ? 1 : 0;
-  if (retries_ > tries && now >= una_since_ + (tries + 1) * timeout()) {
+  const std::uint8_t retries_max = core_.attributes.retry_count;
+  retries_ += retries_ <= retries_max ? 1 : 0;
+  if (retries_ > retries_max && now >= una_since_ + (retries_max + 1) * timeout()) {
     if (!migrate(core_)) return fail(WcStatus::kRetryExceeded);
     on_path_changed();
     una_since_ = now;

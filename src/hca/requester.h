@@ -64,7 +64,7 @@ class Requester {
   Requester(QpCore& core, SendQueue& queue);
 
   // Reserves memory for this number of outstanding READs and atomics.
-  void reserve(std::size_t reads) { chunks_.reserve(reads); }
+  void reserve(std::size_t request_count) { chunks_.reserve(request_count); }
   // Resets the state for a new connection, which starts with the QP's sq_psn.
   void start();
   // Adds up to `quota` packets.  Starts new requests only if `begin_new` is set (not in SQD).  Sets
@@ -139,8 +139,8 @@ class Requester {
   std::uint32_t reads_outstanding_ = 0;  // READs and atomics that are started and not complete
   std::vector<std::uint64_t> chunks_;    // see the invariants
 
-  std::uint64_t ack_requested_ = 0;  // 1 + the number of the last packet with the AckReq bit
-  std::uint64_t lane_position_ = 0;  // position() of the lane after the last packet
+  std::uint64_t ack_requested_end_ = 0;  // after the last packet with AckReq; at least una_
+  std::uint64_t lane_position_ = 0;      // position() of the lane after the last packet
   std::uint64_t requested_gap_ = 0;  // una_ + 1 when missing responses were last requested; 0: none
   SendWindow window_{};
   std::uint32_t retries_ = 0;

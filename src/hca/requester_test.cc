@@ -193,15 +193,15 @@ TEST(Requester, AnInvalidLengthFailsTheRequest) {
                                 {WrOpcode::kRead, {0xffff'ffff, 0xffff'ffff, 2}},
                                 {WrOpcode::kFetchAdd, {7}},
                                 {WrOpcode::kAtomicWrite, {9}}};
-  for (const Case& one : cases) {
+  for (const Case& test_case : cases) {
     Host h(1);
-    const QpHandle qp = create_rc(h, {}, Qpn{0x11});
-    to_state(h, qp, attributes_for(h, h, {}, Qpn{0x22}, Psn{1}, Psn{2}), QpState::kRts);
+    const QpHandle qp = create_connected_qp(h, {}, Qpn{0x11});
+    bring_to_state(h, qp, attributes_for(h, h, {}, Qpn{0x22}, Psn{1}, Psn{2}), QpState::kRts);
     std::vector<Sge> sges;
-    for (const std::uint32_t length : one.lengths) {
+    for (const std::uint32_t length : test_case.lengths) {
       sges.push_back({.address = h.address(0), .length = length, .lkey = h.mr.lkey});
     }
-    ASSERT_TRUE(h.engine.post_send(qp, {.opcode = one.opcode, .sges = sges}));
+    ASSERT_TRUE(h.engine.post_send(qp, {.opcode = test_case.opcode, .sges = sges}));
     link::Burst burst;
     while (h.engine.transmit(burst, {})) burst.clear();
     EXPECT_TRUE(burst.empty());
@@ -216,8 +216,8 @@ TEST(Requester, FailuresBeyondTheStoredFailuresAreCounted) {
   Host h(1);
   const std::size_t failures = Shared::kFailuresMax + 2;
   for (std::uint32_t i = 0; i < failures; ++i) {
-    const QpHandle qp = create_rc(h, {}, Qpn{0x100 + i});
-    to_state(h, qp, attributes_for(h, h, {}, Qpn{0x22}, Psn{1}, Psn{2}), QpState::kRts);
+    const QpHandle qp = create_connected_qp(h, {}, Qpn{0x100 + i});
+    bring_to_state(h, qp, attributes_for(h, h, {}, Qpn{0x22}, Psn{1}, Psn{2}), QpState::kRts);
     const Sge nowhere{.length = 1, .lkey = 0};
     ASSERT_TRUE(h.engine.post_send(qp, {.sges = std::span(&nowhere, 1)}));
   }

@@ -19,7 +19,7 @@ std::uint32_t response_count(std::uint32_t length, std::uint32_t mtu) {
 
 // Returns true for atomics and ATOMIC WRITEs.  Their results are stored, because a duplicate of
 // them must be answered without a second execution.
-bool is_executed_once(Opcode opcode) {
+bool has_stored_result(Opcode opcode) {
   return wire::is_atomic(opcode) || opcode == Opcode::kRcAtomicWrite;
 }
 
@@ -109,7 +109,7 @@ Verdict Responder::on_send(const wire::TransportPacket& packet) {
   received_bytes_ += packet.payload.size();
   message_ = wire::ends_message(opcode) ? Message::kNone : Message::kSend;
   if (message_ == Message::kNone) {
-    const bool imm = wire::carries_immediate(opcode);
+    const bool has_immediate = wire::carries_immediate(opcode);
     const bool invalidates = wire::carries_invalidate(opcode);
     // A peer may invalidate only the windows that were bound for it.
     if (invalidates &&
@@ -120,10 +120,10 @@ Verdict Responder::on_send(const wire::TransportPacket& packet) {
     const WorkCompletion completion{.wr_id = wqe.wr_id,
                                     .opcode = WcOpcode::kReceive,
                                     .byte_len = static_cast<std::uint32_t>(received_bytes_),
-                                    .immediate = imm ? packet.immediate : 0,
+                                    .immediate = has_immediate ? packet.immediate : 0,
                                     .invalidated_r_key = packet.invalidate_r_key,
                                     .qpn = core_.qpn,
-                                    .flags = imm           ? wc_flag::kWithImm
+                                    .flags = has_immediate ? wc_flag::kWithImm
                                              : invalidates ? wc_flag::kWithInvalidate
                                                            : 0};
     if (complete_receive(completion, packet.bth.solicited_event) == Verdict::kError) {
@@ -142,13 +142,13 @@ Verdict Responder::on_write(const wire::TransportPacket& packet) {
   }
   const bool starts = wire::starts_message(opcode);
   const bool ends = wire::ends_message(opcode);
-  const bool imm = wire::carries_immediate(opcode);
+  const bool has_immediate = wire::carries_immediate(opcode);
   const std::uint64_t address = starts ? packet.reth.virtual_address : write_address_;
   const std::uint32_t remaining = starts ? packet.reth.dma_length_bytes : write_remaining_;
   const std::uint32_t key = starts ? packet.reth.r_key : write_key_;
   if (remaining > core_.shared.limits.max_message_bytes) return refuse(NakCode::kInvalidRequest);
   if (ends ? bytes != remaining : bytes >= remaining) return refuse(NakCode::kInvalidRequest);
-  if (imm && receives_.empty()) {
+  if (has_immediate && receives_.empty()) {
     send_rnr_nak();
     return Verdict::kContinue;
   }
@@ -157,7 +157,7 @@ Verdict Responder::on_write(const wire::TransportPacket& packet) {
   if (remaining > 0) {
     const auto to = core_.remote_memory(key, address, remaining, access::kRemoteWrite);
     if (!to || !core_.shared.memory.write(to->first(bytes), packet.payload)) {
-      if (!imm) return refuse(NakCode::kRemoteAccessError);
+      if (!has_immediate) return refuse(NakCode::kRemoteAccessError);
       // A failed receive of the immediate data reports the error in its completion (vol1 11.6.2).
       fail_receive(WcStatus::kLocalAccessError);
       return close(NakCode::kRemoteAccessError);
@@ -168,7 +168,7 @@ Verdict Responder::on_write(const wire::TransportPacket& packet) {
   write_address_ = address + bytes;
   write_remaining_ = remaining - bytes;
   message_ = ends ? Message::kNone : Message::kWrite;
-  if (imm) {
+  if (has_immediate) {
     const WorkCompletion completion{.wr_id = receives_.head().wr_id,
                                     .opcode = WcOpcode::kReceiveWriteImm,
                                     .byte_len = write_length_,
@@ -323,7 +323,7 @@ Verdict Responder::finish_request(const wire::TransportPacket& packet, std::uint
   advance_expected_psn(psns);
   if (wire::ends_message(packet.bth.opcode)) msn_ = (msn_ + 1) & kMask24;
   const bool is_answered_by_job =
-      packet.bth.opcode == Opcode::kRcReadRequest || is_executed_once(packet.bth.opcode);
+      packet.bth.opcode == Opcode::kRcReadRequest || has_stored_result(packet.bth.opcode);
   if (pending_ack_ == PendingAck::kNak || (packet.bth.acknowledge_request && !is_answered_by_job)) {
     pending_ack_ = PendingAck::kAck;  // this also replaces a NAK that is still pending
   }
@@ -331,7 +331,7 @@ Verdict Responder::finish_request(const wire::TransportPacket& packet, std::uint
 }
 
 void Responder::on_duplicate(const wire::TransportPacket& packet) {
-  if (is_executed_once(packet.bth.opcode)) {
+  if (has_stored_result(packet.bth.opcode)) {
     repeat_atomic(packet);
     return;
   }
@@ -414,22 +414,23 @@ void Responder::fail_receive(WcStatus status) {
 // Returns the code of the RNR timer for the next RNR NAK.  The timers for the first retries are
 // short, because a receive may be only slightly late.  The timers for the last retries are long, so
 // that the peer gives up later.
-std::uint8_t Responder::rnr_timer() {
+std::uint8_t Responder::next_rnr_timer() {
   // Contains the codes for 655, 82, 10, 1.3 and 0.64 ms.  The first code is for the peer's last
   // retry, the second for the retry before it, and so on.
   static constexpr std::array<std::uint8_t, 5> kCodes{0, 26, 20, 14, 12};
   constexpr std::uint8_t kUnlimitedRetries = 7;
-  const std::uint8_t tries = core_.attributes.peer_rnr_retries;
-  if (tries == 0 || tries >= kUnlimitedRetries) return core_.attributes.min_rnr_timer;
-  rnr_naks_in_row_ = std::min<std::uint8_t>(tries, static_cast<std::uint8_t>(rnr_naks_in_row_ + 1));
-  return kCodes[std::min<std::size_t>(tries - rnr_naks_in_row_, kCodes.size() - 1)];
+  const std::uint8_t retries = core_.attributes.peer_rnr_retries;
+  if (retries == 0 || retries >= kUnlimitedRetries) return core_.attributes.min_rnr_timer;
+  rnr_naks_in_row_ =
+      std::min<std::uint8_t>(retries, static_cast<std::uint8_t>(rnr_naks_in_row_ + 1));
+  return kCodes[std::min<std::size_t>(retries - rnr_naks_in_row_, kCodes.size() - 1)];
 }
 
 // Sends an RNR NAK each time that the expected packet arrives.  Later packets get no NAK.
 void Responder::send_rnr_nak() {
   gap_reported_ = true;
   pending_ack_ = PendingAck::kNak;
-  nak_ = wire::rnr_nak(msn_, rnr_timer());
+  nak_ = wire::rnr_nak(msn_, next_rnr_timer());
   nak_psn_ = expected_;
   ++core_.shared.counters[Counter::kRnrNaksOut];
   ++core_.traffic.rnr_naks_out;

@@ -44,9 +44,9 @@ class Responder {
   Responder(QpCore& core, ReceiveSource& receives);
 
   // Reserves memory for this number of outstanding READs and atomics.
-  void reserve(std::size_t reads) {
-    jobs_.reserve(reads);
-    atomic_results_.reserve(reads);
+  void reserve(std::size_t request_count) {
+    jobs_.reserve(request_count);
+    atomic_results_.reserve(request_count);
   }
   // Resets the state for a new connection, which starts with the QP's rq_psn.
   void start();
@@ -113,7 +113,7 @@ class Responder {
   Verdict complete_receive(const WorkCompletion& completion, bool solicited);
   // Completes the receive at the head with an error.
   void fail_receive(WcStatus status);
-  std::uint8_t rnr_timer();
+  std::uint8_t next_rnr_timer();
   void send_rnr_nak();
   // Refuses an invalid request: sends a NAK, raises an event, and requests the error state of the
   // QP (vol1 9.9.3).

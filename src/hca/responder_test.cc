@@ -523,7 +523,7 @@ TEST(Responder, ResetClearsAllState) {
   EXPECT_EQ(text(b.host.poll()), "");
   a = attributes_for(b.host, b.host, b.o, Qpn{0x22}, Psn{5}, Psn{6});
   a.path.address.destination = gid_of(2);
-  to_state(b.host, b.qp, a, QpState::kRts);
+  bring_to_state(b.host, b.qp, a, QpState::kRts);
   b.post(WrOpcode::kSend, 4, 10);
   EXPECT_EQ(b.out(), Lines{"SEND_ONLY 5 10 A"});
   b.request(Opcode::kRcSendOnly, 6, 5);

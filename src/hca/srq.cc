@@ -53,7 +53,7 @@ void SharedReceiveQueue::grow(std::uint32_t slots) {
 
 // Slots become free in nearly the order in which they were taken, so the first try usually
 // succeeds.
-std::optional<std::uint32_t> SharedReceiveQueue::free_slot() {
+std::optional<std::uint32_t> SharedReceiveQueue::find_free_slot() {
   for (std::uint32_t tries = 0; tries < caps_.max_wr; ++tries) {
     const std::uint32_t slot = next_slot_ < caps_.max_wr ? next_slot_ : 0;
     next_slot_ = slot + 1;
@@ -67,7 +67,7 @@ Result<void> SharedReceiveQueue::post(const RecvRequest& request) {
     return fail(Errc::kInvalidArgument, "more elements than the SRQ's max_sge");
   }
   const std::scoped_lock lock(mutex_);
-  const auto slot = free_slot();
+  const auto slot = find_free_slot();
   if (!slot) {
     shared_.receives_refused.fetch_add(1, std::memory_order_relaxed);
     return fail(Errc::kNoResources, "the shared receive queue is full");
@@ -102,7 +102,7 @@ void SharedReceiveQueue::set_limit(std::uint32_t limit) {
 }
 
 void SharedReceiveQueue::check_limit() {
-  if (limit_ == 0 || waiting() >= limit_) return;
+  if (limit_ == 0 || waiting_count() >= limit_) return;
   limit_ = 0;
   shared_.srq_events.push_back(*this);
 }

@@ -57,8 +57,8 @@ class SharedReceiveQueue {
   // are outstanding, or the limit is higher.
   Result<void> resize(std::uint32_t max_wr);
 
-  std::uint32_t waiting() const { return tail_.load(std::memory_order_acquire) - head(); }
-  bool empty() const { return waiting() == 0; }
+  std::uint32_t waiting_count() const { return tail_.load(std::memory_order_acquire) - head(); }
+  bool empty() const { return waiting_count() == 0; }
   // Returns the slot of the oldest receive.  REQUIRES: !empty().
   std::uint32_t front() const { return order_[head() & (order_.size() - 1)]; }
   // Removes the oldest receive from the queue and returns its slot.
@@ -89,7 +89,7 @@ class SharedReceiveQueue {
   }
   RecvWqe& wqe_in(std::uint32_t slot) const;
   void grow(std::uint32_t slots);
-  std::optional<std::uint32_t> free_slot();
+  std::optional<std::uint32_t> find_free_slot();
   void check_limit();
 
   Shared& shared_;
@@ -110,30 +110,30 @@ class SharedReceiveQueue {
 // class.
 class ReceiveSource {
  public:
-  ReceiveSource(RecvQueue& own, SharedReceiveQueue* shared, const Pd& pd)
-      : own_(own), shared_(shared), pd_(pd) {}
+  ReceiveSource(RecvQueue& own_queue, SharedReceiveQueue* srq, const Pd& pd)
+      : own_queue_(own_queue), srq_(srq), pd_(pd) {}
 
-  bool is_shared() const { return shared_ != nullptr; }
+  bool is_shared() const { return srq_ != nullptr; }
   // Returns the domain of the keys in the receives.  With an SRQ, this is the domain of the SRQ
   // (vol1 10.2.9.2).
-  const Pd& pd() const { return shared_ != nullptr ? shared_->pd() : pd_; }
+  const Pd& pd() const { return srq_ != nullptr ? srq_->pd() : pd_; }
   bool empty() const {
-    return !taken_slot_ && (shared_ != nullptr ? shared_->empty() : own_.empty());
+    return !taken_slot_ && (srq_ != nullptr ? srq_->empty() : own_queue_.empty());
   }
   // Returns the receive of the current message, or else the next receive.  REQUIRES: !empty().
   const RecvWqe& head() const {
-    if (shared_ == nullptr) return own_.at(own_.head());
-    return shared_->at(taken_slot_ ? *taken_slot_ : shared_->front());
+    if (srq_ == nullptr) return own_queue_.at(own_queue_.head());
+    return srq_->at(taken_slot_ ? *taken_slot_ : srq_->front());
   }
   // Takes a receive from the SRQ for a message, so that no other QP gets this receive.
   void begin_message() {
-    if (shared_ != nullptr && !taken_slot_) taken_slot_ = shared_->take();
+    if (srq_ != nullptr && !taken_slot_) taken_slot_ = srq_->take();
   }
   // Removes the receive at head(), and returns its slot for CompletionQueue::push().
   WqeSlot release() {
-    if (shared_ == nullptr) return own_.release();
+    if (srq_ == nullptr) return own_queue_.release();
     begin_message();
-    const WqeSlot slot = shared_->release(*taken_slot_);
+    const WqeSlot slot = srq_->release(*taken_slot_);
     taken_slot_.reset();
     return slot;
   }
@@ -142,13 +142,13 @@ class ReceiveSource {
   bool in_message() const { return taken_slot_.has_value(); }
   // Frees the slot of the receive that was taken, because the QP is reset or destroyed.
   void drop_taken() {
-    if (taken_slot_) shared_->drop(*taken_slot_);
+    if (taken_slot_) srq_->drop(*taken_slot_);
     taken_slot_.reset();
   }
 
  private:
-  RecvQueue& own_;
-  SharedReceiveQueue* const shared_;
+  RecvQueue& own_queue_;
+  SharedReceiveQueue* const srq_;
   const Pd& pd_;
   std::optional<std::uint32_t> taken_slot_;
 };

@@ -19,7 +19,7 @@ struct TwoQpsOneSrq {
     srq = b.engine.create_srq(b.pd, {.max_wr = max_wr, .max_sge = 4}, 77).value();
     for (unsigned i = 0; i < 2; ++i) {
       const Qpn na{0x11 + i}, nb{0x21 + i};
-      qa[i] = create_rc(a, o, na);
+      qa[i] = create_connected_qp(a, o, na);
       qb[i] = b.engine
                   .create_qp({.type = QpType::kRc,
                               .pd = b.pd,
@@ -30,8 +30,8 @@ struct TwoQpsOneSrq {
                               .cookie = 600 + i},
                              nb)
                   .value();
-      to_state(a, qa[i], attributes_for(a, b, o, nb, o.psn_a, o.psn_b), QpState::kRts);
-      to_state(b, qb[i], attributes_for(b, a, o, na, o.psn_b, o.psn_a), QpState::kRts);
+      bring_to_state(a, qa[i], attributes_for(a, b, o, nb, o.psn_a, o.psn_b), QpState::kRts);
+      bring_to_state(b, qb[i], attributes_for(b, a, o, na, o.psn_b, o.psn_a), QpState::kRts);
       b.engine.mark_established(qb[i]).value();
     }
   }
@@ -193,8 +193,8 @@ TEST(Srq, AQpInErrorFlushesOnlyItsReceivesAndRaisesLastWqe) {
   t.step();
   t.b.engine.modify_qp(t.qb[0], {.state = QpState::kError}, attribute::kState, t.wire.now).value();
   EXPECT_EQ(t.receiver_completions(), "1:flushed");
-  const Event last = QpEvent{t.qb[0], 600, Qpn{0x21}, QpEvent::Kind::kLastWqe};
-  EXPECT_EQ(t.b.events(), std::vector<Event>{last});
+  const Event last_wqe = QpEvent{t.qb[0], 600, Qpn{0x21}, QpEvent::Kind::kLastWqe};
+  EXPECT_EQ(t.b.events(), std::vector<Event>{last_wqe});
   // The event comes only once, and the other QP takes the remaining receives.
   t.b.engine.modify_qp(t.qb[0], {.state = QpState::kError}, attribute::kState, t.wire.now).value();
   EXPECT_TRUE(t.b.events().empty());
@@ -238,10 +238,11 @@ TEST(Srq, ReceivesUseTheKeysOfTheSrqsDomain) {
       u.b.engine
           .create_qp({.pd = u.b.pd, .send_cq = u.b.cq, .recv_cq = u.b.cq, .srq = srq}, Qpn{0x44})
           .value();
-  const QpHandle peer = create_rc(u.a, u.o, Qpn{0x33});
-  to_state(u.a, peer, attributes_for(u.a, u.b, u.o, Qpn{0x44}, u.o.psn_a, u.o.psn_b),
-           QpState::kRts);
-  to_state(u.b, qp, attributes_for(u.b, u.a, u.o, Qpn{0x33}, u.o.psn_b, u.o.psn_a), QpState::kRts);
+  const QpHandle peer = create_connected_qp(u.a, u.o, Qpn{0x33});
+  bring_to_state(u.a, peer, attributes_for(u.a, u.b, u.o, Qpn{0x44}, u.o.psn_a, u.o.psn_b),
+                 QpState::kRts);
+  bring_to_state(u.b, qp, attributes_for(u.b, u.a, u.o, Qpn{0x33}, u.o.psn_b, u.o.psn_a),
+                 QpState::kRts);
   const Sge good{u.b.address(0), 64, key.lkey};
   u.b.engine.post_srq_recv(srq, {.wr_id = 2, .sges = {&good, 1}}).value();
   const Sge from = u.a.sge(0, 8);
@@ -253,7 +254,7 @@ TEST(Srq, ReceivesUseTheKeysOfTheSrqsDomain) {
 // A UC QP that loses a message keeps the receive of this message for its next message.
 TEST(Srq, AUcQpKeepsTheReceiveOfALostMessage) {
   TwoQpsOneSrq t;
-  const auto uc = [&](Host& host, Host& peer, SrqHandle srq, Qpn own_qpn, Qpn peer_qpn) {
+  const auto connect_uc = [&](Host& host, Host& peer, SrqHandle srq, Qpn own_qpn, Qpn peer_qpn) {
     const QpInit init{.type = QpType::kUc,
                       .pd = host.pd,
                       .send_cq = host.cq,
@@ -272,8 +273,8 @@ TEST(Srq, AUcQpKeepsTheReceiveOfALostMessage) {
     }
     return qp;
   };
-  const QpHandle from = uc(t.a, t.b, {}, Qpn{0x51}, Qpn{0x61});
-  uc(t.b, t.a, t.srq, Qpn{0x61}, Qpn{0x51});
+  const QpHandle from = connect_uc(t.a, t.b, {}, Qpn{0x51}, Qpn{0x61});
+  connect_uc(t.b, t.a, t.srq, Qpn{0x61}, Qpn{0x51});
   t.receive(1, 1000).value();
   t.receive(2, 1000).value();
   const Sge sge = t.a.sge(0, 600);
@@ -293,7 +294,7 @@ TEST(Srq, AUcQpKeepsTheReceiveOfALostMessage) {
 
 TEST(Srq, AUdQpTakesNoReceiveForATooLongDatagram) {
   TwoQpsOneSrq t;
-  const auto ud = [&](Host& host, SrqHandle srq, Qpn qpn) {
+  const auto create_ud_qp = [&](Host& host, SrqHandle srq, Qpn qpn) {
     const QpHandle qp = host.engine
                             .create_qp({.type = QpType::kUd,
                                         .pd = host.pd,
@@ -314,8 +315,8 @@ TEST(Srq, AUdQpTakesNoReceiveForATooLongDatagram) {
     }
     return qp;
   };
-  const QpHandle from = ud(t.a, {}, Qpn{0x51});
-  ud(t.b, t.srq, Qpn{0x61});
+  const QpHandle from = create_ud_qp(t.a, {}, Qpn{0x51});
+  create_ud_qp(t.b, t.srq, Qpn{0x61});
   const AhHandle ah =
       t.a.engine.create_ah(t.a.pd, {.address = {.source = gid_of(1), .destination = gid_of(2)}})
           .value();

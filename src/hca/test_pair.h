@@ -275,7 +275,7 @@ struct Options {
 };
 
 // Creates a QP for a connection, in RESET: RC, or UC if `o` says so.
-inline QpHandle create_rc(Host& host, const Options& o, Qpn qpn) {
+inline QpHandle create_connected_qp(Host& host, const Options& o, Qpn qpn) {
   return host.engine
       .create_qp({.type = o.type,
                   .pd = host.pd,
@@ -297,9 +297,9 @@ inline constexpr std::uint32_t kToRts = attribute::kState | attribute::kSqPsn |
                                         attribute::kTimeout | attribute::kRetryCount |
                                         attribute::kRnrRetry | attribute::kMaxRdAtomic;
 // The transitions of UC QPs do not have these attributes.
-inline constexpr std::uint32_t kReliable = attribute::kMaxDestRdAtomic | attribute::kMinRnrTimer |
-                                           attribute::kTimeout | attribute::kRetryCount |
-                                           attribute::kRnrRetry | attribute::kMaxRdAtomic;
+inline constexpr std::uint32_t kReliableAttributes =
+    attribute::kMaxDestRdAtomic | attribute::kMinRnrTimer | attribute::kTimeout |
+    attribute::kRetryCount | attribute::kRnrRetry | attribute::kMaxRdAtomic;
 
 inline QpAttributes attributes_for(const Host& self, const Host& peer, const Options& o,
                                    Qpn peer_qpn, Psn own_psn, Psn peer_psn) {
@@ -322,14 +322,14 @@ inline QpAttributes attributes_for(const Host& self, const Host& peer, const Opt
 }
 
 // Brings the QP from RESET to this state, which is at most RTS.
-inline void to_state(Host& host, QpHandle qp, QpAttributes a, QpState state, Time now = {}) {
+inline void bring_to_state(Host& host, QpHandle qp, QpAttributes a, QpState state, Time now = {}) {
   for (const auto& [to, mask] :
        {std::pair(QpState::kInit, kToInit), std::pair(QpState::kRtr, kToRtr),
         std::pair(QpState::kRts, kToRts)}) {
     if (to > state) break;
     a.state = to;
     const bool uc = host.engine.query_qp(qp)->init.type == QpType::kUc;
-    host.engine.modify_qp(qp, a, uc ? mask & ~kReliable : mask, now).value();
+    host.engine.modify_qp(qp, a, uc ? mask & ~kReliableAttributes : mask, now).value();
   }
 }
 
@@ -368,10 +368,10 @@ struct Pair {
     wire.attach(b);
     a.engine.set_pkeys(o.pkeys_a).value();
     b.engine.set_pkeys(o.pkeys_b).value();
-    qa = create_rc(a, o, Qpn{0x11});
-    qb = create_rc(b, o, Qpn{0x22});
-    to_state(a, qa, attributes_for(a, b, o, Qpn{0x22}, o.psn_a, o.psn_b), QpState::kRts);
-    to_state(b, qb, attributes_for(b, a, o, Qpn{0x11}, o.psn_b, o.psn_a), QpState::kRts);
+    qa = create_connected_qp(a, o, Qpn{0x11});
+    qb = create_connected_qp(b, o, Qpn{0x22});
+    bring_to_state(a, qa, attributes_for(a, b, o, Qpn{0x22}, o.psn_a, o.psn_b), QpState::kRts);
+    bring_to_state(b, qb, attributes_for(b, a, o, Qpn{0x11}, o.psn_b, o.psn_a), QpState::kRts);
   }
 
   // Posts a SEND of host a.
@@ -429,10 +429,10 @@ inline std::vector<std::byte> packet_of(wire::TransportPacket p, std::size_t pay
 struct HostUnderTest {
   explicit HostUnderTest(const Options& options = {}, QpState state = QpState::kRts) : o(options) {
     peer.number = 2;
-    qp = create_rc(host, o, Qpn{0x11});
+    qp = create_connected_qp(host, o, Qpn{0x11});
     QpAttributes a = attributes_for(host, host, o, Qpn{0x22}, o.psn_a, o.psn_b);
     a.path.address.destination = gid_of(peer.number);
-    to_state(host, qp, a, state);
+    bring_to_state(host, qp, a, state);
   }
 
   // Returns all packets that the host sends now, as text.

@@ -104,11 +104,11 @@ TEST(Threads, PostersToASharedReceiveQueueRunInParallelWithTheDriver) {
   std::vector<QpHandle> senders;
   for (std::uint32_t i = 0; i < 2; ++i) {
     const Qpn na{0x11 + i}, nb{0x21 + i};
-    senders.push_back(create_rc(a, o, na));
+    senders.push_back(create_connected_qp(a, o, na));
     const QpInit init{.pd = b.pd, .send_cq = b.cq, .recv_cq = b.cq, .srq = srq};
     const QpHandle receiver = b.engine.create_qp(init, nb).value();
-    to_state(a, senders[i], attributes_for(a, b, o, nb, o.psn_a, o.psn_b), QpState::kRts);
-    to_state(b, receiver, attributes_for(b, a, o, na, o.psn_b, o.psn_a), QpState::kRts);
+    bring_to_state(a, senders[i], attributes_for(a, b, o, nb, o.psn_a, o.psn_b), QpState::kRts);
+    bring_to_state(b, receiver, attributes_for(b, a, o, na, o.psn_b, o.psn_a), QpState::kRts);
   }
   std::atomic<bool> stop = false;
   std::atomic<unsigned> notifications = 0;
@@ -168,9 +168,9 @@ TEST(Threads, RequestsPostedWhileAQpFailsAreFlushed) {
         posted += p.a.engine.post_recv(p.qa, {.wr_id = 2}).has_value() ? 1 : 0;
       }
     };
-    std::thread one(post), two(post);
-    one.join();
-    two.join();
+    std::thread first_poster(post), second_poster(post);
+    first_poster.join();
+    second_poster.join();
     std::uint64_t completed = 0;
     std::array<WorkCompletion, 8> out;
     while (completed < posted) {
@@ -210,7 +210,7 @@ TEST(Threads, ReceivesPostedDuringTheErrorTransitionAreFlushed) {
     error.state = QpState::kReset;
     ASSERT_TRUE(p.a.engine.modify_qp(p.qa, error, attribute::kState, {}));
     error.state = QpState::kError;
-    to_state(p.a, p.qa, new_connection, QpState::kRts);
+    bring_to_state(p.a, p.qa, new_connection, QpState::kRts);
   }
 }
 

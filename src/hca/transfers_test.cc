@@ -35,7 +35,7 @@ std::vector<Case> cases() {
 
 constexpr std::size_t kRemoteAt = 1 << 20;  // the offset of the data in the receiving host
 
-TEST(Transfers, CarriesASendOfEverySize) {
+TEST(Transfers, CarriesSendsOfManySizes) {
   for (const auto& [mtu, bytes] : cases()) {
     SCOPED_TRACE(::testing::Message() << bytes << " bytes at MTU " << bytes_of(mtu));
     Pair p({.mtu = mtu});
@@ -109,7 +109,7 @@ TEST(Transfers, ASmallRequestNeedsItsRegionUntilItIsSent) {
   EXPECT_EQ(text(p.a.poll()), "1:local protection error");
 }
 
-TEST(Transfers, CarriesAWriteOfEverySize) {
+TEST(Transfers, CarriesWritesOfManySizes) {
   for (const auto& [mtu, bytes] : cases()) {
     SCOPED_TRACE(::testing::Message() << bytes << " bytes at MTU " << bytes_of(mtu));
     Pair p({.mtu = mtu});
@@ -123,7 +123,7 @@ TEST(Transfers, CarriesAWriteOfEverySize) {
   }
 }
 
-TEST(Transfers, CarriesAWriteWithImmediateOfEverySize) {
+TEST(Transfers, CarriesWritesWithImmediateOfManySizes) {
   for (const auto& [mtu, bytes] : cases()) {
     SCOPED_TRACE(::testing::Message() << bytes << " bytes at MTU " << bytes_of(mtu));
     Pair p({.mtu = mtu});
@@ -142,7 +142,7 @@ TEST(Transfers, CarriesAWriteWithImmediateOfEverySize) {
   }
 }
 
-TEST(Transfers, CarriesAReadOfEverySize) {
+TEST(Transfers, CarriesReadsOfManySizes) {
   for (const auto& [mtu, bytes] : cases()) {
     for (const std::uint8_t rd_atomic : {std::uint8_t{1}, std::uint8_t{4}}) {
       SCOPED_TRACE(::testing::Message() << bytes << " bytes at MTU " << bytes_of(mtu) << ", "

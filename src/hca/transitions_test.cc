@@ -24,13 +24,13 @@ Errc outcome(QpType type, QpState from, QpState to, std::uint32_t mask) {
   return result ? kAllowed : result.error().code;
 }
 
-TEST(Transitions, ExactlyThoseOfTheSpecificationAreAllowed) {
+TEST(Transitions, ExactlyTheTransitionsOfTheSpecificationAreAllowed) {
   const std::uint32_t rts_ud = attribute::kState | attribute::kSqPsn;
   const std::uint32_t init_ud =
       attribute::kState | attribute::kPkeyIndex | attribute::kPort | attribute::kQkey;
   for (const QpType type : {QpType::kRc, QpType::kUc, QpType::kUd}) {
     const bool rc = type == QpType::kRc, ud = type == QpType::kUd;
-    const std::uint32_t omitted = rc ? 0 : kReliable;
+    const std::uint32_t omitted = rc ? 0 : kReliableAttributes;
     for (const QpState from : kStates) {
       for (const QpState to : kStates) {
         std::uint32_t mask = attribute::kState;
@@ -63,8 +63,8 @@ TEST(Transitions, EveryRequiredAttributeIsNecessaryAndOtherAttributesAreRefused)
       {QpType::kRc, kRtr, kRts, kToRts, kSendingOptional | kMinRnrTimer},
       {QpType::kUc, kReset, kInit, kToInit, 0},
       {QpType::kUc, kInit, kInit, kState, kToInit & ~kState},
-      {QpType::kUc, kInit, kRtr, kToRtr & ~kReliable, kReceivingOptional},
-      {QpType::kUc, kRtr, kRts, kToRts & ~kReliable, kSendingOptional},
+      {QpType::kUc, kInit, kRtr, kToRtr & ~kReliableAttributes, kReceivingOptional},
+      {QpType::kUc, kRtr, kRts, kToRts & ~kReliableAttributes, kSendingOptional},
       {QpType::kUc, kRts, kRts, kState, kSendingOptional},
       {QpType::kUc, kRts, kSqd, kState, kSqdNotify},
       {QpType::kUc, kSqd, kRts, kState, kSendingOptional},
@@ -72,13 +72,13 @@ TEST(Transitions, EveryRequiredAttributeIsNecessaryAndOtherAttributesAreRefused)
       {QpType::kUc, kSqe, kRts, kState, kAccessFlags}};
   for (const auto& [type, from, to, required, optional] : rows) {
     for (unsigned bit = 1; bit <= 20; ++bit) {
-      const std::uint32_t one = 1u << bit;
-      if (one == kCaps || one == kCurrentState) continue;
-      if ((required & one) != 0) {
-        EXPECT_EQ(outcome(type, from, to, required & ~one), Errc::kInvalidArgument);
+      const std::uint32_t attribute_bit = 1u << bit;
+      if (attribute_bit == kCaps || attribute_bit == kCurrentState) continue;
+      if ((required & attribute_bit) != 0) {
+        EXPECT_EQ(outcome(type, from, to, required & ~attribute_bit), Errc::kInvalidArgument);
       } else {
-        EXPECT_EQ(outcome(type, from, to, required | one),
-                  (optional & one) != 0 ? kAllowed : Errc::kInvalidArgument)
+        EXPECT_EQ(outcome(type, from, to, required | attribute_bit),
+                  (optional & attribute_bit) != 0 ? kAllowed : Errc::kInvalidArgument)
             << to_string(type) << " " << to_string(from) << " to " << to_string(to) << " bit "
             << bit;
       }
@@ -122,7 +122,7 @@ TEST(Transitions, InvalidAttributeValuesAreRefused) {
 
 TEST(Transitions, ARefusedModifyChangesNothing) {
   Host h(1);
-  const QpHandle qp = create_rc(h, {}, Qpn{0x11});
+  const QpHandle qp = create_connected_qp(h, {}, Qpn{0x11});
   const auto before = h.engine.query_qp(qp).value().attributes;
   QpAttributes a;
   a.state = kInit;
@@ -137,9 +137,9 @@ TEST(Transitions, TheStateDecidesWhichPostsAreAccepted) {
   for (const QpState state : {kReset, kInit, kRtr, kRts, kError}) {
     SCOPED_TRACE(to_string(state));
     Host h(3);
-    const QpHandle qp = create_rc(h, {}, Qpn{0x11});
+    const QpHandle qp = create_connected_qp(h, {}, Qpn{0x11});
     QpAttributes a = attributes_for(h, p.b, {}, Qpn{0x22}, Psn{1}, Psn{2});
-    to_state(h, qp, a, std::min(state, kRts), {});
+    bring_to_state(h, qp, a, std::min(state, kRts), {});
     a.state = kError;
     if (state == kError) {
       ASSERT_TRUE(h.engine.modify_qp(qp, a, attribute::kState, {}));

@@ -16,7 +16,7 @@ void UcTransport::start_receiving() {
 
 void UcTransport::start_sending() {
   next_psn_ = core_.attributes.sq_psn;
-  in_burst_ = 0;
+  sends_in_burst_ = 0;
   packet_index_ = 0;
 }
 
@@ -45,8 +45,8 @@ Verdict UcTransport::complete_send(const SendWqe& wqe, WcStatus status) {
 }
 
 Verdict UcTransport::complete_sent() {
-  while (in_burst_ > 0) {
-    --in_burst_;
+  while (sends_in_burst_ > 0) {
+    --sends_in_burst_;
     const SendWqe& wqe = sends_.at(sends_.head());
     if (complete_send(wqe, WcStatus::kSuccess) == Verdict::kError) return Verdict::kError;
   }
@@ -55,18 +55,19 @@ Verdict UcTransport::complete_sent() {
 
 // Completes a request without a further packet, but only after the requests before it are complete.
 Verdict UcTransport::complete_locally(const SendWqe& wqe, WcStatus status) {
-  if (in_burst_ > 0) return Verdict::kContinue;
+  if (sends_in_burst_ > 0) return Verdict::kContinue;
   packet_index_ = 0;
   return complete_send(wqe, status);
 }
 
 Verdict UcTransport::transmit(link::Burst& burst, unsigned quota, bool begin_new, bool* more) {
-  while (in_burst_ < sends_.size() && (begin_new || packet_index_ > 0) && quota > 0 &&
+  while (sends_in_burst_ < sends_.size() && (begin_new || packet_index_ > 0) && quota > 0 &&
          core_.prepare_space(burst, core_.attributes.path.address)) {
     --quota;
-    SendWqe& wqe = sends_.at(sends_.head() + in_burst_);
+    SendWqe& wqe = sends_.at(sends_.head() + sends_in_burst_);
     if (packet_index_ == 0 && is_local(wqe.opcode)) {
-      if (in_burst_ > 0) return Verdict::kContinue;  // earlier requests may still use the window
+      // A local request is executed only when it can complete at once.
+      if (sends_in_burst_ > 0) return Verdict::kContinue;
       if (complete_locally(wqe, begin(wqe)) == Verdict::kError) return Verdict::kError;
       continue;
     }
@@ -80,10 +81,10 @@ Verdict UcTransport::transmit(link::Burst& burst, unsigned quota, bool begin_new
     }
     next_psn_ = next_psn_ + 1;
     if (++packet_index_ < wqe.packets) continue;
-    ++in_burst_;
+    ++sends_in_burst_;
     packet_index_ = 0;
   }
-  *more = in_burst_ < sends_.size() && (begin_new || packet_index_ > 0);
+  *more = sends_in_burst_ < sends_.size() && (begin_new || packet_index_ > 0);
   return Verdict::kContinue;
 }
 
@@ -129,11 +130,11 @@ Verdict UcTransport::on_send(const wire::TransportPacket& packet) {
   received_bytes_ += packet.payload.size();
   message_ = Message::kSend;
   if (!wire::ends_message(packet.bth.opcode)) return Verdict::kContinue;
-  const bool imm = wire::carries_immediate(packet.bth.opcode);
+  const bool has_immediate = wire::carries_immediate(packet.bth.opcode);
   return complete_receive({.opcode = WcOpcode::kReceive,
                            .byte_len = static_cast<std::uint32_t>(received_bytes_),
-                           .immediate = imm ? packet.immediate : 0,
-                           .flags = imm ? wc_flag::kWithImm : 0},
+                           .immediate = has_immediate ? packet.immediate : 0,
+                           .flags = has_immediate ? wc_flag::kWithImm : 0},
                           packet.bth.solicited_event);
 }
 
@@ -151,8 +152,8 @@ Verdict UcTransport::on_write(const wire::TransportPacket& packet) {
                        write_length_ <= core_.shared.limits.max_message_bytes &&
                        (ends ? bytes == remaining : bytes < remaining);
   if (!allowed) return drop(Counter::kDropRefused);
-  const bool imm = wire::carries_immediate(opcode);
-  if (imm && receives_.empty()) return drop(Counter::kDropNoReceive);
+  const bool has_immediate = wire::carries_immediate(opcode);
+  if (has_immediate && receives_.empty()) return drop(Counter::kDropNoReceive);
   if (remaining > 0) {  // an empty WRITE needs no key (vol1 9.7.4.1.5)
     const auto to = core_.remote_memory(write_key_, write_address_ + received_bytes_, remaining,
                                         access::kRemoteWrite);
@@ -162,7 +163,7 @@ Verdict UcTransport::on_write(const wire::TransportPacket& packet) {
   }
   received_bytes_ += bytes;
   message_ = ends ? Message::kNone : Message::kWrite;
-  if (!imm) return Verdict::kContinue;
+  if (!has_immediate) return Verdict::kContinue;
   return complete_receive({.opcode = WcOpcode::kReceiveWriteImm,
                            .byte_len = write_length_,
                            .immediate = packet.immediate,

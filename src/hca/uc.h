@@ -39,7 +39,7 @@ class UcTransport {
   // Returns true if no message is in the burst or partly sent (vol1 10.3.1.5: SQD).
   bool drained() const { return packet_index_ == 0 && has_sent_all(); }
   // Returns true if no message is in the burst.
-  bool has_sent_all() const { return in_burst_ == 0; }
+  bool has_sent_all() const { return sends_in_burst_ == 0; }
   Psn next_psn() const { return next_psn_; }
   Psn expected_psn() const { return expected_; }
 
@@ -60,8 +60,8 @@ class UcTransport {
   ReceiveSource& receives_;
 
   Psn next_psn_{};
-  std::uint32_t in_burst_ = 0;      // the number of oldest requests with all packets in the burst
-  std::uint32_t packet_index_ = 0;  // the index of the next packet of the next request
+  std::uint32_t sends_in_burst_ = 0;  // the number of oldest requests with all packets in the burst
+  std::uint32_t packet_index_ = 0;    // the index of the next packet of the next request
 
   Psn expected_{};
   Message message_ = Message::kNone;

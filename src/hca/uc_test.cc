@@ -48,8 +48,8 @@ struct UcReceiver : HostUnderTest {
     host.engine.mark_established(qp).value();
   }
   // Delivers a packet of the peer.
-  void packet(Opcode opcode, std::uint32_t psn, std::size_t bytes, std::size_t at = 1024,
-              std::uint32_t length = 0) {
+  void deliver_packet(Opcode opcode, std::uint32_t psn, std::size_t bytes, std::size_t at = 1024,
+                      std::uint32_t length = 0) {
     request(opcode, psn, bytes, false, {host.address(at), host.mr.rkey, length});
   }
   std::uint64_t count(Counter counter) const { return host.engine.counters()[counter]; }
@@ -58,25 +58,25 @@ struct UcReceiver : HostUnderTest {
 TEST(UcTransport, AGapDropsOnlyTheCurrentMessage) {
   UcReceiver b;
   for (std::uint64_t id = 1; id <= 3; ++id) b.receive(id, 2000);
-  b.packet(Opcode::kUcSendFirst, 2000, 256);
-  b.packet(Opcode::kUcSendLast, 2002, 10);  // 2001 is lost
-  b.packet(Opcode::kUcSendOnly, 2003, 10);
+  b.deliver_packet(Opcode::kUcSendFirst, 2000, 256);
+  b.deliver_packet(Opcode::kUcSendLast, 2002, 10);  // 2001 is lost
+  b.deliver_packet(Opcode::kUcSendOnly, 2003, 10);
   EXPECT_EQ(b.out(), Lines{});
   auto got = b.host.poll();
   ASSERT_EQ(text(got), "1");  // the next message uses the receive of the lost message
   EXPECT_EQ(got[0].byte_len, 10u);
   EXPECT_EQ(b.count(Counter::kDropGap), 1u);
   // The first packets of a message are lost, so its other packets are dropped.
-  b.packet(Opcode::kUcSendMiddle, 2010, 256);
-  b.packet(Opcode::kUcSendLast, 2011, 10);
-  b.packet(Opcode::kUcSendFirst, 2020, 256);
-  b.packet(Opcode::kUcSendLast, 2021, 10);
+  b.deliver_packet(Opcode::kUcSendMiddle, 2010, 256);
+  b.deliver_packet(Opcode::kUcSendLast, 2011, 10);
+  b.deliver_packet(Opcode::kUcSendFirst, 2020, 256);
+  b.deliver_packet(Opcode::kUcSendLast, 2021, 10);
   got = b.host.poll();
   ASSERT_EQ(text(got), "2");
   EXPECT_EQ(got[0].byte_len, 266u);
   // The end of a message is lost, and the next message starts normally.
-  b.packet(Opcode::kUcSendFirst, 2022, 256);
-  b.packet(Opcode::kUcSendOnly, 2024, 10);
+  b.deliver_packet(Opcode::kUcSendFirst, 2022, 256);
+  b.deliver_packet(Opcode::kUcSendOnly, 2024, 10);
   EXPECT_EQ(text(b.host.poll()), "3");
   EXPECT_EQ(b.host.engine.query_qp(b.qp)->attributes.rq_psn, Psn{2025});
   EXPECT_EQ(b.state(), QpState::kRts);
@@ -86,12 +86,12 @@ TEST(UcTransport, AGapDropsOnlyTheCurrentMessage) {
 TEST(UcTransport, AWriteWithAGapKeepsTheBytesBeforeTheGap) {
   UcReceiver b;
   b.receive(1, 0);
-  b.packet(Opcode::kUcWriteFirst, 2000, 256, 1024, 768);
-  b.packet(Opcode::kUcWriteLastImm, 2002, 256);
+  b.deliver_packet(Opcode::kUcWriteFirst, 2000, 256, 1024, 768);
+  b.deliver_packet(Opcode::kUcWriteLastImm, 2002, 256);
   EXPECT_EQ(b.host.memory[1024 + 255], std::byte{0x5a});
   EXPECT_EQ(b.host.memory[1024 + 256], std::byte{0});
   EXPECT_EQ(text(b.host.poll()), "");
-  b.packet(Opcode::kUcWriteOnlyImm, 2003, 4, 4096, 4);
+  b.deliver_packet(Opcode::kUcWriteOnlyImm, 2003, 4, 4096, 4);
   EXPECT_EQ(text(b.host.poll()), "1");
 }
 
@@ -126,7 +126,7 @@ TEST(UcTransport, DropsInvalidRequestsSilently) {
     EXPECT_EQ(b.host.memory[1024], std::byte{0});
     EXPECT_EQ(b.host.events(), std::vector<Event>{});
     b.receive(1, 100);
-    b.packet(Opcode::kUcSendOnly, 2001, 10);
+    b.deliver_packet(Opcode::kUcSendOnly, 2001, 10);
     EXPECT_EQ(text(b.host.poll()), "1");
   }
 }
@@ -136,7 +136,7 @@ TEST(UcTransport, WritesNeedTheQpsRemoteWriteRight) {
   QpAttributes a;
   a.access_flags = access::kRemoteRead;
   ASSERT_TRUE(b.host.engine.modify_qp(b.qp, a, attribute::kAccessFlags, b.now));
-  b.packet(Opcode::kUcWriteOnly, 2000, 8, 1024, 8);
+  b.deliver_packet(Opcode::kUcWriteOnly, 2000, 8, 1024, 8);
   EXPECT_EQ(b.count(Counter::kDropRefused), 1u);
   EXPECT_EQ(b.host.memory[1024], std::byte{0});
 }
@@ -144,12 +144,12 @@ TEST(UcTransport, WritesNeedTheQpsRemoteWriteRight) {
 TEST(UcTransport, DropsATooLongMessageAndKeepsTheReceive) {
   UcReceiver b;
   b.receive(1, 300);
-  b.packet(Opcode::kUcSendFirst, 2000, 256);
-  b.packet(Opcode::kUcSendMiddle, 2001, 256);
-  b.packet(Opcode::kUcSendLast, 2002, 10);
+  b.deliver_packet(Opcode::kUcSendFirst, 2000, 256);
+  b.deliver_packet(Opcode::kUcSendMiddle, 2001, 256);
+  b.deliver_packet(Opcode::kUcSendLast, 2002, 10);
   EXPECT_EQ(b.count(Counter::kDropTooLong), 1u);
   EXPECT_EQ(text(b.host.poll()), "");
-  b.packet(Opcode::kUcSendOnly, 2003, 256);
+  b.deliver_packet(Opcode::kUcSendOnly, 2003, 256);
   EXPECT_EQ(text(b.host.poll()), "1");
 }
 
@@ -157,7 +157,7 @@ TEST(UcTransport, AReceiveWithABadKeyEndsTheQp) {
   UcReceiver b;
   const Sge bad{b.host.address(0), 100, b.host.mr.lkey + 1};
   ASSERT_TRUE(b.host.engine.post_recv(b.qp, {.wr_id = 1, .sges = {&bad, 1}}));
-  b.packet(Opcode::kUcSendOnly, 2000, 10);
+  b.deliver_packet(Opcode::kUcSendOnly, 2000, 10);
   EXPECT_EQ(text(b.host.poll()), "1:local protection error");
   EXPECT_EQ(b.state(), QpState::kError);
   EXPECT_EQ(b.out(), Lines{});
@@ -174,7 +174,7 @@ TEST(UcTransport, TheFirstPacketRaisesCommunicationEstablished) {
 TEST(UcTransport, DropsPacketsOfOtherTransports) {
   UcReceiver b;
   b.receive(1, 100);
-  b.packet(Opcode::kRcSendOnly, 2000, 8);
+  b.deliver_packet(Opcode::kRcSendOnly, 2000, 8);
   EXPECT_EQ(b.count(Counter::kDropWrongTransport), 1u);
   EXPECT_EQ(text(b.host.poll()), "");
 }
@@ -263,7 +263,7 @@ TEST(UcTransport, SqdFinishesTheStartedMessageAndStartsNoOther) {
 
 // Repeats a series of messages.  Each run loses another packet, which drops only the message of
 // this packet.  The other messages arrive complete.
-TEST(UcTransport, ALossDropsOnlyItsMessage) {
+TEST(UcTransport, ALostPacketDropsOnlyItsMessage) {
   constexpr std::size_t kMessages = 4, kBytes = 700, kPackets = 3;
   for (std::uint64_t lost = 0; lost < kMessages * kPackets; ++lost) {
     SCOPED_TRACE(lost);

@@ -70,7 +70,7 @@ UdTransport::UdTransport(QpCore& core, SendQueue& sends, ReceiveSource& receives
 
 void UdTransport::start() {
   next_psn_ = core_.attributes.sq_psn;
-  in_burst_ = 0;
+  sends_in_burst_ = 0;
 }
 
 Verdict UdTransport::complete_send(const SendWqe& wqe, WcStatus status) {
@@ -88,8 +88,8 @@ Verdict UdTransport::complete_send(const SendWqe& wqe, WcStatus status) {
 }
 
 Verdict UdTransport::complete_sent() {
-  while (in_burst_ > 0) {
-    --in_burst_;
+  while (sends_in_burst_ > 0) {
+    --sends_in_burst_;
     const SendWqe& wqe = sends_.at(sends_.head());
     if (complete_send(wqe, WcStatus::kSuccess) == Verdict::kError) return Verdict::kError;
   }
@@ -97,8 +97,8 @@ Verdict UdTransport::complete_sent() {
 }
 
 Verdict UdTransport::transmit(link::Burst& burst, unsigned quota, bool begin_new, bool* more) {
-  while (begin_new && in_burst_ < sends_.size() && quota > 0) {
-    const SendWqe& wqe = sends_.at(sends_.head() + in_burst_);
+  while (begin_new && sends_in_burst_ < sends_.size() && quota > 0) {
+    const SendWqe& wqe = sends_.at(sends_.head() + sends_in_burst_);
     const auto& target = sends_.extra<DatagramTarget>(wqe);
     core_.choose_lane(target.address, target.qpn);
     if (!core_.prepare_space(burst, target.address)) break;
@@ -127,15 +127,15 @@ Verdict UdTransport::transmit(link::Burst& burst, unsigned quota, bool begin_new
              [&](std::span<std::byte> out) { return copy_data(core_, wqe, 0, out); });
     if (!added) return fail_send(wqe, WcStatus::kLocalProtectionError);
     next_psn_ = next_psn_ + 1;
-    ++in_burst_;
+    ++sends_in_burst_;
   }
-  *more = begin_new && in_burst_ < sends_.size();
+  *more = begin_new && sends_in_burst_ < sends_.size();
   return Verdict::kContinue;
 }
 
 // Fails the send, but only after the sends before it are complete.
 Verdict UdTransport::fail_send(const SendWqe& wqe, WcStatus status) {
-  return in_burst_ > 0 ? Verdict::kContinue : complete_send(wqe, status);
+  return sends_in_burst_ > 0 ? Verdict::kContinue : complete_send(wqe, status);
 }
 
 Verdict UdTransport::receive(const wire::TransportPacket& packet, const link::Arrival& arrival) {
@@ -160,19 +160,19 @@ Verdict UdTransport::receive(const wire::TransportPacket& packet, const link::Ar
   const bool copied =
       memory.scatter(receives_.pd(), sges, 0, header) == CopyFault::kNone &&
       memory.scatter(receives_.pd(), sges, kGrhBytes, packet.payload) == CopyFault::kNone;
-  const bool imm = wire::carries_immediate(packet.bth.opcode);
+  const bool has_immediate = wire::carries_immediate(packet.bth.opcode);
   WorkCompletion completion{.wr_id = wqe.wr_id,
                             .opcode = WcOpcode::kReceive,
                             .service_level = service_level(arrival, core_.shared.personality),
                             .byte_len = static_cast<std::uint32_t>(bytes),
-                            .immediate = imm ? packet.immediate : 0,
+                            .immediate = has_immediate ? packet.immediate : 0,
                             .qpn = core_.qpn,
                             .source_qpn = packet.deth.source_qpn,
                             .source_lid = arrival.address.source_lid,
                             .destination_path_bits = core_.shared.ports.path_bits(
                                 core_.port(), arrival.address.destination_lid),
                             .flags = (arrival.address.carries_gids() ? wc_flag::kGrh : 0) |
-                                     (imm ? wc_flag::kWithImm : 0)};
+                                     (has_immediate ? wc_flag::kWithImm : 0)};
   if (!copied) completion.status = WcStatus::kLocalProtectionError;
   const WqeSlot slot = receives_.release();
   const bool added =

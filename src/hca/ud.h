@@ -26,7 +26,7 @@ class UdTransport {
   Verdict transmit(link::Burst& burst, unsigned quota, bool begin_new, bool* more);
   // Works as UcTransport::complete_sent() does.
   Verdict complete_sent();
-  bool drained() const { return in_burst_ == 0; }
+  bool drained() const { return sends_in_burst_ == 0; }
   // kError: a receive failed, so the QP goes to its error state.
   Verdict receive(const wire::TransportPacket& packet, const link::Arrival& arrival);
 
@@ -40,7 +40,7 @@ class UdTransport {
   SendQueue& sends_;
   ReceiveSource& receives_;
   Psn next_psn_{};
-  std::uint32_t in_burst_ = 0;  // the number of oldest sends in the burst
+  std::uint32_t sends_in_burst_ = 0;  // the number of oldest sends in the burst
 };
 
 }  // namespace verbena::hca

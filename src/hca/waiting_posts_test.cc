@@ -46,15 +46,15 @@ TEST(WaitingPosts, ALongPostDoesNotWait) {
   EXPECT_FALSE(s.host.engine.posts_can_wait());
 }
 
-TEST(WaitingPosts, APostToAnotherIdleQpSendsAllWaitingPosts) {
+TEST(WaitingPosts, APostToAnIdleQpEndsTheWaitOfAllPosts) {
   HostUnderTest s;
   s.post(WrOpcode::kSend, 1, 64);
   ASSERT_EQ(s.out().size(), 1u);
   s.post(WrOpcode::kSend, 2, 64);
   ASSERT_TRUE(s.host.engine.posts_can_wait());
-  const QpHandle idle = create_rc(s.host, s.o, Qpn{0x12});
-  to_state(s.host, idle, attributes_for(s.host, s.host, s.o, Qpn{0x22}, s.o.psn_a, s.o.psn_b),
-           QpState::kRts);
+  const QpHandle idle = create_connected_qp(s.host, s.o, Qpn{0x12});
+  bring_to_state(s.host, idle, attributes_for(s.host, s.host, s.o, Qpn{0x22}, s.o.psn_a, s.o.psn_b),
+                 QpState::kRts);
   const Sge sge = s.host.sge(0, 64);
   s.host.engine.post_send(idle, {.wr_id = 3, .sges = {&sge, 1}}).value();
   EXPECT_FALSE(s.host.engine.posts_can_wait());

@@ -37,8 +37,8 @@ struct Fixture {
                         std::uint32_t flags = kRights) const {
     return {.address = kIova + offset, .length = length, .lkey = region.key, .access_flags = flags};
   }
-  bool bind(MemoryWindow& window, const WindowBinding& to) {
-    return memory.bind(pd, kQp, next_key(window.key), to);
+  bool bind(MemoryWindow& window, const WindowBinding& new_binding) {
+    return memory.bind(pd, kQp, next_key(window.key), new_binding);
   }
   std::optional<std::span<std::byte>> find(const MemoryWindow& window, std::uint64_t iova,
                                            std::uint64_t length,
@@ -121,10 +121,12 @@ TEST(Windows, InvalidBindingsAreRefused) {
     EXPECT_EQ(window.region, nullptr);
     return is_refused;
   };
-  MemoryRegion plain{f.pd, f.region.address, 256, Fixture::kIova, access::kLocalWrite};
-  MemoryRegion read_only{f.pd, f.region.address, 256, Fixture::kIova, access::kWindowBind};
-  MemoryRegion foreign{f.other, f.region.address, 256, Fixture::kIova, f.region.access_flags};
-  for (MemoryRegion* region : {&plain, &read_only, &foreign}) f.memory.add(*region);
+  MemoryRegion unbindable_region{f.pd, f.region.address, 256, Fixture::kIova, access::kLocalWrite};
+  MemoryRegion read_only_region{f.pd, f.region.address, 256, Fixture::kIova, access::kWindowBind};
+  MemoryRegion foreign_region{f.other, f.region.address, 256, Fixture::kIova,
+                              f.region.access_flags};
+  for (MemoryRegion* region : {&unbindable_region, &read_only_region, &foreign_region})
+    f.memory.add(*region);
   for (MemoryWindow* window : {&f.type_1, &f.type_2}) {
     EXPECT_TRUE(refused(*window, f.binding(256, 1)));
     EXPECT_TRUE(refused(*window, f.binding(0, 257)));
@@ -136,11 +138,11 @@ TEST(Windows, InvalidBindingsAreRefused) {
     EXPECT_TRUE(refused(*window, other)) << "there is no such region";
     other.lkey = f.type_1.key;
     EXPECT_TRUE(refused(*window, other)) << "a window is not a region";
-    other.lkey = plain.key;
+    other.lkey = unbindable_region.key;
     EXPECT_TRUE(refused(*window, other)) << "the region lacks the right to bind";
-    other.lkey = foreign.key;
+    other.lkey = foreign_region.key;
     EXPECT_TRUE(refused(*window, other)) << "the region is in another domain";
-    other.lkey = read_only.key;
+    other.lkey = read_only_region.key;
     for (const std::uint32_t writes : {access::kRemoteWrite, access::kRemoteAtomic}) {
       other.access_flags = writes;
       EXPECT_TRUE(refused(*window, other)) << "the region lacks local write";
@@ -150,13 +152,14 @@ TEST(Windows, InvalidBindingsAreRefused) {
     other.access_flags = access::kRemoteRead;
     EXPECT_TRUE(f.bind(*window, other));
   }
-  MemoryWindow local{f.pd, WindowType::kOne};
-  f.memory.add(local);
-  EXPECT_TRUE(f.bind(local, f.binding(0, 64, access::kRemoteWrite | access::kLocalWrite)));
+  MemoryWindow local_write_window{f.pd, WindowType::kOne};
+  f.memory.add(local_write_window);
+  EXPECT_TRUE(
+      f.bind(local_write_window, f.binding(0, 64, access::kRemoteWrite | access::kLocalWrite)));
   EXPECT_FALSE(f.memory.bind(f.pd, Fixture::kQp, f.region.key, good)) << "a region is not a window";
-  MemoryWindow unbound{f.pd, WindowType::kTwo};
-  f.memory.add(unbound);
-  EXPECT_TRUE(refused(unbound, f.binding(0, 0)));
+  MemoryWindow unbound_window{f.pd, WindowType::kTwo};
+  f.memory.add(unbound_window);
+  EXPECT_TRUE(refused(unbound_window, f.binding(0, 0)));
 }
 
 TEST(Windows, Type1CanBeReboundAndIsUnboundByLength0) {
@@ -173,7 +176,7 @@ TEST(Windows, Type1CanBeReboundAndIsUnboundByLength0) {
   EXPECT_EQ(f.region.windows, 0u);
 }
 
-TEST(Windows, OnlyItsQpInvalidatesType2) {
+TEST(Windows, OnlyTheQpThatHasBoundAType2WindowInvalidatesTheWindow) {
   Fixture f;
   EXPECT_FALSE(f.memory.invalidate(f.pd, Fixture::kQp, f.type_2.key));  // the window is not bound
   ASSERT_TRUE(f.bind(f.type_2, f.binding(0, 64)));
@@ -319,10 +322,10 @@ TEST(Windows, ASendWithInvalidateInvalidatesTheWindow) {
 }
 
 TEST(Windows, ASendWithABadInvalidateEndsBothQps) {
-  for (const bool region : {true, false}) {
+  for (const bool is_region : {true, false}) {
     WindowPair p;
     ASSERT_TRUE(p.receive(7, 4096, 100));
-    ASSERT_TRUE(p.send_invalidate(1, region ? p.b.mr.rkey : p.window.rkey, 10));
+    ASSERT_TRUE(p.send_invalidate(1, is_region ? p.b.mr.rkey : p.window.rkey, 10));
     p.wire.run();
     EXPECT_EQ(text(p.b.poll()), "7:remote invalid request");
     EXPECT_EQ(text(p.a.poll()), "1:retries exceeded");  // b sent no response
@@ -334,9 +337,9 @@ TEST(Windows, ASendWithABadInvalidateEndsBothQps) {
 }
 
 TEST(Windows, AnInvalidBindOrInvalidateEndsItsQp) {
-  for (const bool bind : {true, false}) {
+  for (const bool is_bind : {true, false}) {
     WindowPair p;
-    ASSERT_TRUE(bind ? p.bind(1, p.window.rkey, 0) : p.invalidate(1, p.window.rkey));
+    ASSERT_TRUE(is_bind ? p.bind(1, p.window.rkey, 0) : p.invalidate(1, p.window.rkey));
     ASSERT_TRUE(p.receive(2, 0, 10));
     p.wire.run();
     EXPECT_EQ(text(p.b.poll()), "1:memory management operation error 2:flushed");
@@ -451,12 +454,12 @@ TEST(Windows, AReadResponseStopsWhenItsWindowIsDestroyed) {
                                                       .access_flags = kRights}}));
   EXPECT_EQ(s.out(), Lines{});
   s.request(Opcode::kRcReadRequest, 2000, 0, true, {s.host.address(0), window.rkey, kBytes});
-  link::Burst some;
-  s.host.engine.transmit(some, s.now);
-  ASSERT_GT(some.size(), 0u);
-  ASSERT_LT(some.size(), kPackets);
+  link::Burst first_burst;
+  s.host.engine.transmit(first_burst, s.now);
+  ASSERT_GT(first_burst.size(), 0u);
+  ASSERT_LT(first_burst.size(), kPackets);
   ASSERT_TRUE(s.host.engine.destroy_mw(window.handle));
-  EXPECT_EQ(s.out(), Lines{"NAK2 " + std::to_string(2000 + some.size())});
+  EXPECT_EQ(s.out(), Lines{"NAK2 " + std::to_string(2000 + first_burst.size())});
 }
 
 }  // namespace

@@ -97,8 +97,8 @@ struct RecvWqe {
 template <class Wqe>
 class WorkQueue {
  public:
-  WorkQueue(std::uint32_t requests, std::uint32_t element_bytes, std::uint32_t extra_bytes = 0)
-      : capacity_(requests == 0 ? 0 : std::bit_ceil(requests)),
+  WorkQueue(std::uint32_t request_count, std::uint32_t element_bytes, std::uint32_t extra_bytes = 0)
+      : capacity_(request_count == 0 ? 0 : std::bit_ceil(request_count)),
         extra_offset_(aligned(sizeof(Wqe) + element_bytes)),
         stride_(extra_offset_ + aligned(extra_bytes)),
         memory_(capacity_ == 0 ? nullptr

@@ -60,11 +60,11 @@ void BreakableSubnet::set_mtu(Link link, std::uint32_t bytes) {
 
 Answer<void> BreakableSubnet::set_pkey(Node node, Pkey pkey, bool present) {
   const subnet::Node& hca = topology().nodes[node];
-  bool changed = false;
+  bool succeeded = false;  // at one or more ports
   for (std::uint8_t port = 1; port <= hca.ports; ++port) {
-    changed |= nodes_.set_pkey({.node = node, .port = port}, pkey, present);
+    succeeded |= nodes_.set_pkey({.node = node, .port = port}, pkey, present);
   }
-  if (changed) return {};
+  if (succeeded) return {};
   return std::unexpected(present ? full_table_text(hca.name) : missing_pkey_text(hca.name, pkey));
 }
 
@@ -83,7 +83,7 @@ ethernet::RailId BreakableHosts::rail_of(Link link) {
           .device = static_cast<std::uint8_t>(link)};
 }
 
-std::uint8_t BreakableHosts::rails_of(Node node) const {
+std::uint8_t BreakableHosts::rail_count(Node node) const {
   return static_cast<std::uint8_t>(network_.fabric().hosts[node].rails.size());
 }
 
@@ -102,7 +102,7 @@ Breakable::Node BreakableHosts::find_node(const std::string& name) const {
 
 void BreakableHosts::set_link(Link link, bool up) {
   network_.faults().set_link(rail_of(link), up);
-  changed_(rail_of(link).host);
+  on_change_(rail_of(link).host);
 }
 
 std::string BreakableHosts::up_text(Link link) const {
@@ -119,12 +119,12 @@ void BreakableHosts::set_delay(Link link, Duration delay) {
 
 void BreakableHosts::set_mtu(Link link, std::uint32_t bytes) {
   network_.faults().set_mtu(rail_of(link), bytes == 0 ? std::nullopt : std::optional(bytes));
-  changed_(rail_of(link).host);
+  on_change_(rail_of(link).host);
 }
 
 void BreakableHosts::set_power(Node node, bool on) {
   network_.faults().set_host(node, on);
-  changed_(node);
+  on_change_(node);
 }
 
 void BreakableHosts::set_paused(Node node, bool paused) {
@@ -132,12 +132,12 @@ void BreakableHosts::set_paused(Node node, bool paused) {
 }
 
 Answer<void> BreakableHosts::set_pkey(Node node, Pkey pkey, bool present) {
-  bool changed = false;
-  for (std::uint8_t device = 0; device < rails_of(node); ++device) {
+  bool succeeded = false;  // at one or more ports
+  for (std::uint8_t device = 0; device < rail_count(node); ++device) {
     const ethernet::RailId rail{.host = node, .device = device};
     std::vector<Pkey> pkeys = network_.pkeys(rail);
     const bool was_present = std::ranges::find(pkeys, pkey) != pkeys.end();
-    changed |= was_present && present;  // adding a P_Key that the table already has succeeds
+    succeeded |= was_present && present;  // adding a P_Key that the table already has succeeds
     if (was_present == present) continue;
     // The indexes of the other P_Keys must not change, because programs use these indexes.
     const auto entry = std::ranges::find(pkeys, present ? Pkey{} : pkey);
@@ -149,18 +149,18 @@ Answer<void> BreakableHosts::set_pkey(Node node, Pkey pkey, bool present) {
       continue;
     }
     network_.faults().set_pkeys(rail, std::move(pkeys));
-    changed = true;
+    succeeded = true;
   }
-  if (!changed) {
+  if (!succeeded) {
     return std::unexpected(present ? full_table_text(node_name(node))
                                    : missing_pkey_text(node_name(node), pkey));
   }
-  changed_(node);
+  on_change_(node);
   return {};
 }
 
 bool BreakableHosts::has_pkey(Node node, Pkey pkey) const {
-  for (std::uint8_t device = 0; device < rails_of(node); ++device) {
+  for (std::uint8_t device = 0; device < rail_count(node); ++device) {
     const auto& pkeys = network_.pkeys({.host = node, .device = device});
     if (std::ranges::find(pkeys, pkey) != pkeys.end()) return true;
   }

@@ -43,11 +43,11 @@ class BreakableSubnet final : public Breakable {
 // Breaks links and hosts of an Ethernet fabric.  A link joins a host's rail with its network.
 class BreakableHosts final : public Breakable {
  public:
-  // `changed` is called when the state, MTU or P_Keys of a host's ports may have changed.
+  // `on_change` is called when the state, MTU or P_Keys of a host's ports may have changed.
   // REQUIRES: the network outlives this object.
   BreakableHosts(ethernet::Network& network,
-                 std::move_only_function<void(ethernet::HostIndex)> changed)
-      : network_(network), changed_(std::move(changed)) {}
+                 std::move_only_function<void(ethernet::HostIndex)> on_change)
+      : network_(network), on_change_(std::move(on_change)) {}
 
   std::optional<std::string> problem_with(const faults::Fault& fault) const override;
   Link find_link(const std::string& a, const std::string& b) const override;
@@ -69,10 +69,10 @@ class BreakableHosts final : public Breakable {
 
  private:
   static ethernet::RailId rail_of(Link link);
-  std::uint8_t rails_of(Node node) const;
+  std::uint8_t rail_count(Node node) const;
 
   ethernet::Network& network_;
-  std::move_only_function<void(ethernet::HostIndex)> changed_;
+  std::move_only_function<void(ethernet::HostIndex)> on_change_;
 };
 
 }  // namespace verbena::hosts

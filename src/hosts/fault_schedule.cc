@@ -22,13 +22,14 @@ FaultSchedule::FaultSchedule(asio::io_context& loop, Faults& faults,
 
 void FaultSchedule::on_timer() {
   const Time now = os::now();
-  for (; next_ < scheduled_.size() && began_ + scheduled_[next_].after <= now; ++next_) {
-    const auto state = faults_.set(scheduled_[next_].fault);
+  for (; next_index_ < scheduled_.size() && began_ + scheduled_[next_index_].after <= now;
+       ++next_index_) {
+    const auto state = faults_.set(scheduled_[next_index_].fault);
     log_.line(state ? *state
                     : fmt::format("the fault '{}' of the file is refused: {}",
-                                  faults::text_of(scheduled_[next_].fault), state.error()));
+                                  faults::text_of(scheduled_[next_index_].fault), state.error()));
   }
-  timer_.at(next_ < scheduled_.size() ? began_ + scheduled_[next_].after : kNever);
+  timer_.at(next_index_ < scheduled_.size() ? began_ + scheduled_[next_index_].after : kNever);
 }
 
 }  // namespace verbena::hosts

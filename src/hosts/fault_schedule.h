@@ -22,14 +22,14 @@ class FaultSchedule {
                 const agent::Log& log);
 
   // Returns the number of faults that have not been triggered yet.
-  std::size_t remaining() const { return scheduled_.size() - next_; }
+  std::size_t remaining() const { return scheduled_.size() - next_index_; }
 
  private:
   void on_timer();
 
   Faults& faults_;
   std::vector<plan::ScheduledFault> scheduled_{};  // sorted by time
-  std::size_t next_ = 0;                           // the index of the next fault in scheduled_
+  std::size_t next_index_ = 0;                     // the index of the next fault in scheduled_
   agent::Log log_;
   Time began_;
   agent::Timer timer_;

@@ -105,11 +105,11 @@ void Faults::flap_due_links() {
 }
 
 void Faults::set_timer() {
-  Time next = kNever;
+  Time next_flap = kNever;
   for (const auto& [link, state] : links_) {
-    if (state.flaps) next = std::min(next, state.flaps->next_deadline());
+    if (state.flaps) next_flap = std::min(next_flap, state.flaps->next_deadline());
   }
-  flap_timer_.at(next);
+  flap_timer_.at(next_flap);
 }
 
 // ---- nodes --------------------------------------------------------------------------------------
@@ -137,8 +137,8 @@ Faults::SetResult Faults::set_power(Breakable::Node node, Kind kind) {
 }
 
 Faults::SetResult Faults::set_pkey(Breakable::Node node, Pkey pkey, bool present) {
-  const auto set = fabric_.set_pkey(node, pkey, present);
-  if (!set) return std::unexpected(set.error());
+  const auto result = fabric_.set_pkey(node, pkey, present);
+  if (!result) return std::unexpected(result.error());
   nodes_[node].pkeys[pkey] = present;
   return "node " + fabric_.node_name(node) + " " + pkey_text(pkey, present);
 }

@@ -109,7 +109,7 @@ TEST_F(FaultsTest, ANodeIsOffPausedOrOn) {
   EXPECT_EQ(status(), Texts{});
 }
 
-TEST_F(FaultsTest, PkeyFaultsAreListedWhileTheTableHasThem) {
+TEST_F(FaultsTest, PkeyFaultsAreListedWhileTheTableConfirmsThem) {
   EXPECT_EQ(set_fault("node n pkey 0x8001 removed"), "node n has lost P_Key 0x8001");
   EXPECT_EQ(set_fault("node n pkey 0x8002 added"), "node n has got P_Key 0x8002");
   EXPECT_EQ(set_fault("node n pkey 0x8003 removed"), "refused: no such P_Key");

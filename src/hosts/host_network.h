@@ -17,7 +17,7 @@ namespace verbena::hosts {
 class HostNetwork final : public agent::Network, private Switch::Station {
  public:
   // REQUIRES: the switch outlives this object, and has the host.
-  HostNetwork(Switch& fabric, HostIndex host) : switch_(fabric), host_(host) {}
+  HostNetwork(Switch& fabric_switch, HostIndex host) : switch_(fabric_switch), host_(host) {}
   ~HostNetwork() override { close(); }
 
   Identity identity() const override;

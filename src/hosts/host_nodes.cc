@@ -32,9 +32,9 @@ std::expected<std::unique_ptr<HostNodes>, std::string> HostNodes::create(asio::i
                                                                          const Options& options,
                                                                          const agent::Log& log) {
   fabric.name = options.fabric;
-  auto packets = Switch::create(loop, std::move(fabric));
-  if (!packets) return std::unexpected(std::string(packets.error().context));
-  std::unique_ptr<HostNodes> nodes(new HostNodes(std::move(*packets)));
+  auto fabric_switch = Switch::create(loop, std::move(fabric));
+  if (!fabric_switch) return std::unexpected(std::string(fabric_switch.error().context));
+  std::unique_ptr<HostNodes> nodes(new HostNodes(std::move(*fabric_switch)));
   for (const plan::Host& host : nodes->network().fabric().hosts) {
     const auto index = static_cast<HostIndex>(nodes->agents_.size());
     auto network = std::make_unique<HostNetwork>(*nodes->switch_, index);

@@ -42,7 +42,7 @@ class HostNodes final : public Nodes {
   void stop(const char* why) override;
 
  private:
-  explicit HostNodes(std::unique_ptr<Switch> packets) : switch_(std::move(packets)) {}
+  explicit HostNodes(std::unique_ptr<Switch> fabric_switch) : switch_(std::move(fabric_switch)) {}
 
   std::unique_ptr<Switch> switch_;
   std::vector<HostNetwork*> networks_{};                 // by host; the agent of the host owns it

@@ -6,15 +6,15 @@ namespace verbena::hosts {
 
 std::size_t LatePackets::size() const {
   std::size_t packets = 0;
-  for (const auto& [key, waiting] : queues_) packets += waiting.queue.size();
+  for (const auto& [key, state] : queues_) packets += state.queue.size();
   return packets;
 }
 
 Time LatePackets::next_deadline(const ethernet::LinkFaults& faults) const {
   Time next = kNever;
-  for (const auto& [key, waiting] : queues_) {
-    if (waiting.receiver_is_full || faults.is_paused(key.rail.host)) continue;
-    next = std::min(next, waiting.queue.next_due());
+  for (const auto& [key, state] : queues_) {
+    if (state.receiver_is_full || faults.is_paused(key.rail.host)) continue;
+    next = std::min(next, state.queue.next_due());
   }
   return next;
 }

@@ -60,32 +60,32 @@ class LatePackets {
   // receiver has space.  pass() may call add().  Packets of paused hosts remain in their queues.
   // Returns true if a packet was removed.
   bool release(Time now, const ethernet::LinkFaults& faults, auto pass) {
-    bool passed = false;
+    bool any_removed = false;
     for (auto it = queues_.begin(); it != queues_.end();) {
-      auto& [key, waiting] = *it;
-      waiting.receiver_is_full = false;
-      while (!faults.is_paused(key.rail.host) && waiting.queue.first_due_packet(now) != nullptr) {
-        if (!pass(key, *waiting.queue.first_due_packet(now))) {
-          waiting.receiver_is_full = true;
+      auto& [key, state] = *it;
+      state.receiver_is_full = false;
+      while (!faults.is_paused(key.rail.host) && state.queue.first_due_packet(now) != nullptr) {
+        if (!pass(key, *state.queue.first_due_packet(now))) {
+          state.receiver_is_full = true;
           break;
         }
-        (void)waiting.queue.pop();
-        passed = true;
+        (void)state.queue.pop();
+        any_removed = true;
       }
-      it = waiting.queue.empty() ? queues_.erase(it) : std::next(it);
+      it = state.queue.empty() ? queues_.erase(it) : std::next(it);
     }
-    return passed;
+    return any_removed;
   }
   // Returns the time at which the next packet is due.  Ignores queues whose receiver is full or
   // whose host is paused.
   Time next_deadline(const ethernet::LinkFaults& faults) const;
 
  private:
-  struct Waiting {
+  struct QueueState {
     Queue queue{};
     bool receiver_is_full = false;  // the receiver of the first packet has no space
   };
-  std::map<QueueKey, Waiting> queues_{};
+  std::map<QueueKey, QueueState> queues_{};
 };
 
 }  // namespace verbena::hosts

@@ -62,16 +62,16 @@ int failed(const Arguments& arguments, const std::string& text) {
 
 // Polls for a moment, instead of sleeping, until there is a packet to forward.  Returns true if a
 // packet was forwarded.
-bool spin_for_packet(Forwarder& packets, os::AdaptiveSpin& spin) {
+bool spin_for_packet(Forwarder& forwarder, os::AdaptiveSpin& spin) {
   const Time began = os::now();
   for (Time now = began; now - began < spin.spin_time();) {
     os::yield_processor();
-    if (packets.forward(os::now())) {
+    if (forwarder.forward(os::now())) {
       spin.record_successful_spin();
       return true;
     }
-    const Time before = std::exchange(now, os::now());
-    if (!spin.yielded(now - before)) break;
+    const Time before_yield = std::exchange(now, os::now());
+    if (!spin.yielded(now - before_yield)) break;
   }
   spin.record_failed_spin();
   return false;
@@ -79,19 +79,19 @@ bool spin_for_packet(Forwarder& packets, os::AdaptiveSpin& spin) {
 
 // Runs the loop.  While there are packets to forward, it polls the descriptors only after
 // kForwardsPerPoll calls of forward().
-void run_until_stopped(asio::io_context& loop, Forwarder& packets) {
+void run_until_stopped(asio::io_context& loop, Forwarder& forwarder) {
   constexpr int kForwardsPerPoll = 16;
   os::AdaptiveSpin spin(std::chrono::microseconds(50));
   int forwards = 0;
   while (!loop.stopped()) {
-    const bool forwarded = packets.forward(os::now());
+    const bool forwarded = forwarder.forward(os::now());
     if (forwarded && ++forwards < kForwardsPerPoll) continue;
     forwards = 0;
     if (loop.poll() > 0 || forwarded) continue;
-    if (spin.should_spin() && spin_for_packet(packets, spin)) continue;
+    if (spin.should_spin() && spin_for_packet(forwarder, spin)) continue;
     const Time began = os::now();
-    if (packets.park()) loop.run_one();
-    packets.unpark();
+    if (forwarder.park()) loop.run_one();
+    forwarder.unpark();
     spin.record_sleep(os::now() - began);
   }
 }

@@ -125,8 +125,8 @@ void ManagerProcess::on_end() {
   int status = 0;
   if (::waitpid(pid_, &status, WNOHANG) != pid_) return;
   end_text_ = exit_status_text(status);
-  watch_.read(false);  // because the pidfd remains readable
-  on_end_();
+  watch_.read(false);  // the pidfd remains readable, so its watch must end
+  on_opensm_end_();
 }
 
 }  // namespace verbena::hosts

@@ -54,12 +54,12 @@ class ManagerProcess {
 
  private:
   ManagerProcess(Options options, std::move_only_function<void()> on_opensm_end)
-      : options_(std::move(options)), on_end_(std::move(on_opensm_end)) {}
+      : options_(std::move(options)), on_opensm_end_(std::move(on_opensm_end)) {}
 
   void on_end();
 
   Options options_;
-  std::move_only_function<void()> on_end_;
+  std::move_only_function<void()> on_opensm_end_;
   pid_t pid_ = 0;
   os::Fd pidfd_{};
   agent::Watch watch_{};

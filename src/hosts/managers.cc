@@ -136,12 +136,12 @@ void Managers::await_subnet(Time deadline, Done done) {
 void Managers::on_timer() {
   const Time now = os::now();
   std::vector<Waiter> expired;
-  Time next = kNever;
+  Time next_deadline = kNever;
   for (Waiter& waiter : std::exchange(waiters_, {})) {
-    if (waiter.deadline > now) next = std::min(next, waiter.deadline);
+    if (waiter.deadline > now) next_deadline = std::min(next_deadline, waiter.deadline);
     (waiter.deadline > now ? waiters_ : expired).push_back(std::move(waiter));
   }
-  timer_.at(next);
+  timer_.at(next_deadline);
   for (Waiter& waiter : expired) waiter.done(why_not_up("the subnet did not come up in time"));
 }
 

@@ -91,7 +91,7 @@ void Service::on_listener() {
     // Any user may connect to an abstract name.  This function closes the connections of other
     // users, and those above the limit, at once.
     if (!channel->check_peer_uid(::geteuid()) || tools_.size() >= kToolsMax) continue;
-    const std::uint64_t id = next_tool_++;
+    const std::uint64_t id = next_tool_id_++;
     auto tool = std::make_unique<Tool>(loop_, std::move(*channel), id, *this);
     tool->close_at = os::now() + kToolTimeout;
     if (tool_timer_.deadline() == kNever) tool_timer_.at(tool->close_at);
@@ -101,15 +101,15 @@ void Service::on_listener() {
 
 // Closes connections of tools that are open for too long, because kToolsMax limits their number.
 void Service::close_slow_tools() {
-  Time next = kNever;
+  Time next_close = kNever;
   for (const auto& [id, tool] : tools_) {
     if (tool->close_at <= os::now()) {
       tool->connection.finish();
     } else {
-      next = std::min(next, tool->close_at);
+      next_close = std::min(next_close, tool->close_at);
     }
   }
-  tool_timer_.at(next);
+  tool_timer_.at(next_close);
 }
 
 void Service::ended(agent::Connection& connection, const std::string&) {

@@ -109,7 +109,7 @@ class Service final : public agent::Connection::Owner {
   std::unique_ptr<Faults> faults_{};
   std::unique_ptr<FaultSchedule> schedule_{};  // null until begin_faults() has started it
   std::map<std::uint64_t, std::unique_ptr<Tool>> tools_{};
-  std::uint64_t next_tool_ = 1;
+  std::uint64_t next_tool_id_ = 1;
   agent::Connection::LimitCounters limit_counters_{};
   asio::signal_set signals_;
   agent::Timer tool_timer_;

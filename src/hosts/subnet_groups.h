@@ -25,13 +25,13 @@ class SubnetGroups {
   // returns false if there would be more than kMembersMax members.
   bool set(HostIndex hca, std::uint16_t range, const Gid& group,
            std::span<const std::uint32_t> ports) {
-    const Key first{hca, group, range, 0};
-    auto at = members_.lower_bound(first);
-    auto last = at;
-    while (last != members_.end() && is_same(*last, first)) ++last;
-    const auto before = static_cast<std::size_t>(std::distance(at, last));
-    if (members_.size() - before + ports.size() > kMembersMax) return false;
-    members_.erase(at, last);
+    const Key key{hca, group, range, 0};
+    const auto begin = members_.lower_bound(key);
+    auto end = begin;
+    while (end != members_.end() && are_equal_except_port(*end, key)) ++end;
+    const auto old_count = static_cast<std::size_t>(std::distance(begin, end));
+    if (members_.size() - old_count + ports.size() > kMembersMax) return false;
+    members_.erase(begin, end);
     for (const std::uint32_t port : ports) {
       members_.insert({hca, group, range, static_cast<std::uint8_t>(port)});
     }
@@ -51,7 +51,7 @@ class SubnetGroups {
  private:
   // A key contains the HCA, group, range and port of a membership.
   using Key = std::tuple<HostIndex, Gid, std::uint16_t, std::uint8_t>;
-  static bool is_same(const Key& a, const Key& b) {
+  static bool are_equal_except_port(const Key& a, const Key& b) {
     return std::tie(std::get<0>(a), std::get<1>(a), std::get<2>(a)) ==
            std::tie(std::get<0>(b), std::get<1>(b), std::get<2>(b));
   }

@@ -25,11 +25,11 @@ std::vector<std::uint16_t> members(const SubnetGroups& groups, HostIndex hca, st
 
 TEST(SubnetGroups, EachPortOfAnHcaHasItsOwnMembers) {
   SubnetGroups groups;
-  constexpr std::array<std::uint32_t, 2> kBoth{1, 2};
-  EXPECT_TRUE(groups.set(5, 100, group_of(1), std::span(kBoth).first(1)));
-  EXPECT_TRUE(groups.set(5, 101, group_of(1), kBoth));
-  EXPECT_TRUE(groups.set(5, 100, group_of(2), kBoth));
-  EXPECT_TRUE(groups.set(6, 102, group_of(1), kBoth));
+  constexpr std::array<std::uint32_t, 2> kBothPorts{1, 2};
+  EXPECT_TRUE(groups.set(5, 100, group_of(1), std::span(kBothPorts).first(1)));
+  EXPECT_TRUE(groups.set(5, 101, group_of(1), kBothPorts));
+  EXPECT_TRUE(groups.set(5, 100, group_of(2), kBothPorts));
+  EXPECT_TRUE(groups.set(6, 102, group_of(1), kBothPorts));
   EXPECT_EQ(members(groups, 5, 1, 1), (std::vector<std::uint16_t>{100, 101}));
   EXPECT_EQ(members(groups, 5, 2, 1), (std::vector<std::uint16_t>{101}));
   EXPECT_EQ(members(groups, 6, 1, 1), (std::vector<std::uint16_t>{102}));
@@ -37,15 +37,15 @@ TEST(SubnetGroups, EachPortOfAnHcaHasItsOwnMembers) {
   EXPECT_EQ(members(groups, 5, 1, 1), (std::vector<std::uint16_t>{100}));
 }
 
-TEST(SubnetGroups, MembersAreLimited) {
+TEST(SubnetGroups, NumberOfMembersIsLimited) {
   SubnetGroups groups;
-  constexpr std::array<std::uint32_t, 1> kFirst{1};
+  constexpr std::array<std::uint32_t, 1> kFirstPort{1};
   for (unsigned i = 0; i < SubnetGroups::kMembersMax; ++i) {
-    ASSERT_TRUE(groups.set(0, 1, group_of(i), kFirst));
+    ASSERT_TRUE(groups.set(0, 1, group_of(i), kFirstPort));
   }
-  EXPECT_FALSE(groups.set(0, 2, group_of(0), kFirst));
+  EXPECT_FALSE(groups.set(0, 2, group_of(0), kFirstPort));
   EXPECT_TRUE(groups.set(0, 1, group_of(0), {}));
-  EXPECT_TRUE(groups.set(0, 2, group_of(0), kFirst));
+  EXPECT_TRUE(groups.set(0, 2, group_of(0), kFirstPort));
 }
 
 }  // namespace

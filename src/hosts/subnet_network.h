@@ -25,8 +25,8 @@ class SubnetNetwork final : public agent::Network, private SubnetSwitch::Station
   static std::string interface_name(std::uint8_t port) { return "ib" + std::to_string(port - 1); }
 
   // REQUIRES: the switch outlives this object, and `hca` is the index of an HCA in the topology.
-  SubnetNetwork(SubnetSwitch& packets, HostIndex hca, const sa::Client::Config& sa)
-      : switch_(packets), hca_(hca), sa_(sa) {}
+  SubnetNetwork(SubnetSwitch& subnet_switch, HostIndex hca, const sa::Client::Config& sa)
+      : switch_(subnet_switch), hca_(hca), sa_(sa) {}
   ~SubnetNetwork() override { close(); }
 
   Identity identity() const override;

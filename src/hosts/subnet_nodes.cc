@@ -19,9 +19,10 @@ namespace verbena::hosts {
 std::expected<std::unique_ptr<SubnetNodes>, std::string> SubnetNodes::create(
     asio::io_context& loop, subnet::Topology topology, const Options& options,
     const agent::Log& log) {
-  auto packets = SubnetSwitch::create(loop, std::move(topology));
-  if (!packets) return std::unexpected(std::string(packets.error().context));
-  std::unique_ptr<SubnetNodes> nodes(new SubnetNodes(loop, std::move(*packets), options.build));
+  auto subnet_switch = SubnetSwitch::create(loop, std::move(topology));
+  if (!subnet_switch) return std::unexpected(std::string(subnet_switch.error().context));
+  std::unique_ptr<SubnetNodes> nodes(
+      new SubnetNodes(loop, std::move(*subnet_switch), options.build));
   for (const std::uint32_t node : nodes->hcas_) {
     if (auto result = nodes->serve(loop, node, options, log); !result) {
       return std::unexpected(std::move(result.error()));
@@ -30,9 +31,9 @@ std::expected<std::unique_ptr<SubnetNodes>, std::string> SubnetNodes::create(
   return nodes;
 }
 
-SubnetNodes::SubnetNodes(asio::io_context& loop, std::unique_ptr<SubnetSwitch> packets,
+SubnetNodes::SubnetNodes(asio::io_context& loop, std::unique_ptr<SubnetSwitch> subnet_switch,
                          const std::string& build)
-    : switch_(std::move(packets)),
+    : switch_(std::move(subnet_switch)),
       mads_(loop, switch_->subnet(), build, [this] { switch_->pump(os::now()); }) {
   switch_->set_mad_receiver([this](const subnet::MadDelivery& mad) { mads_.receive(mad); });
   const auto& nodes = switch_->subnet().topology().nodes;

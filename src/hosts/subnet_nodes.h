@@ -31,8 +31,8 @@ class SubnetNodes final : public Nodes {
 
   const subnet::Subnet& subnet() const { return switch_->subnet(); }
   // Sets a function that is called soon after the state of ports has changed.
-  void when_ports_change(std::move_only_function<void()> call) {
-    switch_->when_ports_change(std::move(call));
+  void when_ports_change(std::move_only_function<void()> on_change) {
+    switch_->when_ports_change(std::move(on_change));
   }
 
   // set_link() to set_mtu() do the same as the functions of subnet::Subnet with these names, and
@@ -59,7 +59,7 @@ class SubnetNodes final : public Nodes {
   void stop(const char* why) override;
 
  private:
-  SubnetNodes(asio::io_context& loop, std::unique_ptr<SubnetSwitch> packets,
+  SubnetNodes(asio::io_context& loop, std::unique_ptr<SubnetSwitch> subnet_switch,
               const std::string& build);
   // Starts the MAD service and the agent of the HCA that has this index in the topology.  The error
   // is a line for the user.

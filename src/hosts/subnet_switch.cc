@@ -295,7 +295,7 @@ void SubnetSwitch::notify_stations() {
     const auto station = stations_.find(port.node);
     if (station != stations_.end()) station->second->port_changed(port.port, reregister);
   }
-  if (!changed.empty()) ports_changed_();
+  if (!changed.empty()) on_port_change_();
   for (std::size_t remaining = agent_packets_.size(); remaining > 0; --remaining) {
     const subnet::Delivery packet = std::move(agent_packets_.front());
     agent_packets_.pop_front();

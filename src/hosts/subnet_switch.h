@@ -72,7 +72,9 @@ class SubnetSwitch final : public Forwarder, private agent::Uplinks::Reader {
   // Sets the function that gets the MADs for programs.
   void set_mad_receiver(MadReceiver receiver) { mad_receiver_ = std::move(receiver); }
   // Sets a function that is called soon after the state of ports has changed.
-  void when_ports_change(std::move_only_function<void()> call) { ports_changed_ = std::move(call); }
+  void when_ports_change(std::move_only_function<void()> on_change) {
+    on_port_change_ = std::move(on_change);
+  }
   // Delivers the packets and port events that the subnet has ready, until it has no more.
   void pump(Time now);
 
@@ -142,7 +144,7 @@ class SubnetSwitch final : public Forwarder, private agent::Uplinks::Reader {
   subnet::Subnet subnet_;
   std::vector<std::vector<subnet::PortStatus>> ports_{};  // by node; a switch has none
   MadReceiver mad_receiver_{};
-  std::move_only_function<void()> ports_changed_ = [] {};
+  std::move_only_function<void()> on_port_change_ = [] {};
   agent::Timer timer_;
   agent::DeferredCall delivery_;
   std::map<HostIndex, Station*> stations_{};

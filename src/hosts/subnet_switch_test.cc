@@ -47,11 +47,13 @@ std::vector<std::byte> ud_packet(Qpn destination, Pkey pkey = kPkey, std::size_t
 class SubnetSwitchTest : public testing::Test {
  protected:
   struct Agent final : SubnetSwitch::Station {
-    void arrived(const link::Arrival& arrival) override { mads.push_back(arrival.address); }
-    void port_changed(std::uint8_t port, bool) override { changed.push_back(port); }
+    void arrived(const link::Arrival& arrival) override {
+      mad_addresses.push_back(arrival.address);
+    }
+    void port_changed(std::uint8_t port, bool) override { changed_ports.push_back(port); }
     void remark(node::ClientId, const std::string& text) override { remarks.push_back(text); }
-    std::vector<link::Address> mads{};
-    std::vector<std::uint8_t> changed{};
+    std::vector<link::Address> mad_addresses{};
+    std::vector<std::uint8_t> changed_ports{};
     std::vector<std::string> remarks{};
   };
 
@@ -127,7 +129,7 @@ class SubnetSwitchTest : public testing::Test {
   std::vector<link::Address> arrived_{};
 };
 
-TEST_F(SubnetSwitchTest, PacketCrossesTheSubnetByItsLid) {
+TEST_F(SubnetSwitchTest, PacketIsRoutedByItsDestinationLid) {
   configure_subnet();
   const auto a = program(kHcaA, 1), b = program(kHcaB, 1);
   ASSERT_TRUE(arrives(*a, *b, address_of_b()));
@@ -167,9 +169,9 @@ TEST_F(SubnetSwitchTest, PacketsAreDroppedUntilAManagerHasConfiguredThePorts) {
 TEST_F(SubnetSwitchTest, AgentsGetTheStateOfTheirPorts) {
   EXPECT_EQ(switch_->status({kHcaA, 1}).state, subnet::PortState::kInit);
   configure_subnet();
-  EXPECT_FALSE(agents_[kHcaA].changed.empty());
-  ASSERT_FALSE(agents_[kHcaB].changed.empty());
-  EXPECT_EQ(agents_[kHcaB].changed[0], 1);
+  EXPECT_FALSE(agents_[kHcaA].changed_ports.empty());
+  ASSERT_FALSE(agents_[kHcaB].changed_ports.empty());
+  EXPECT_EQ(agents_[kHcaB].changed_ports[0], 1);
   EXPECT_EQ(switch_->status({kHcaA, 1}).state, subnet::PortState::kActive);
 }
 
@@ -231,7 +233,7 @@ TEST_F(SubnetSwitchTest, PacketForTheQueuePairOfAnotherHcaIsDropped) {
 }
 
 // Sends a MAD from QP1 of a's agent to QP1 of b.
-void send_mad(SubnetSwitch& packets, const link::Address& to, wire::MgmtClass mgmt_class) {
+void send_mad(SubnetSwitch& subnet_switch, const link::Address& to, wire::MgmtClass mgmt_class) {
   auto transport = ud_packet(wire::kGsiQpn, kPkey, wire::kMadBytes);
   wire::write_headers(transport, {.bth = {.opcode = wire::Opcode::kUdSendOnly,
                                           .pkey = kPkey,
@@ -242,7 +244,7 @@ void send_mad(SubnetSwitch& packets, const link::Address& to, wire::MgmtClass mg
   link::Burst burst;
   std::ranges::copy(transport, burst.prepare().begin());
   burst.commit(to, transport.size());
-  packets.send(kHcaA, burst, kNow);
+  subnet_switch.send(kHcaA, burst, kNow);
 }
 
 TEST_F(SubnetSwitchTest, CmMadsGoToTheAgentAndVendorMadsToPrograms) {
@@ -250,16 +252,16 @@ TEST_F(SubnetSwitchTest, CmMadsGoToTheAgentAndVendorMadsToPrograms) {
   mad_hcas_.clear();
   send_mad(*switch_, address_of_b(), wire::MgmtClass::kCommunication);
   loop_.poll();
-  ASSERT_EQ(agents_[kHcaB].mads.size(), 1u);
-  EXPECT_EQ(agents_[kHcaB].mads[0].source_lid, lid(kHcaA));
+  ASSERT_EQ(agents_[kHcaB].mad_addresses.size(), 1u);
+  EXPECT_EQ(agents_[kHcaB].mad_addresses[0].source_lid, lid(kHcaA));
   EXPECT_TRUE(mad_hcas_.empty());
   send_mad(*switch_, address_of_b(), wire::MgmtClass{0x32});
   loop_.poll();
-  EXPECT_EQ(agents_[kHcaB].mads.size(), 1u);
+  EXPECT_EQ(agents_[kHcaB].mad_addresses.size(), 1u);
   EXPECT_EQ(mad_hcas_, std::vector<std::uint32_t>{kHcaB});
 }
 
-TEST_F(SubnetSwitchTest, FullUplinkBlocksItsSenderForALimitedTime) {
+TEST_F(SubnetSwitchTest, FullUplinkBlocksTheProgramThatSendsToItForALimitedTime) {
   configure_subnet();
   const auto a = program(kHcaA, 1), b = program(kHcaB, 1), c = program(kHcaB, 2),
              d = program(kHcaA, 2);

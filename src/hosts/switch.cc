@@ -88,10 +88,10 @@ bool Switch::forward(Time now) {
     deliver_to_member(key.rail, *packet.member_range, arrival, now);
     return true;
   };
-  const bool released = !late_.empty() && late_.release(now, network_.faults(), pass_on);
-  const bool read = uplinks_->read(now);
+  const bool any_late = !late_.empty() && late_.release(now, network_.faults(), pass_on);
+  const bool any_read = uplinks_->read(now);
   late_timer_.at(late_.next_deadline(network_.faults()));
-  return read || released;
+  return any_read || any_late;
 }
 
 bool Switch::pass(const agent::ProgramId& from, const link::Arrival& arrival, Time now,

@@ -131,28 +131,28 @@ TEST_F(SwitchTest, RefusesSourceAddressOfAnotherHost) {
   EXPECT_EQ(counter("dropped_foreign_source"), 1u);
 }
 
-TEST_F(SwitchTest, MembersOfGroupGetCopiesWithTheirInterface) {
+TEST_F(SwitchTest, CopiesForGroupMembersHaveTheInterfaceOfTheReceiver) {
   const auto a = program(kA, 1), b = program(kB, 1);
-  const std::array<std::uint32_t, 1> first{ethernet::Network::interface_of(0)};
-  ASSERT_TRUE(switch_->network().set_members(kB, b->range(), ip("239.1.1.1"), first));
+  const std::array<std::uint32_t, 1> first_interface{ethernet::Network::interface_of(0)};
+  ASSERT_TRUE(switch_->network().set_members(kB, b->range(), ip("239.1.1.1"), first_interface));
   ASSERT_TRUE(send(*a, "10.0.0.1", "239.1.1.1", wire::kMulticastQpn));
   EXPECT_TRUE(switch_->forward(kStart));
   const auto arrived = b->receive();
   ASSERT_EQ(arrived.size(), 1u);
-  EXPECT_EQ(arrived[0].interface, first[0]);
+  EXPECT_EQ(arrived[0].interface, first_interface[0]);
   EXPECT_TRUE(a->receive().empty());
 }
 
 // Fills the uplink of b, which does not read, with packets of a.
-void fill(Switch& packets, TestProgram& a, TestProgram& b) {
+void fill(Switch& fabric_switch, TestProgram& a, TestProgram& b) {
   while (true) {
     while (send(a, "10.0.0.1", "10.0.0.2", b.qpn(), 4096)) {
     }
-    if (!packets.forward(kStart)) return;
+    if (!fabric_switch.forward(kStart)) return;
   }
 }
 
-TEST_F(SwitchTest, FullLaneBlocksItsSenderForALimitedTime) {
+TEST_F(SwitchTest, FullUplinkBlocksTheProgramThatSendsToItForALimitedTime) {
   const auto a = program(kA, 1), b = program(kB, 1), c = program(kB, 2);
   fill(*switch_, *a, *b);
   EXPECT_EQ(counter("dropped_receiver_full"), 0u);
@@ -166,16 +166,16 @@ TEST_F(SwitchTest, FullLaneBlocksItsSenderForALimitedTime) {
   EXPECT_EQ(c->receive().size(), 1u);
 }
 
-TEST_F(SwitchTest, SenderContinuesWhenTheFullLaneHasSpace) {
+TEST_F(SwitchTest, SenderContinuesWhenTheFullUplinkHasSpace) {
   const auto a = program(kA, 1), b = program(kB, 1);
   fill(*switch_, *a, *b);
   EXPECT_TRUE(switch_->park()) << "a blocked packet does not keep the switch awake";
   switch_->unpark();
-  const std::size_t before = b->receive().size();
+  const std::size_t received_first = b->receive().size();
   EXPECT_TRUE(b->wakes_switch());
   EXPECT_TRUE(switch_->forward(kStart));
   EXPECT_GT(b->receive().size(), 0u);
-  EXPECT_GT(before, 0u);
+  EXPECT_GT(received_first, 0u);
   EXPECT_EQ(counter("dropped_receiver_full"), 0u);
 }
 
@@ -226,7 +226,7 @@ TEST_F(SwitchTest, APausedHostSendsItsPacketsAfterThePause) {
   EXPECT_EQ(to_nodes_.size(), 1u);
 }
 
-TEST_F(SwitchTest, PacketsForAPausedHostAreLimited) {
+TEST_F(SwitchTest, NumberOfPacketsForAPausedHostIsLimited) {
   const auto a = program(kA, 1), b = program(kB, 1);
   switch_->network().faults().set_paused(kB, true);
   for (std::size_t i = 0; i < LatePackets::Queue::kPacketsMax + 2; ++i) {
@@ -276,7 +276,7 @@ TEST_F(SwitchTest, PacketsOfASlowLinkAreLateInBothDirections) {
   EXPECT_EQ(b->receive().size(), 1u);
 }
 
-TEST_F(SwitchTest, DelaysOfTwoLinksAdd) {
+TEST_F(SwitchTest, DelaysOfTwoLinksAddUp) {
   const auto a = program(kA, 1), b = program(kB, 1);
   switch_->network().faults().set_delay(kARail, kDelay);
   switch_->network().faults().set_delay(kBRail, kDelay);
@@ -290,8 +290,8 @@ TEST_F(SwitchTest, DelaysOfTwoLinksAdd) {
 
 TEST_F(SwitchTest, MulticastCopiesForASlowLinkAreLate) {
   const auto a = program(kA, 1), b = program(kB, 1);
-  const std::array<std::uint32_t, 1> first{ethernet::Network::interface_of(0)};
-  ASSERT_TRUE(switch_->network().set_members(kB, b->range(), ip("239.1.1.1"), first));
+  const std::array<std::uint32_t, 1> first_interface{ethernet::Network::interface_of(0)};
+  ASSERT_TRUE(switch_->network().set_members(kB, b->range(), ip("239.1.1.1"), first_interface));
   switch_->network().faults().set_delay(kBRail, kDelay);
   ASSERT_TRUE(send(*a, "10.0.0.1", "239.1.1.1", wire::kMulticastQpn));
   EXPECT_TRUE(switch_->forward(kStart));
@@ -299,7 +299,7 @@ TEST_F(SwitchTest, MulticastCopiesForASlowLinkAreLate) {
   EXPECT_TRUE(switch_->forward(kStart + kDelay));
   const auto arrived = b->receive();
   ASSERT_EQ(arrived.size(), 1u);
-  EXPECT_EQ(arrived[0].interface, first[0]);
+  EXPECT_EQ(arrived[0].interface, first_interface[0]);
 }
 
 TEST_F(SwitchTest, DroppedLatePacketsOfAnEndedProgramAreOnlyCounted) {

@@ -66,9 +66,9 @@ using namespace verbena::ifaddrs;
 VB_EXPORT int getifaddrs(::ifaddrs** list) noexcept {
   const Interfaces* const interfaces = host_interfaces();
   if (interfaces == nullptr) return next_getifaddrs(list);
-  ::ifaddrs* all = nullptr;
-  if (next_getifaddrs(&all) != 0) return -1;
-  const List machine(all);
+  ::ifaddrs* machine_list = nullptr;
+  if (next_getifaddrs(&machine_list) != 0) return -1;
+  const List machine(machine_list);
   const auto new_list = make_list(machine.get(), *interfaces);
   if (!new_list) {
     errno = ENOMEM;
@@ -82,8 +82,8 @@ VB_EXPORT struct if_nameindex* if_nameindex() noexcept {
   static const auto function = next_function<struct if_nameindex*()>("if_nameindex");
   const Interfaces* const interfaces = host_interfaces();
   if (interfaces == nullptr) return function();
-  const List all = machine_interfaces();
-  auto* const names = make_names(all.get(), *interfaces);
+  const List machine = machine_interfaces();
+  auto* const names = make_names(machine.get(), *interfaces);
   if (names == nullptr) errno = ENOBUFS;
   return names;
 }
@@ -92,8 +92,8 @@ VB_EXPORT unsigned if_nametoindex(const char* name) noexcept {
   static const auto function = next_function<unsigned(const char*)>("if_nametoindex");
   const Interfaces* const interfaces = host_interfaces();
   if (interfaces == nullptr) return function(name);
-  for (const auto& one : *interfaces) {
-    if (one.name == name) return one.index;
+  for (const auto& interface : *interfaces) {
+    if (interface.name == name) return interface.index;
   }
   const unsigned index = loopback_index(machine_interfaces().get(), name);
   if (index == 0) errno = ENODEV;
@@ -104,11 +104,11 @@ VB_EXPORT char* if_indextoname(unsigned index, char* name) noexcept {
   static const auto function = next_function<char*(unsigned, char*)>("if_indextoname");
   const Interfaces* const interfaces = host_interfaces();
   if (interfaces == nullptr) return function(index, name);
-  for (const auto& one : *interfaces) {
-    if (one.index == index) return ::strncpy(name, one.name.c_str(), IF_NAMESIZE);
+  for (const auto& interface : *interfaces) {
+    if (interface.index == index) return ::strncpy(name, interface.name.c_str(), IF_NAMESIZE);
   }
-  const List all = machine_interfaces();
-  if (const char* loopback = loopback_name(all.get(), index)) {
+  const List machine = machine_interfaces();
+  if (const char* loopback = loopback_name(machine.get(), index)) {
     return ::strncpy(name, loopback, IF_NAMESIZE);
   }
   errno = ENXIO;

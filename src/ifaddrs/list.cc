@@ -66,14 +66,14 @@ unsigned index_of(const ::ifaddrs& entry) {
 
 // Visits the entries of loopback interfaces that have addresses of this family.
 void visit_loopback(const ::ifaddrs* machine, int family, auto&& visit) {
-  for (const ::ifaddrs* one = machine; one != nullptr; one = one->ifa_next) {
-    if (is_loopback(*one) && one->ifa_addr != nullptr && one->ifa_addr->sa_family == family) {
-      visit(*one);
+  for (const ::ifaddrs* entry = machine; entry != nullptr; entry = entry->ifa_next) {
+    if (is_loopback(*entry) && entry->ifa_addr != nullptr && entry->ifa_addr->sa_family == family) {
+      visit(*entry);
     }
   }
 }
 
-std::size_t size_of(int family) {
+std::size_t address_bytes(int family) {
   switch (family) {
     case AF_INET: return sizeof(sockaddr_in);
     case AF_INET6: return sizeof(sockaddr_in6);
@@ -87,7 +87,7 @@ class Writer {
   explicit Writer(std::span<Entry> entries) : entries_(entries) {}
 
   void copy(const ::ifaddrs& from) {
-    Entry& entry = next(from.ifa_name, from.ifa_flags);
+    Entry& entry = next_entry(from.ifa_name, from.ifa_flags);
     copy(from.ifa_addr, entry.address, entry.public_part.ifa_addr);
     copy(from.ifa_netmask, entry.netmask, entry.public_part.ifa_netmask);
     copy(from.ifa_broadaddr, entry.broadcast, entry.public_part.ifa_broadaddr);
@@ -97,7 +97,7 @@ class Writer {
   }
 
   void write_packet(const Interface& from) {
-    Entry& entry = next(from);
+    Entry& entry = next_entry(from);
     const bool is_infiniband = from.hardware_address.size() == interfaces::kInfinibandAddressBytes;
     const auto write = [&](AnyAddress& out, sockaddr*& pointer) -> PacketAddress& {
       out.packet = {.sll_ifindex = static_cast<std::int32_t>(from.index),
@@ -115,7 +115,7 @@ class Writer {
   }
 
   void write_ipv4(const Interface& from, const interfaces::Address& address) {
-    Entry& entry = next(from);
+    Entry& entry = next_entry(from);
     const std::uint32_t mask = address.prefix_bits == 0 ? 0 : ~0U << (32 - address.prefix_bits);
     const auto write = [](std::uint32_t ip, AnyAddress& out, sockaddr*& pointer) {
       out.ipv4 = {.sin_family = AF_INET, .sin_port = 0, .sin_addr = {htonl(ip)}, .sin_zero = {}};
@@ -128,7 +128,7 @@ class Writer {
   }
 
   void write_ipv6(const Interface& from, const interfaces::Address& address) {
-    Entry& entry = next(from);
+    Entry& entry = next_entry(from);
     entry.address.ipv6 = {};
     entry.address.ipv6.sin6_family = AF_INET6;
     ::memcpy(&entry.address.ipv6.sin6_addr, address.ip.bytes.data(), sizeof(in6_addr));
@@ -145,28 +145,29 @@ class Writer {
   }
 
  private:
-  Entry& next(const Interface& from) {
+  Entry& next_entry(const Interface& from) {
     constexpr unsigned kLowerUp = 0x10000;  // IFF_LOWER_UP, which <net/if.h> lacks
     constexpr unsigned kCommonFlags = IFF_UP | IFF_BROADCAST | IFF_MULTICAST;
-    return next(from.name.c_str(), kCommonFlags | (from.running ? IFF_RUNNING | kLowerUp : 0));
+    return next_entry(from.name.c_str(),
+                      kCommonFlags | (from.running ? IFF_RUNNING | kLowerUp : 0));
   }
-  Entry& next(const char* name, unsigned flags) {
-    Entry& entry = *new (&entries_[used_]) Entry;
+  Entry& next_entry(const char* name, unsigned flags) {
+    Entry& entry = *new (&entries_[used_count_]) Entry;
     ::strncpy(entry.name.data(), name, entry.name.size() - 1);
     entry.public_part.ifa_name = entry.name.data();
     entry.public_part.ifa_flags = flags;
-    if (used_ > 0) entries_[used_ - 1].public_part.ifa_next = &entry.public_part;
-    ++used_;
+    if (used_count_ > 0) entries_[used_count_ - 1].public_part.ifa_next = &entry.public_part;
+    ++used_count_;
     return entry;
   }
   static void copy(const sockaddr* from, AnyAddress& out, sockaddr*& pointer) {
     if (from == nullptr) return;
-    ::memcpy(out.bytes.data(), from, size_of(from->sa_family));
+    ::memcpy(out.bytes.data(), from, address_bytes(from->sa_family));
     pointer = &out.generic;
   }
 
   std::span<Entry> entries_;
-  std::size_t used_ = 0;
+  std::size_t used_count_ = 0;
 };
 
 std::size_t count_entries(const ::ifaddrs* machine, std::span<const Interface> interfaces) {
@@ -174,7 +175,7 @@ std::size_t count_entries(const ::ifaddrs* machine, std::span<const Interface> i
   for (const int family : {AF_PACKET, AF_INET, AF_INET6}) {
     visit_loopback(machine, family, [&](const ::ifaddrs&) { ++count; });
   }
-  for (const Interface& one : interfaces) count += 1 + one.addresses.size();
+  for (const Interface& interface : interfaces) count += 1 + interface.addresses.size();
   return count;
 }
 
@@ -189,17 +190,17 @@ std::optional<::ifaddrs*> make_list(const ::ifaddrs* machine,
   Writer writer({memory, count});
   const auto copy = [&](const ::ifaddrs& entry) { writer.copy(entry); };
   visit_loopback(machine, AF_PACKET, copy);
-  for (const Interface& one : interfaces) writer.write_packet(one);
+  for (const Interface& interface : interfaces) writer.write_packet(interface);
   visit_loopback(machine, AF_INET, copy);
-  for (const Interface& one : interfaces) {
-    for (const interfaces::Address& address : one.addresses) {
-      if (wire::is_ipv4(address.ip)) writer.write_ipv4(one, address);
+  for (const Interface& interface : interfaces) {
+    for (const interfaces::Address& address : interface.addresses) {
+      if (wire::is_ipv4(address.ip)) writer.write_ipv4(interface, address);
     }
   }
   visit_loopback(machine, AF_INET6, copy);
-  for (const Interface& one : interfaces) {
-    for (const interfaces::Address& address : one.addresses) {
-      if (!wire::is_ipv4(address.ip)) writer.write_ipv6(one, address);
+  for (const Interface& interface : interfaces) {
+    for (const interfaces::Address& address : interface.addresses) {
+      if (!wire::is_ipv4(address.ip)) writer.write_ipv6(interface, address);
     }
   }
   return &memory->public_part;
@@ -213,16 +214,16 @@ struct ::if_nameindex* make_names(const ::ifaddrs* machine, std::span<const Inte
   auto* const names =
       static_cast<struct ::if_nameindex*>(::calloc(count + 1, sizeof(struct ::if_nameindex)));
   if (names == nullptr) return nullptr;
-  std::size_t used = 0;
+  std::size_t used_count = 0;
   bool is_complete = true;
   const auto add = [&](unsigned index, const char* name) {
     if (!is_complete) return;
-    names[used] = {.if_index = index, .if_name = ::strdup(name)};
-    is_complete = names[used++].if_name != nullptr;
+    names[used_count] = {.if_index = index, .if_name = ::strdup(name)};
+    is_complete = names[used_count++].if_name != nullptr;
   };
   visit_loopback(machine, AF_PACKET,
                  [&](const ::ifaddrs& entry) { add(index_of(entry), entry.ifa_name); });
-  for (const Interface& one : interfaces) add(one.index, one.name.c_str());
+  for (const Interface& interface : interfaces) add(interface.index, interface.name.c_str());
   if (is_complete) return names;
   ::if_freenameindex(names);
   return nullptr;

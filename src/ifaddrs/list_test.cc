@@ -40,12 +40,12 @@ class Machine {
 
  private:
   void add(char* name, unsigned flags, sockaddr* address) {
-    ::ifaddrs& entry = entries_[used_];
+    ::ifaddrs& entry = entries_[used_count_];
     entry = {};
     entry.ifa_name = name;
     entry.ifa_flags = flags;
     entry.ifa_addr = address;
-    if (used_++ > 0) entries_[used_ - 2].ifa_next = &entry;
+    if (used_count_++ > 0) entries_[used_count_ - 2].ifa_next = &entry;
   }
 
   char lo_[3] = "lo";
@@ -54,7 +54,7 @@ class Machine {
   sockaddr_ll other_packet_{};
   sockaddr_in ipv4_{};
   ::ifaddrs entries_[4];
-  std::size_t used_ = 0;
+  std::size_t used_count_ = 0;
 };
 
 std::string text_of(const sockaddr* address) {
@@ -135,14 +135,14 @@ TEST(Ifaddrs, NamesAreTheSameAsInTheList) {
   const Machine machine;
   auto* const names = make_names(machine.list(), kInterfaces);
   Lines lines;
-  for (const auto* one = names; one->if_name != nullptr; ++one) {
-    lines.push_back(std::to_string(one->if_index) + " " + one->if_name);
+  for (const auto* entry = names; entry->if_name != nullptr; ++entry) {
+    lines.push_back(std::to_string(entry->if_index) + " " + entry->if_name);
   }
   ::if_freenameindex(names);
   EXPECT_EQ(lines, (Lines{"1 lo", "2 verbena0", "3 ib0"}));
 }
 
-TEST(Ifaddrs, OnlyLoopbackInterfacesOfTheMachineHaveANameAndAnIndex) {
+TEST(Ifaddrs, OnlyLoopbackInterfacesOfTheMachineAreFound) {
   const Machine machine;
   EXPECT_EQ(loopback_index(machine.list(), "lo"), 1U);
   EXPECT_EQ(loopback_index(machine.list(), "eth0"), 0U);

@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::uint8_t kIpv4Bits = 32;
 constexpr std::uint8_t kIpv6Bits = 128;
-constexpr int kHex = 16;
+constexpr int kHexBase = 16;
 constexpr std::string_view kRunning = "running";
 constexpr std::string_view kDown = "down";
 
@@ -38,7 +38,7 @@ std::optional<std::vector<std::byte>> parse_hex(std::string_view text) {
   std::vector<std::byte> bytes;
   if (text.size() % 2 != 0) return {};
   for (std::size_t i = 0; i < text.size(); i += 2) {
-    const auto byte = parse_number<std::uint8_t>(text.substr(i, 2), kHex);
+    const auto byte = parse_number<std::uint8_t>(text.substr(i, 2), kHexBase);
     if (!byte) return {};
     bytes.push_back(std::byte{*byte});
   }

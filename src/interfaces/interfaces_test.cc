@@ -29,7 +29,7 @@ TEST(Interfaces, TextDescribesEachInterface) {
   EXPECT_EQ(parse(text), (std::vector{ethernet(), ib}));
 }
 
-TEST(Interfaces, HostWithoutRailsHasAnEmptyText) {
+TEST(Interfaces, HostWithoutInterfacesHasAnEmptyText) {
   EXPECT_EQ(to_text({}), "");
   EXPECT_EQ(parse(""), std::vector<Interface>{});
 }

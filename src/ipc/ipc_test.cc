@@ -172,7 +172,7 @@ TEST(Message, APageOfTheLargestSaRowsFitsIntoAMessage) {
 }
 
 // The reply to a join carries the group's parameters, so a join needs a request number.
-TEST(Message, ALeaveMayHaveNoReplyButAJoinMustHaveOne) {
+TEST(Message, LeaveMulticastMayHaveNoReplyButJoinMulticastMustHaveOne) {
   EXPECT_TRUE(is_for_node(Type::kJoinMulticast));
   EXPECT_TRUE(is_for_node(Type::kLeaveMulticast));
   EXPECT_FALSE(is_for_node(Type::kFlushCapture));

@@ -18,10 +18,10 @@ template <class Message>
 void check(std::span<const std::byte> bytes) {
   const auto message = decode<Message>(bytes);
   if (!message) return;
-  const auto again = encode(*message);
-  const auto second = decode<Message>(again);
-  VB_CHECK(second.has_value());
-  VB_CHECK(encode(*second) == again);
+  const auto encoded = encode(*message);
+  const auto decoded = decode<Message>(encoded);
+  VB_CHECK(decoded.has_value());
+  VB_CHECK(encode(*decoded) == encoded);
 }
 
 }  // namespace

@@ -25,11 +25,11 @@ unsigned common_bits(const Gid& a, const Gid& b) {
 bool is_ipv4_broadcast(const Gid& ip, unsigned prefix_bits) {
   if (!wire::is_ipv4(ip) || prefix_bits >= 31) return false;
   const std::uint32_t host_bits = ~std::uint32_t{0} >> prefix_bits;
-  const std::uint32_t host = wire::ipv4_address(ip) & host_bits;
-  return host == 0 || host == host_bits;
+  const std::uint32_t host_part = wire::ipv4_address(ip) & host_bits;
+  return host_part == 0 || host_part == host_bits;
 }
 
-LinkAddress to_group(const Gid& mgid) { return {.gid = mgid, .qpn = wire::kMulticastQpn}; }
+LinkAddress group_address(const Gid& mgid) { return {.gid = mgid, .qpn = wire::kMulticastQpn}; }
 
 }  // namespace
 
@@ -55,17 +55,17 @@ std::optional<Gid> Interface::source_for(const Gid& ip) const {
 }
 
 std::vector<Gid> Interface::groups() const {
-  std::vector<Gid> all{broadcast_group()};
+  std::vector<Gid> mgids{broadcast_group()};
   const auto add = [&](const Gid& group) {
     const Gid group_mgid = mgid(group);
-    if (std::ranges::find(all, group_mgid) == all.end()) all.push_back(group_mgid);
+    if (std::ranges::find(mgids, group_mgid) == mgids.end()) mgids.push_back(group_mgid);
   };
   for (const OwnAddress& own : addresses) {
     if (wire::is_ipv4(own.ip)) continue;
     add(wire::kAllNodes);
     add(wire::solicited_node_group(own.ip));
   }
-  return all;
+  return mgids;
 }
 
 SendFrame make_request(const Interface& interface, const Gid& ip, const LinkAddress* neighbour) {
@@ -75,7 +75,7 @@ SendFrame make_request(const Interface& interface, const Gid& ip, const LinkAddr
                              .sender = interface.wire_address(),
                              .sender_ip = wire::ipv4_address(source),
                              .target_ip = wire::ipv4_address(ip)};
-    return {.to = neighbour != nullptr ? *neighbour : to_group(interface.broadcast_group()),
+    return {.to = neighbour != nullptr ? *neighbour : group_address(interface.broadcast_group()),
             .frame = wire::write_ipoib_frame(arp)};
   }
   const Gid group = wire::solicited_node_group(ip);
@@ -83,24 +83,25 @@ SendFrame make_request(const Interface& interface, const Gid& ip, const LinkAddr
                                             .destination = neighbour != nullptr ? ip : group,
                                             .target = ip,
                                             .source_link_address = interface.wire_address()};
-  return {.to = neighbour != nullptr ? *neighbour : to_group(interface.mgid(group)),
+  return {.to = neighbour != nullptr ? *neighbour : group_address(interface.mgid(group)),
           .frame = wire::write_ipoib_frame(message)};
 }
 
-SendFrame make_announcement(const Interface& interface, const Gid& own) {
-  if (wire::is_ipv4(own)) {
+SendFrame make_announcement(const Interface& interface, const Gid& own_ip) {
+  if (wire::is_ipv4(own_ip)) {
     const wire::IpoibArp arp{.operation = wire::ArpOperation::kRequest,
                              .sender = interface.wire_address(),
-                             .sender_ip = wire::ipv4_address(own),
-                             .target_ip = wire::ipv4_address(own)};
-    return {.to = to_group(interface.broadcast_group()), .frame = wire::write_ipoib_frame(arp)};
+                             .sender_ip = wire::ipv4_address(own_ip),
+                             .target_ip = wire::ipv4_address(own_ip)};
+    return {.to = group_address(interface.broadcast_group()),
+            .frame = wire::write_ipoib_frame(arp)};
   }
-  const wire::NeighbourAdvertisement message{.source = own,
+  const wire::NeighbourAdvertisement message{.source = own_ip,
                                              .destination = wire::kAllNodes,
-                                             .target = own,
+                                             .target = own_ip,
                                              .override_cache = true,
                                              .target_link_address = interface.wire_address()};
-  return {.to = to_group(interface.mgid(wire::kAllNodes)),
+  return {.to = group_address(interface.mgid(wire::kAllNodes)),
           .frame = wire::write_ipoib_frame(message)};
 }
 

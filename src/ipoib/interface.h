@@ -59,6 +59,6 @@ bool is_host_address(const Gid& ip);
 SendFrame make_request(const Interface& interface, const Gid& ip, const LinkAddress* neighbour);
 
 // Makes a frame that announces one IP address of the interface to all neighbours.
-SendFrame make_announcement(const Interface& interface, const Gid& own);
+SendFrame make_announcement(const Interface& interface, const Gid& own_ip);
 
 }  // namespace verbena::ipoib

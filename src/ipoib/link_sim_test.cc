@@ -158,22 +158,22 @@ class Link {
     note(index, "-- " + frame_text(frame));
     if (!members_[index]->plugged) return;
     const LinkAddress sender = address_of(index);
-    for (std::uint32_t to = 0; to < kStations; ++to) {
-      if (!frame.is_multicast() && address_of(to) != frame.to) continue;
+    for (std::uint32_t receiver = 0; receiver < kStations; ++receiver) {
+      if (!frame.is_multicast() && address_of(receiver) != frame.to) continue;
       const sim::PacketOutcome fate = wire_.next();
       for (const Duration arrival : fate.arrivals) {
-        world.after(arrival, [this, to, frame, sender] { arrive(to, frame, sender); });
+        world.after(arrival, [this, receiver, frame, sender] { arrive(receiver, frame, sender); });
       }
     }
   }
-  void arrive(std::uint32_t to, const SendFrame& frame, const LinkAddress& sender) {
-    Member& member = *members_[to];
-    const bool is_for_this_port = frame.is_multicast() || address_of(to) == frame.to;
+  void arrive(std::uint32_t receiver, const SendFrame& frame, const LinkAddress& sender) {
+    Member& member = *members_[receiver];
+    const bool is_for_this_port = frame.is_multicast() || address_of(receiver) == frame.to;
     if (!member.plugged || !is_for_this_port) return;
     member.station.neighbours.receive(from_interface(sender, frame.to.gid), sender.qpn, frame.frame,
                                       world.now());
-    drain(to);
-    check_that_calls_end(to, frame);
+    drain(receiver);
+    check_that_calls_end(receiver, frame);
   }
 
   // Checks that an answer ends all calls that wait for its address.
@@ -209,7 +209,7 @@ Duration random_duration(Duration time, Random& random) {
       static_cast<std::int64_t>(random.below(static_cast<std::uint64_t>(time.count()))));
 }
 
-TEST(IpoibLinkSim, EachCallOfResolveEndsOnceWithACorrectAnswer) {
+TEST(IpoibLinkSim, EachCallOfResolveEndsOnceAndAnswersAreCorrectAfterTheFaults) {
   for (const std::uint64_t seed : sim::seeds(300)) {
     SCOPED_TRACE(testing::Message() << "replay with VB_SEED=" << seed);
     Random random(seed ^ 0x1b01b);

@@ -173,9 +173,9 @@ void Neighbours::schedule(Entry& entry) {
   table_.set_deadline(entry, deadline);
 }
 
-// Ends the `waiters` oldest calls with this result.
-void Neighbours::finish(Entry& entry, std::size_t waiters, const Result<LinkAddress>& result) {
-  for (; waiters > 0; --waiters) {
+// Ends the `waiter_count` oldest calls with this result.
+void Neighbours::finish(Entry& entry, std::size_t waiter_count, const Result<LinkAddress>& result) {
+  for (; waiter_count > 0; --waiter_count) {
     outbox_.report({.cookie = entry.waiters.front().cookie, .ip = entry.ip, .neighbour = result});
     entry.waiters.pop_front();
     --waiters_;
@@ -187,15 +187,15 @@ void Neighbours::fail_expired(Entry& entry, Time now) {
   const auto is_waiting = [&](const Waiter& waiter) {
     return waiter_deadline(waiter.called_at) > now;
   };
-  const auto first = std::ranges::find_if(entry.waiters, is_waiting);
-  const auto expired = static_cast<std::size_t>(first - entry.waiters.begin());
+  const auto first_waiting = std::ranges::find_if(entry.waiters, is_waiting);
+  const auto expired_count = static_cast<std::size_t>(first_waiting - entry.waiters.begin());
   if (is_joined_) {
-    return finish(entry, expired,
+    return finish(entry, expired_count,
                   fail(Errc::kAddressNotFound, "no host answers for this address on the subnet",
                        EHOSTUNREACH));
   }
-  counters_.failed_without_group += expired;
-  finish(entry, expired,
+  counters_.failed_without_group += expired_count;
+  finish(entry, expired_count,
          fail(Errc::kTimedOut, "the port has not joined the broadcast group of its partition"));
 }
 
@@ -220,17 +220,17 @@ void Neighbours::send(SendFrame frame, std::uint64_t& counter) {
 }
 
 std::vector<Row> Neighbours::rows(Time now) const {
-  std::vector<Row> all;
+  std::vector<Row> rows;
   for (const auto& [ip, entry] : table_.entries()) {
     const Time since = entry.is_incomplete() ? entry.waiters.front().called_at : entry.confirmed_at;
-    all.push_back({.ip = ip,
-                   .state = entry.state(now),
-                   .neighbour = entry.address().value_or(LinkAddress{}),
-                   .age = now - since,
-                   .waiters = entry.waiters.size(),
-                   .tries = entry.tries});
+    rows.push_back({.ip = ip,
+                    .state = entry.state(now),
+                    .neighbour = entry.address().value_or(LinkAddress{}),
+                    .age = now - since,
+                    .waiters = entry.waiters.size(),
+                    .tries = entry.tries});
   }
-  return all;
+  return rows;
 }
 
 }  // namespace verbena::ipoib

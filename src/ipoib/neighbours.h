@@ -118,7 +118,7 @@ class Neighbours {
   void schedule(Entry& entry);
   void send_request(Entry& entry, bool to_group, Time now);
   void announce();
-  void finish(Entry& entry, std::size_t waiters, const Result<LinkAddress>& result);
+  void finish(Entry& entry, std::size_t waiter_count, const Result<LinkAddress>& result);
   void fail_expired(Entry& entry, Time now);
   void send(SendFrame frame, std::uint64_t& counter);
 
@@ -132,7 +132,8 @@ class Neighbours {
   std::optional<Ignored> check_sender(const Packet& packet, const LinkAddress& claimed) const;
   std::optional<Ignored> learn(const Claims& claims, Time now);
   std::optional<Ignored> replace_address(Entry& entry, const Claims& claims, Time now);
-  void answer(const Packet& packet, const LinkAddress& to, const wire::ResolutionFrame& message);
+  void answer(const Packet& packet, const LinkAddress& receiver,
+              const wire::ResolutionFrame& message);
 
   Interface interface_;
   const Config config_;

@@ -26,8 +26,9 @@ class FuzzedInterface {
   FuzzedInterface() {
     neighbours_.set_joined(true, now_);
     for (std::uint32_t i = 2; i <= 4; ++i) resolve(i);
-    const Interface two = interface_of(2);
-    receive(two.link_address, wire::write_ipoib_frame(arp_answer(two, interface_of(1))), 2);
+    const Interface neighbour = interface_of(2);
+    receive(neighbour.link_address, wire::write_ipoib_frame(arp_answer(neighbour, interface_of(1))),
+            2);
   }
 
   // Makes a call that a program or the owner may make.

@@ -46,17 +46,17 @@ struct NeighboursTest : ::testing::Test {
     now = until;
   }
   // Resolves the IPv4 address of the second interface.
-  void learn_two() {
+  void learn_host2() {
     start_resolve(kIp2, 100);
-    station.receive(arp_answer(two, self), two.link_address, now);
+    station.receive(arp_answer(host2, self), host2.link_address, now);
     (void)station.frames();
-    ASSERT_EQ(station.result(100), two.link_address);
+    ASSERT_EQ(station.result(100), host2.link_address);
   }
   std::uint64_t ignored(Ignored reason) const { return station.neighbours.counters().of(reason); }
-  State state_of_two() { return station.neighbours.rows(now).at(0).state; }
+  State state_of_host2() { return station.neighbours.rows(now).at(0).state; }
 
   const Interface self = interface_of(1);
-  const Interface two = interface_of(2);
+  const Interface host2 = interface_of(2);
   Time now{1h};
   Station station{self};
 };
@@ -70,10 +70,10 @@ TEST_F(NeighboursTest, RequestForAnIpv4AddressGoesToTheBroadcastGroup) {
   EXPECT_FALSE(frames[0].reply_path.has_value());
 
   now += 1ms;
-  station.receive(arp_answer(two, self), two.link_address, now);
+  station.receive(arp_answer(host2, self), host2.link_address, now);
   EXPECT_THAT(station.texts(), IsEmpty());
-  EXPECT_EQ(station.result(7), two.link_address);
-  EXPECT_EQ(known_address(kIp2), two.link_address);
+  EXPECT_EQ(station.result(7), host2.link_address);
+  EXPECT_EQ(known_address(kIp2), host2.link_address);
   EXPECT_EQ(station.neighbours.deadline(), kNever);
 }
 
@@ -88,20 +88,20 @@ TEST_F(NeighboursTest, RequestForAnIpv6AddressGoesToTheSolicitedNodeGroup) {
                                                .target = kIpv6,
                                                .solicited = true,
                                                .override_cache = true,
-                                               .target_link_address = two.wire_address()},
-                  two.link_address, now);
+                                               .target_link_address = host2.wire_address()},
+                  host2.link_address, now);
   (void)station.frames();
-  EXPECT_EQ(station.result(7), two.link_address);
-  EXPECT_EQ(state_of_two(), State::kReachable);
+  EXPECT_EQ(station.result(7), host2.link_address);
+  EXPECT_EQ(state_of_host2(), State::kReachable);
 }
 
 TEST_F(NeighboursTest, AllWaitersShareTheRequests) {
   for (std::uint64_t cookie = 0; cookie < 10; ++cookie) start_resolve(kIp2, cookie);
   EXPECT_EQ(station.frames().size(), 1u);
-  station.receive(arp_answer(two, self), two.link_address, now);
+  station.receive(arp_answer(host2, self), host2.link_address, now);
   EXPECT_EQ(station.frames().size(), 0u);
   for (std::uint64_t cookie = 0; cookie < 10; ++cookie) {
-    EXPECT_EQ(station.result(cookie), two.link_address) << cookie;
+    EXPECT_EQ(station.result(cookie), host2.link_address) << cookie;
   }
 }
 
@@ -155,7 +155,7 @@ TEST_F(NeighboursTest, CancelledCallGetsNoEvent) {
   EXPECT_THAT(station.results, IsEmpty());
 }
 
-TEST_F(NeighboursTest, RefusesAddressesThatNoHostOnTheLinkCanHave) {
+TEST_F(NeighboursTest, ResolveRefusesAddressesThatNoHostOnTheLinkCanHave) {
   const auto error_for = [&](const char* text) {
     const auto answer = station.neighbours.resolve(ip_of(text), 1, now);
     return answer ? Errc::kBadState : answer.error().code;
@@ -179,46 +179,46 @@ TEST_F(NeighboursTest, OwnAddressesNeedNoRequest) {
 // ---- Age
 
 TEST_F(NeighboursTest, StaleEntryIsUsedWhileARequestConfirmsIt) {
-  learn_two();
+  learn_host2();
   advance(kReachableTime - 1ms);
-  EXPECT_EQ(known_address(kIp2), two.link_address);
+  EXPECT_EQ(known_address(kIp2), host2.link_address);
   EXPECT_THAT(station.texts(), IsEmpty());
   advance(1ms);
-  EXPECT_EQ(state_of_two(), State::kStale);
-  EXPECT_EQ(known_address(kIp2), two.link_address);
-  EXPECT_EQ(state_of_two(), State::kProbe);
+  EXPECT_EQ(state_of_host2(), State::kStale);
+  EXPECT_EQ(known_address(kIp2), host2.link_address);
+  EXPECT_EQ(state_of_host2(), State::kProbe);
   const auto frames = station.frames();
   ASSERT_EQ(frames.size(), 1u);
-  EXPECT_EQ(frames[0].to, two.link_address) << "the first request goes only to the neighbour";
-  EXPECT_EQ(known_address(kIp2), two.link_address);
+  EXPECT_EQ(frames[0].to, host2.link_address) << "the first request goes only to the neighbour";
+  EXPECT_EQ(known_address(kIp2), host2.link_address);
   EXPECT_THAT(station.texts(), IsEmpty()) << "a request is already pending";
 
-  station.receive(arp_answer(two, self), two.link_address, now);
-  EXPECT_EQ(state_of_two(), State::kReachable);
+  station.receive(arp_answer(host2, self), host2.link_address, now);
+  EXPECT_EQ(state_of_host2(), State::kReachable);
   EXPECT_EQ(station.neighbours.deadline(), kNever);
 }
 
 TEST_F(NeighboursTest, NeighbourThatHasMovedIsFoundByRequestsToTheGroup) {
-  learn_two();
+  learn_host2();
   advance(kReachableTime);
-  EXPECT_EQ(known_address(kIp2), two.link_address);
+  EXPECT_EQ(known_address(kIp2), host2.link_address);
   advance(1s);
   EXPECT_THAT(station.texts(), ElementsAre("who has 10.0.0.2, for 10.0.0.1 -> fe80::2:c903:0:2",
                                            "who has 10.0.0.2, for 10.0.0.1 -> group"));
-  Interface moved = two;
+  Interface moved = host2;
   moved.link_address = {.gid = port_gid(77), .qpn = {0x300}};
   station.receive(arp_answer(moved, self), moved.link_address, now);
   EXPECT_EQ(known_address(kIp2), moved.link_address);
-  EXPECT_EQ(state_of_two(), State::kReachable);
+  EXPECT_EQ(state_of_host2(), State::kReachable);
   EXPECT_EQ(station.neighbours.counters().moved, 1u);
 }
 
 TEST_F(NeighboursTest, NeighbourThatDoesNotAnswerIsRemoved) {
-  learn_two();
+  learn_host2();
   advance(kReachableTime);
-  EXPECT_EQ(known_address(kIp2), two.link_address);
+  EXPECT_EQ(known_address(kIp2), host2.link_address);
   advance(kAnswerTimeout - 1ms);
-  EXPECT_EQ(known_address(kIp2), two.link_address);
+  EXPECT_EQ(known_address(kIp2), host2.link_address);
   advance(1ms);
   EXPECT_EQ(station.frames().size(), 3u);
   EXPECT_EQ(station.neighbours.size(), 0u);
@@ -226,114 +226,115 @@ TEST_F(NeighboursTest, NeighbourThatDoesNotAnswerIsRemoved) {
 }
 
 TEST_F(NeighboursTest, EntryOlderThanAgeMaxIsNotUsed) {
-  learn_two();
+  learn_host2();
   advance(kAgeMax);
-  EXPECT_EQ(known_address(kIp2), two.link_address);
+  EXPECT_EQ(known_address(kIp2), host2.link_address);
   advance(1ns);
   station.neighbours.on_timer(now);
   start_resolve(kIp2, 5);
-  EXPECT_EQ(state_of_two(), State::kIncomplete);
+  EXPECT_EQ(state_of_host2(), State::kIncomplete);
   (void)station.frames();
   EXPECT_FALSE(station.has_ended(5));
-  station.receive(arp_answer(two, self), two.link_address, now);
+  station.receive(arp_answer(host2, self), host2.link_address, now);
   (void)station.frames();
-  EXPECT_EQ(station.result(5), two.link_address);
+  EXPECT_EQ(station.result(5), host2.link_address);
 }
 
 // ---- Limits
 
 TEST_F(NeighboursTest, NewEntryReplacesTheLeastRecentlyUsedEntry) {
-  Station small(self, {.entries_max = 3});
-  small.neighbours.set_joined(true, now);
+  Station limited_station(self, {.entries_max = 3});
+  limited_station.neighbours.set_joined(true, now);
   for (std::uint32_t i = 2; i <= 4; ++i) {
     const Interface peer = interface_of(i);
-    ASSERT_TRUE(small.neighbours.resolve(peer.addresses[0].ip, i, now).has_value());
-    small.receive(arp_answer(peer, self), peer.link_address, now);
+    ASSERT_TRUE(limited_station.neighbours.resolve(peer.addresses[0].ip, i, now).has_value());
+    limited_station.receive(arp_answer(peer, self), peer.link_address, now);
   }
-  (void)small.neighbours.resolve(kIp2, 0, now);  // now 10.0.0.3 is the least recently used
-  ASSERT_TRUE(small.neighbours.resolve(ip_of("10.0.0.5"), 5, now).has_value());
+  // After this call, 10.0.0.3 is the least recently used entry.
+  (void)limited_station.neighbours.resolve(kIp2, 0, now);
+  ASSERT_TRUE(limited_station.neighbours.resolve(ip_of("10.0.0.5"), 5, now).has_value());
   std::vector<Gid> remaining_ips;
-  for (const Row& row : small.neighbours.rows(now)) remaining_ips.push_back(row.ip);
+  for (const Row& row : limited_station.neighbours.rows(now)) remaining_ips.push_back(row.ip);
   EXPECT_THAT(remaining_ips, ElementsAre(kIp2, ip_of("10.0.0.4"), ip_of("10.0.0.5")));
-  EXPECT_EQ(small.neighbours.counters().evicted, 1u);
+  EXPECT_EQ(limited_station.neighbours.counters().evicted, 1u);
 }
 
 TEST_F(NeighboursTest, EntriesWithWaitersAreNotReplaced) {
-  Station small(self, {.entries_max = 2});
-  small.neighbours.set_joined(true, now);
-  ASSERT_TRUE(small.neighbours.resolve(kIp2, 1, now).has_value());
-  ASSERT_TRUE(small.neighbours.resolve(kIp3, 2, now).has_value());
-  const auto third = small.neighbours.resolve(ip_of("10.0.0.4"), 3, now);
+  Station limited_station(self, {.entries_max = 2});
+  limited_station.neighbours.set_joined(true, now);
+  ASSERT_TRUE(limited_station.neighbours.resolve(kIp2, 1, now).has_value());
+  ASSERT_TRUE(limited_station.neighbours.resolve(kIp3, 2, now).has_value());
+  const auto third = limited_station.neighbours.resolve(ip_of("10.0.0.4"), 3, now);
   ASSERT_FALSE(third.has_value());
   EXPECT_EQ(third.error().code, Errc::kNoResources);
-  EXPECT_EQ(small.neighbours.counters().entries_refused, 1u);
-  EXPECT_TRUE(small.neighbours.resolve(kIp2, 4, now).has_value());
+  EXPECT_EQ(limited_station.neighbours.counters().entries_refused, 1u);
+  EXPECT_TRUE(limited_station.neighbours.resolve(kIp2, 4, now).has_value());
 }
 
 TEST_F(NeighboursTest, WaitersCountTowardsTheLimitUntilTheirResultsAreTaken) {
-  Station small(self, {.waiters_max = 2});
-  small.neighbours.set_joined(true, now);
-  ASSERT_TRUE(small.neighbours.resolve(kIp2, 1, now).has_value());
-  ASSERT_TRUE(small.neighbours.resolve(kIp2, 2, now).has_value());
-  EXPECT_EQ(small.neighbours.resolve(kIp3, 3, now).error().code, Errc::kNoResources);
-  small.receive(arp_answer(two, self), two.link_address, now);
-  EXPECT_EQ(small.neighbours.resolve(kIp3, 3, now).error().code, Errc::kNoResources);
-  EXPECT_EQ(small.neighbours.counters().waiters_refused, 2u);
-  (void)small.frames();
-  EXPECT_TRUE(small.neighbours.resolve(kIp3, 3, now).has_value());
-  EXPECT_TRUE(small.neighbours.cancel(kIp3, 3));
-  EXPECT_TRUE(small.neighbours.resolve(kIp3, 4, now).has_value());
-  EXPECT_TRUE(small.neighbours.resolve(kIp3, 5, now).has_value());
+  Station limited_station(self, {.waiters_max = 2});
+  limited_station.neighbours.set_joined(true, now);
+  ASSERT_TRUE(limited_station.neighbours.resolve(kIp2, 1, now).has_value());
+  ASSERT_TRUE(limited_station.neighbours.resolve(kIp2, 2, now).has_value());
+  EXPECT_EQ(limited_station.neighbours.resolve(kIp3, 3, now).error().code, Errc::kNoResources);
+  limited_station.receive(arp_answer(host2, self), host2.link_address, now);
+  EXPECT_EQ(limited_station.neighbours.resolve(kIp3, 3, now).error().code, Errc::kNoResources);
+  EXPECT_EQ(limited_station.neighbours.counters().waiters_refused, 2u);
+  (void)limited_station.frames();
+  EXPECT_TRUE(limited_station.neighbours.resolve(kIp3, 3, now).has_value());
+  EXPECT_TRUE(limited_station.neighbours.cancel(kIp3, 3));
+  EXPECT_TRUE(limited_station.neighbours.resolve(kIp3, 4, now).has_value());
+  EXPECT_TRUE(limited_station.neighbours.resolve(kIp3, 5, now).has_value());
 }
 
 TEST_F(NeighboursTest, FramesOverTheLimitAreLost) {
-  Station small(self, {.frames_max = 2});
-  small.neighbours.set_joined(true, now);  // sends two announcements
-  ASSERT_TRUE(small.neighbours.resolve(kIp2, 1, now).has_value());
-  EXPECT_EQ(small.neighbours.counters().frames_dropped, 1u);
-  EXPECT_EQ(small.neighbours.counters().requests, 0u);
-  EXPECT_EQ(small.frames().size(), 2u);
+  Station limited_station(self, {.frames_max = 2});
+  limited_station.neighbours.set_joined(true, now);  // sends two announcements
+  ASSERT_TRUE(limited_station.neighbours.resolve(kIp2, 1, now).has_value());
+  EXPECT_EQ(limited_station.neighbours.counters().frames_dropped, 1u);
+  EXPECT_EQ(limited_station.neighbours.counters().requests, 0u);
+  EXPECT_EQ(limited_station.frames().size(), 2u);
   now += kRequestInterval;
-  small.neighbours.on_timer(now);
-  EXPECT_EQ(small.frames().size(), 1u);
+  limited_station.neighbours.on_timer(now);
+  EXPECT_EQ(limited_station.frames().size(), 1u);
 }
 
 // ---- The broadcast group
 
 TEST_F(NeighboursTest, RequestsWaitForTheBroadcastGroup) {
-  Station other(self);
-  ASSERT_TRUE(other.neighbours.resolve(kIp2, 1, now).has_value());
-  EXPECT_THAT(other.texts(), IsEmpty());
-  EXPECT_EQ(other.neighbours.deadline(), now + kGroupTimeout);
+  Station other_station(self);
+  ASSERT_TRUE(other_station.neighbours.resolve(kIp2, 1, now).has_value());
+  EXPECT_THAT(other_station.texts(), IsEmpty());
+  EXPECT_EQ(other_station.neighbours.deadline(), now + kGroupTimeout);
   now += kGroupTimeout - 1s;
-  other.neighbours.set_joined(true, now);
-  EXPECT_THAT(other.texts(), ElementsAre("who has 10.0.0.1, for 10.0.0.1 -> group",
-                                         "fd00::1 is here, for ff02::1 -> group",
-                                         "who has 10.0.0.2, for 10.0.0.1 -> group"));
+  other_station.neighbours.set_joined(true, now);
+  EXPECT_THAT(other_station.texts(), ElementsAre("who has 10.0.0.1, for 10.0.0.1 -> group",
+                                                 "fd00::1 is here, for ff02::1 -> group",
+                                                 "who has 10.0.0.2, for 10.0.0.1 -> group"));
   now += kAnswerTimeout - 1ms;
-  other.neighbours.on_timer(now);
-  (void)other.frames();
-  EXPECT_FALSE(other.has_ended(1)) << "kAnswerTimeout begins at the join";
+  other_station.neighbours.on_timer(now);
+  (void)other_station.frames();
+  EXPECT_FALSE(other_station.has_ended(1)) << "kAnswerTimeout begins at the join";
   now += 1ms;
-  other.neighbours.on_timer(now);
-  (void)other.frames();
-  EXPECT_EQ(other.result(1).error().code, Errc::kAddressNotFound);
+  other_station.neighbours.on_timer(now);
+  (void)other_station.frames();
+  EXPECT_EQ(other_station.result(1).error().code, Errc::kAddressNotFound);
 }
 
 TEST_F(NeighboursTest, CallsOutsideTheBroadcastGroupTimeOut) {
-  Station other(self);
-  ASSERT_TRUE(other.neighbours.resolve(kIp2, 1, now).has_value());
-  other.neighbours.on_timer(now + kGroupTimeout - 1ns);
-  (void)other.frames();
-  EXPECT_FALSE(other.has_ended(1));
-  other.neighbours.on_timer(now + kGroupTimeout);
-  EXPECT_THAT(other.texts(), IsEmpty());
-  ASSERT_TRUE(other.has_ended(1));
-  EXPECT_EQ(other.result(1).error().code, Errc::kTimedOut);
-  EXPECT_STREQ(other.result(1).error().context,
+  Station other_station(self);
+  ASSERT_TRUE(other_station.neighbours.resolve(kIp2, 1, now).has_value());
+  other_station.neighbours.on_timer(now + kGroupTimeout - 1ns);
+  (void)other_station.frames();
+  EXPECT_FALSE(other_station.has_ended(1));
+  other_station.neighbours.on_timer(now + kGroupTimeout);
+  EXPECT_THAT(other_station.texts(), IsEmpty());
+  ASSERT_TRUE(other_station.has_ended(1));
+  EXPECT_EQ(other_station.result(1).error().code, Errc::kTimedOut);
+  EXPECT_STREQ(other_station.result(1).error().context,
                "the port has not joined the broadcast group of its partition");
-  EXPECT_EQ(other.neighbours.counters().failed_without_group, 1u);
-  EXPECT_EQ(other.neighbours.size(), 0u);
+  EXPECT_EQ(other_station.neighbours.counters().failed_without_group, 1u);
+  EXPECT_EQ(other_station.neighbours.size(), 0u);
 }
 
 TEST_F(NeighboursTest, WaitersDoNotWaitForEverIfTheInterfaceKeepsLeavingTheGroup) {
@@ -356,20 +357,20 @@ TEST_F(NeighboursTest, WaitersDoNotWaitForEverIfTheInterfaceKeepsLeavingTheGroup
 }
 
 TEST_F(NeighboursTest, StaleEntryIsUsedWithoutARequestOutsideTheGroup) {
-  learn_two();
+  learn_host2();
   advance(kReachableTime);
-  EXPECT_EQ(known_address(kIp2), two.link_address);  // sends a request
+  EXPECT_EQ(known_address(kIp2), host2.link_address);  // sends a request
   (void)station.frames();
   station.neighbours.set_joined(false, now);
-  EXPECT_EQ(state_of_two(), State::kStale);
-  EXPECT_EQ(known_address(kIp2), two.link_address);
+  EXPECT_EQ(state_of_host2(), State::kStale);
+  EXPECT_EQ(known_address(kIp2), host2.link_address);
   advance(10s);
   EXPECT_THAT(station.texts(), IsEmpty());
-  station.receive(arp_answer(two, self), two.link_address, now);
+  station.receive(arp_answer(host2, self), host2.link_address, now);
   EXPECT_EQ(ignored(Ignored::kNotJoined), 1u);
 }
 
-TEST_F(NeighboursTest, AnnouncesItsAddressesOnlyOnce) {
+TEST_F(NeighboursTest, AddressesAreAnnouncedAtTheFirstJoinAndAfterAChange) {
   station.neighbours.set_joined(false, now);
   station.neighbours.set_joined(true, now);
   EXPECT_THAT(station.texts(), IsEmpty()) << "a second join announces nothing";
@@ -394,33 +395,33 @@ TEST_F(NeighboursTest, GroupsDependOnTheAddresses) {
 // ---- Changes
 
 TEST_F(NeighboursTest, ForgetRemovesTheEntriesOfAGid) {
-  learn_two();
+  learn_host2();
   start_resolve(kIp3, 1);
-  const Interface three = interface_of(3);
-  station.receive(arp_answer(three, self), three.link_address, now);
+  const Interface host3 = interface_of(3);
+  station.receive(arp_answer(host3, self), host3.link_address, now);
   start_resolve(kIpv6, 2);
-  EXPECT_EQ(station.neighbours.forget(two.link_address.gid), 1u);
-  EXPECT_EQ(station.neighbours.forget(two.link_address.gid), 0u);
-  EXPECT_EQ(known_address(kIp3), three.link_address);
+  EXPECT_EQ(station.neighbours.forget(host2.link_address.gid), 1u);
+  EXPECT_EQ(station.neighbours.forget(host2.link_address.gid), 0u);
+  EXPECT_EQ(known_address(kIp3), host3.link_address);
   EXPECT_EQ(station.neighbours.size(), 2u);
   EXPECT_EQ(station.neighbours.counters().forgotten, 1u);
 }
 
-TEST_F(NeighboursTest, ForgetAllKeepsEntriesWithWaiters) {
-  learn_two();
+TEST_F(NeighboursTest, FlushKeepsEntriesWithWaiters) {
+  learn_host2();
   start_resolve(kIp3, 1);
   station.neighbours.flush();
   EXPECT_EQ(station.neighbours.size(), 1u);
   (void)station.frames();
   EXPECT_FALSE(station.has_ended(1));
-  const Interface three = interface_of(3);
-  station.receive(arp_answer(three, self), three.link_address, now);
+  const Interface host3 = interface_of(3);
+  station.receive(arp_answer(host3, self), host3.link_address, now);
   (void)station.frames();
-  EXPECT_EQ(station.result(1), three.link_address);
+  EXPECT_EQ(station.result(1), host3.link_address);
 }
 
 TEST_F(NeighboursTest, NewLinkAddressRemovesEntriesAndRepeatsRequests) {
-  learn_two();
+  learn_host2();
   start_resolve(kIp3, 1);
   (void)station.frames();
   Interface changed = self;
@@ -432,7 +433,7 @@ TEST_F(NeighboursTest, NewLinkAddressRemovesEntriesAndRepeatsRequests) {
 }
 
 TEST_F(NeighboursTest, WaitersEndWhenTheirAddressIsNoLongerOnTheLink) {
-  learn_two();
+  learn_host2();
   start_resolve(kIp3, 1);
   start_resolve(ip_of("fd00::3"), 2);
   start_resolve(ip_of("10.0.0.9"), 3);
@@ -462,7 +463,7 @@ TEST_F(NeighboursTest, SourceIsTheAddressWithTheLongestPrefix) {
 // ---- Rows
 
 TEST_F(NeighboursTest, RowsShowEntriesAndTheirWaiters) {
-  learn_two();
+  learn_host2();
   advance(12s);
   start_resolve(kIp3, 1);
   start_resolve(kIp3, 2);

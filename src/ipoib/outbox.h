@@ -22,8 +22,8 @@ class Outbox {
 
   // Returns false if the frame was dropped.
   bool send(SendFrame frame) {
-    if (frames_ >= frames_max_) return false;
-    ++frames_;
+    if (frame_count_ >= frames_max_) return false;
+    ++frame_count_;
     outputs_.emplace_back(std::move(frame));
     return true;
   }
@@ -31,18 +31,18 @@ class Outbox {
 
   std::optional<Output> poll() {
     if (outputs_.empty()) return std::nullopt;
-    std::optional<Output> first = std::move(outputs_.front());
+    std::optional<Output> output = std::move(outputs_.front());
     outputs_.pop_front();
-    if (std::holds_alternative<SendFrame>(*first)) --frames_;
-    return first;
+    if (std::holds_alternative<SendFrame>(*output)) --frame_count_;
+    return output;
   }
   // Returns the number of Resolved events in the queue.
-  std::size_t events() const { return outputs_.size() - frames_; }
+  std::size_t events() const { return outputs_.size() - frame_count_; }
 
  private:
   const std::uint32_t frames_max_;
   std::deque<Output> outputs_;
-  std::size_t frames_ = 0;
+  std::size_t frame_count_ = 0;
 };
 
 }  // namespace verbena::ipoib

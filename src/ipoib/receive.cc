@@ -156,17 +156,17 @@ std::optional<Ignored> Neighbours::replace_address(Entry& entry, const Claims& c
   return std::nullopt;
 }
 
-void Neighbours::answer(const Packet& packet, const LinkAddress& to,
+void Neighbours::answer(const Packet& packet, const LinkAddress& receiver,
                         const wire::ResolutionFrame& message) {
-  SendFrame out{.to = to, .frame = wire::write_ipoib_frame(message)};
-  if (!out.is_multicast()) {
-    out.reply_path = packet.from.reversed();
-    out.reply_path->source = interface_.link_address.gid;
-    out.reply_path->destination = to.gid;
-    out.reply_path->source_lid = {};
-    out.reply_path->has_grh = true;
+  SendFrame output{.to = receiver, .frame = wire::write_ipoib_frame(message)};
+  if (!output.is_multicast()) {
+    output.reply_path = packet.from.reversed();
+    output.reply_path->source = interface_.link_address.gid;
+    output.reply_path->destination = receiver.gid;
+    output.reply_path->source_lid = {};
+    output.reply_path->has_grh = true;
   }
-  send(std::move(out), counters_.answers);
+  send(std::move(output), counters_.answers);
 }
 
 }  // namespace verbena::ipoib

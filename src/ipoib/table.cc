@@ -55,12 +55,12 @@ Entry* Table::first_due(Time now) {
 }
 
 std::vector<Gid> Table::addresses_with_gid(const Gid& gid) const {
-  std::vector<Gid> all;
+  std::vector<Gid> ips;
   for (auto found = by_gid_.lower_bound({gid, Gid{}});
        found != by_gid_.end() && found->first == gid; ++found) {
-    all.push_back(found->second);
+    ips.push_back(found->second);
   }
-  return all;
+  return ips;
 }
 
 }  // namespace verbena::ipoib

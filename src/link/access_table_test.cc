@@ -96,12 +96,12 @@ TEST(AccessTable, PublishedQueuePairHasAllFieldsAndItsExpectedPsnCanChange) {
 
 TEST(AccessTable, RowIsRefusedWhenAllPositionsOfItsKeyAreTaken) {
   Table table;
-  std::uint32_t published = 0;
+  std::uint32_t published_rows = 0;
   for (std::uint32_t key = 1; key <= 2 * AccessTable::kRegions; ++key) {
-    published += table.writer.publish(RegionRow{.key = key, .length = key}) ? 1 : 0;
+    published_rows += table.writer.publish(RegionRow{.key = key, .length = key}) ? 1 : 0;
   }
-  EXPECT_LE(published, AccessTable::kRegions);
-  EXPECT_GT(published, AccessTable::kRegions / 2);
+  EXPECT_LE(published_rows, AccessTable::kRegions);
+  EXPECT_GT(published_rows, AccessTable::kRegions / 2);
   for (std::uint32_t key = 1; key <= 2 * AccessTable::kRegions; ++key) {
     const auto row = table.reader.region(key);
     EXPECT_TRUE(!row || row->length == key);
@@ -155,11 +155,11 @@ TEST(AccessTable, ReaderNeverSeesPartsOfTwoRows) {
       if (n % 3 == 0) table.writer.remove_region(9);
     }
   });
-  std::uint64_t found = 0;
-  for (int i = 0; i < 200'000 || found == 0; ++i) {
+  std::uint64_t rows_found = 0;
+  for (int i = 0; i < 200'000 || rows_found == 0; ++i) {
     const auto row = table.reader.region(9);
     if (!row) continue;
-    ++found;
+    ++rows_found;
     EXPECT_TRUE(row->address == row->length && row->iova == row->domain &&
                 row->address == row->iova);
   }

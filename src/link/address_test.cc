@@ -5,10 +5,10 @@
 namespace verbena::link {
 namespace {
 
-Gid gid_of(std::uint8_t last) {
+Gid gid_of(std::uint8_t last_byte) {
   Gid gid;
   gid.bytes[0] = std::byte{0xfd};
-  gid.bytes[15] = std::byte{last};
+  gid.bytes[15] = std::byte{last_byte};
   return gid;
 }
 
@@ -52,7 +52,7 @@ TEST(Address, InfinibandPeersAreIdentifiedByTheirLids) {
   }
 }
 
-TEST(Address, InfinibandGidsCountOnlyWithAGrh) {
+TEST(Address, InfinibandGidsAreComparedOnlyWithAGrh) {
   for (const bool has_grh : {false, true}) {
     const Address path = infiniband_path(has_grh);
     Address arrival = path.reversed();

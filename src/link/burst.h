@@ -43,18 +43,18 @@ class Burst {
   // Returns memory for one more packet, kPacketBytesMax long.  REQUIRES: !full().
   std::span<std::byte> prepare() {
     VB_CHECK(!full());
-    return {memory_.get() + used_, kPacketBytesMax};
+    return {memory_.get() + used_bytes_, kPacketBytesMax};
   }
   // Adds the first `bytes` of the memory from prepare() as a packet.
   void commit(const Address& address, std::size_t bytes) {
     VB_CHECK(bytes <= kPacketBytesMax);
     packets_.push_back(
-        {address, static_cast<std::uint32_t>(used_), static_cast<std::uint32_t>(bytes)});
-    used_ += bytes + kIcrcBytes;
+        {address, static_cast<std::uint32_t>(used_bytes_), static_cast<std::uint32_t>(bytes)});
+    used_bytes_ += bytes + kIcrcBytes;
   }
   void clear() {
     packets_.clear();
-    used_ = 0;
+    used_bytes_ = 0;
   }
 
   std::span<const Packet> packets() const { return packets_; }
@@ -72,7 +72,7 @@ class Burst {
 
   std::unique_ptr<std::byte[]> memory_;
   std::vector<Packet> packets_;
-  std::size_t used_ = 0;
+  std::size_t used_bytes_ = 0;
 };
 
 }  // namespace verbena::link

@@ -39,9 +39,9 @@ void check(const Address& from, std::span<const std::byte> datagram) {
       {.source = from.source, .destination = from.destination, .source_port = from.source_port},
       split->bth_to_pad, split->icrc);
   VB_CHECK(identification.has_value());
-  std::vector<std::byte> again(datagram.begin(), datagram.end());
-  seal(from, again, *identification);
-  VB_CHECK(std::ranges::equal(again, datagram));
+  std::vector<std::byte> resealed(datagram.begin(), datagram.end());
+  seal(from, resealed, *identification);
+  VB_CHECK(std::ranges::equal(resealed, datagram));
 }
 
 }  // namespace

@@ -20,15 +20,15 @@ const Address kFlow4{.source = wire::ipv4_gid(0x0a000001),
                      .destination = wire::ipv4_gid(0x0a000002),
                      .source_port = 0xc123};
 
-std::vector<std::byte> sealed_datagram(const Address& address, std::size_t transport,
+std::vector<std::byte> sealed_datagram(const Address& address, std::size_t transport_bytes,
                                        std::uint16_t id) {
-  std::vector<std::byte> datagram(transport + Burst::kIcrcBytes);
-  for (std::size_t i = 0; i < transport; ++i) datagram[i] = static_cast<std::byte>(i * 7);
+  std::vector<std::byte> datagram(transport_bytes + Burst::kIcrcBytes);
+  for (std::size_t i = 0; i < transport_bytes; ++i) datagram[i] = static_cast<std::byte>(i * 7);
   seal(address, datagram, id);
   return datagram;
 }
 
-TEST(Framing, OpensSealedDatagramsWithAnyIdentification) {
+TEST(Framing, SealedDatagramsWithAnyIdentificationAreAccepted) {
   for (const unsigned id : {0u, 1u, 63u, 0xffffu}) {
     const auto datagram = sealed_datagram(kFlow4, 64, static_cast<std::uint16_t>(id));
     const auto arrival = open(kFlow4, datagram);
@@ -37,7 +37,7 @@ TEST(Framing, OpensSealedDatagramsWithAnyIdentification) {
   }
 }
 
-TEST(Framing, FindsTheIdentificationThatTheSenderUsed) {
+TEST(Framing, TheIdentificationThatTheSenderUsedIsFound) {
   for (const unsigned id : {0u, 1u, 63u, 0xffffu}) {
     const auto datagram = sealed_datagram(kFlow4, 64, static_cast<std::uint16_t>(id));
     EXPECT_EQ(identification_of(kFlow4, datagram), id);
@@ -53,7 +53,7 @@ TEST(Framing, DamagedAndShortDatagramsHaveIdentification0) {
   EXPECT_EQ(identification_of(kFlow4, std::vector<std::byte>(8)), 0);
 }
 
-TEST(Framing, DetectsEachWrongBitOverIpv6) {
+TEST(Framing, EachWrongBitThatTheIcrcProtectsIsDetectedOverIpv6) {
   Address address;
   address.source.bytes[15] = address.destination.bytes[15] = std::byte{1};
   auto datagram = sealed_datagram(address, 20, 0);
@@ -85,8 +85,8 @@ TEST(Framing, ShortDatagramsAreMalformed) {
 TEST(Burst, PacketsAreInTheOrderInWhichTheyWereAdded) {
   Burst burst;
   while (!burst.full()) {
-    const auto room = burst.prepare();
-    room[0] = static_cast<std::byte>(burst.size());
+    const auto space = burst.prepare();
+    space[0] = static_cast<std::byte>(burst.size());
     burst.commit(kFlow4, 12 + 4 * burst.size());
   }
   ASSERT_EQ(burst.size(), Burst::kPacketsMax);
@@ -107,7 +107,7 @@ class CaptureRingTest : public testing::Test {
   CaptureRing ring{bytes};
 };
 
-TEST_F(CaptureRingTest, ReadsRecordsThatWrapAroundTheEndOfTheRing) {
+TEST_F(CaptureRingTest, RecordsThatWrapAroundTheEndOfTheRingAreRead) {
   Random random(3);
   for (int round = 0; round < 5000; ++round) {
     const auto datagram = sealed_datagram(kFlow4, 12 + 4 * random.below(1000), 0);
@@ -126,15 +126,15 @@ TEST_F(CaptureRingTest, ReadsRecordsThatWrapAroundTheEndOfTheRing) {
 
 TEST_F(CaptureRingTest, AFullRingCountsDroppedRecords) {
   const auto datagram = sealed_datagram(kFlow4, 4096, 0);
-  std::uint64_t written = 0;
+  std::uint64_t write_calls = 0;
   while (ring.dropped() == 0) {
     ring.write(Time{}, Direction::kIn, kFlow4, 0, datagram);
-    ++written;
+    ++write_calls;
   }
   EXPECT_TRUE(ring.is_filling_up());
-  std::uint64_t read = 0;
-  for (auto record = ring.read(); record && *record; record = ring.read()) ++read;
-  EXPECT_EQ(read + ring.dropped(), written);
+  std::uint64_t records_read = 0;
+  for (auto record = ring.read(); record && *record; record = ring.read()) ++records_read;
+  EXPECT_EQ(records_read + ring.dropped(), write_calls);
 }
 
 // The agent maps memory that an untrusted program can write.  read() may return any result, but

@@ -24,8 +24,8 @@ std::vector<std::byte> seal_infiniband(const Address& address,
   std::vector<std::byte> packet(wire::route_header_bytes(address.has_grh) + transport.size() +
                                 wire::kIcrcBytes);
   const auto all = std::span(packet);
-  const std::size_t front = wire::write_route_headers(all, headers, transport.size());
-  std::ranges::copy(transport, all.subspan(front).begin());
+  const std::size_t header_bytes = wire::write_route_headers(all, headers, transport.size());
+  std::ranges::copy(transport, all.subspan(header_bytes).begin());
   wire::store_icrc(all.last(wire::kIcrcBytes),
                    wire::infiniband_icrc(all.first(all.size() - wire::kIcrcBytes)));
   return packet;

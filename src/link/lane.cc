@@ -134,13 +134,13 @@ std::optional<std::span<std::byte>> Lane::prepare_record(std::size_t bytes) {
 }
 
 bool Lane::prepare(const Address& address) {
-  room_ = {};
+  packet_space_ = {};
   if (ended_) return false;
   const std::size_t slot = slot_of(address, kAddresses);
   if (sent_addresses_[slot] != address && !send_address(slot, address)) return false;
   const auto space = prepare_record(kPacketBytesMax);
   if (!space) return false;
-  room_ = *space;
+  packet_space_ = *space;
   kind_ = static_cast<std::uint16_t>(kPacketType | slot);
   return true;
 }
@@ -157,17 +157,18 @@ bool Lane::send_address(std::size_t slot, const Address& address) {
 }
 
 void Lane::commit(std::size_t bytes) {
-  VB_CHECK(bytes <= room_.size());
+  VB_CHECK(bytes <= packet_space_.size());
   if (observer_ != nullptr) {
-    observer_->on_packet(Direction::kOut, *sent_addresses_[kind_ & kSlotMask], room_.first(bytes));
+    observer_->on_packet(Direction::kOut, *sent_addresses_[kind_ & kSlotMask],
+                         packet_space_.first(bytes));
   }
   out_.commit(bytes, kind_);
-  room_ = {};
+  packet_space_ = {};
   must_flush_ = true;
 }
 
 bool Lane::prepare_executed() {
-  room_ = {};
+  packet_space_ = {};
   const auto space = ended_ ? std::nullopt : prepare_record(sizeof(ExecutedRecord));
   if (space) executed_space_ = *space;
   return space.has_value();

@@ -99,7 +99,7 @@ class Lane {
   // ended.
   bool prepare(const Address& address);
   // Returns the space that the last prepare() has prepared.  It is kPacketBytesMax bytes long.
-  std::span<std::byte> packet_space() { return room_; }
+  std::span<std::byte> packet_space() { return packet_space_; }
   // Makes the first `bytes` of packet_space() visible as a packet from BTH to pad.
   void commit(std::size_t bytes);
   // Returns the position in the stream of packets after the last committed packet.
@@ -236,7 +236,7 @@ class Lane {
   std::uint32_t unflushed_executed_ = 0;
   bool must_flush_ = false;                            // packets were sent since the last flush()
   std::optional<ExecutedRecord> received_executed_{};  // the record that read_next() has read
-  std::span<std::byte> room_{};
+  std::span<std::byte> packet_space_{};
   std::span<std::byte> executed_space_{};
   std::uint16_t kind_ = 0;  // the kind of the record that commit(bytes) makes
   LaneObserver* observer_ = nullptr;

@@ -60,8 +60,8 @@ void receive(Lane& lane, const Memory& memory) {
     }
     ++packets;
   };
-  const std::size_t counted = lane.receive(kMax, check);
-  VB_CHECK(packets == counted && packets <= kMax);
+  const std::size_t returned_packets = lane.receive(kMax, check);
+  VB_CHECK(packets == returned_packets && packets <= kMax);
 }
 
 void run(sim::FuzzInput input) {
@@ -78,15 +78,16 @@ void run(sim::FuzzInput input) {
   lane.set_observer(&frame_writer);
   lane.allow_access(input.take<std::uint8_t>() % 2 == 0);
   const Address address{.source = wire::ipv4_gid(1), .destination = wire::ipv4_gid(2)};
-  const auto send = [&](Lane& by, std::uint16_t port) {
-    Address to = address;
-    to.source_port = port;
+  const auto send = [&](Lane& sender, std::uint16_t port) {
+    Address packet_address = address;
+    packet_address.source_port = port;
     if (port % 4 == 3) {
-      to.link_layer = LinkLayer::kInfiniband;
-      to.destination_lid.value = port;
-      to.has_grh = port % 8 == 3;
+      packet_address.link_layer = LinkLayer::kInfiniband;
+      packet_address.destination_lid.value = port;
+      packet_address.has_grh = port % 8 == 3;
     }
-    if (by.prepare(to)) by.commit(Lane::kPacketBytesMin + port % (Lane::kPacketBytesMax / 2));
+    if (sender.prepare(packet_address))
+      sender.commit(Lane::kPacketBytesMin + port % (Lane::kPacketBytesMax / 2));
   };
   while (!input.empty()) {
     switch (input.take<std::uint8_t>() % 9) {

@@ -64,8 +64,8 @@ class LaneTest : public testing::Test {
   LaneTest() { second_.allow_access(true); }
 
   // Sends a packet with an arbitrary header and this payload.
-  bool send(Lane& lane, const std::string& payload, const Address& to = address(1, 2)) {
-    if (!lane.prepare(to)) return false;
+  bool send(Lane& lane, const std::string& payload, const Address& packet_address = address(1, 2)) {
+    if (!lane.prepare(packet_address)) return false;
     const std::string packet = std::string(Lane::kPacketBytesMin, 'h') + payload;
     std::memcpy(lane.packet_space().data(), packet.data(), packet.size());
     lane.commit(packet.size());
@@ -147,14 +147,14 @@ TEST_F(LaneTest, ExecutedRecordsDoNotFitIntoAFullRing) {
 TEST_F(LaneTest, PeerSeesEachAnnouncedAccessUntilItEnds) {
   EXPECT_EQ(second_.peer_access_number(), 0U);
   first_.begin_access();
-  const std::uint64_t inside = second_.peer_access_number();
-  EXPECT_NE(inside, 0U);
+  const std::uint64_t first_access = second_.peer_access_number();
+  EXPECT_NE(first_access, 0U);
   EXPECT_EQ(first_.peer_access_number(), 0U);
   first_.leave();
   EXPECT_EQ(second_.peer_access_number(), 0U);
   first_.begin_access();
   EXPECT_NE(second_.peer_access_number(), 0U);
-  EXPECT_NE(second_.peer_access_number(), inside);
+  EXPECT_NE(second_.peer_access_number(), first_access);
 }
 
 // A peer that announces an access and never ends it would block each revocation of a right.
@@ -208,7 +208,7 @@ TEST_F(LaneTest, PacketThatIsNotAcceptedRemainsInTheLane) {
   EXPECT_THAT(receive(second_), ElementsAre("two"));
 }
 
-TEST_F(LaneTest, ParkForRoomRequestsOneWakeUpAfterTheRingWasFull) {
+TEST_F(LaneTest, ParkForSpaceRequestsOneWakeUpAfterTheRingWasFull) {
   const std::string packet(4096, 'p');
   EXPECT_TRUE(first_.park_for_space());
   while (send(first_, packet)) {
@@ -418,7 +418,7 @@ TEST_F(LanesTest, LaneToAnUnknownRangeOfThisHostIsRequestedOnce) {
   EXPECT_EQ(lanes_.poll_range_without_lane(), 5);
 }
 
-TEST_F(LanesTest, OtherHostsHaveNoLane) {
+TEST_F(LanesTest, PacketsToOtherHostsUseNoLane) {
   ASSERT_TRUE(lanes_.add(1, lane(), std::vector<std::uint16_t>{5}).has_value());
   EXPECT_NE(lanes_.find(address(1, 2), qpn_of(5)), nullptr);
   EXPECT_EQ(lanes_.find(address(1, 9), qpn_of(5)), nullptr);
@@ -426,14 +426,14 @@ TEST_F(LanesTest, OtherHostsHaveNoLane) {
   EXPECT_EQ(lanes_.poll_range_without_lane(), std::nullopt);
 }
 
-TEST_F(LanesTest, ALaneServesAllRangesOfItsProcessUntilItIsRemoved) {
+TEST_F(LanesTest, ALaneServesAllRangesOfItsProcessUntilTheLaneIsRemoved) {
   ASSERT_TRUE(lanes_.add(1, lane(), std::vector<std::uint16_t>{5}).has_value());
   EXPECT_EQ(lanes_.add(1, lane(), {}).error().code, Errc::kInvalidArgument);
   lanes_.add_range(1, 8);
   lanes_.add_range(2, 9);
-  Lane* const five = lanes_.find(address(1, 2), qpn_of(5));
-  EXPECT_NE(five, nullptr);
-  EXPECT_EQ(lanes_.find(address(1, 1), qpn_of(8)), five);
+  Lane* const lane_of_range_5 = lanes_.find(address(1, 2), qpn_of(5));
+  EXPECT_NE(lane_of_range_5, nullptr);
+  EXPECT_EQ(lanes_.find(address(1, 1), qpn_of(8)), lane_of_range_5);
   EXPECT_EQ(lanes_.find(address(1, 1), qpn_of(9)), nullptr);
   lanes_.remove(1);
   EXPECT_TRUE(lanes_.empty());
@@ -467,17 +467,17 @@ TEST_F(LanesTest, PacketsToProcessesWithoutALaneUseTheUplink) {
 // The process of the fabric applies the states and P_Keys of ports to all InfiniBand packets, also
 // to those within a host.
 TEST_F(LanesTest, InfinibandPacketsUseOnlyTheUplink) {
-  const Address to = infiniband_address(1, 2);
-  EXPECT_EQ(lanes_.find(to, qpn_of(5)), nullptr);
+  const Address packet_address = infiniband_address(1, 2);
+  EXPECT_EQ(lanes_.find(packet_address, qpn_of(5)), nullptr);
   ASSERT_TRUE(lanes_.add(1, lane(), std::vector<std::uint16_t>{5}).has_value());
-  lanes_.set_addresses({to.destination});
-  EXPECT_EQ(lanes_.find(to, qpn_of(5)), nullptr);
+  lanes_.set_addresses({packet_address.destination});
+  EXPECT_EQ(lanes_.find(packet_address, qpn_of(5)), nullptr);
   LaneMemory other;
   ASSERT_TRUE(lanes_.add(0, *Lane::attach(other.bytes(), Lane::Side::kFirst), {}).has_value());
   lanes_.set_uplink(0);
-  Lane* const uplink = lanes_.find(to, qpn_of(5));
+  Lane* const uplink = lanes_.find(packet_address, qpn_of(5));
   ASSERT_NE(uplink, nullptr);
-  EXPECT_EQ(lanes_.find(to, qpn_of(6)), uplink);
+  EXPECT_EQ(lanes_.find(packet_address, qpn_of(6)), uplink);
   EXPECT_EQ(lanes_.poll_range_without_lane(), std::nullopt) << "no other lane is requested";
 }
 

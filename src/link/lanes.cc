@@ -13,13 +13,13 @@ std::optional<Lanes::Place> Lanes::place_of(Id id) const {
 
 Result<void> Lanes::add(Id id, const Lane& lane, std::span<const std::uint16_t> ranges) {
   if (place_of(id)) return fail(Errc::kInvalidArgument, "lanes: this lane exists already");
-  const auto free = std::ranges::find_if(places_, [](const auto& entry) { return !entry; });
-  if (free == places_.end())
+  const auto free_place = std::ranges::find_if(places_, [](const auto& entry) { return !entry; });
+  if (free_place == places_.end())
     return fail(Errc::kNoResources, "lanes: the program has the maximum number of lanes");
-  *free = std::make_unique<Entry>(Entry{.id = id, .lane = lane});
-  (*free)->lane.set_observer(observer_);
+  *free_place = std::make_unique<Entry>(Entry{.id = id, .lane = lane});
+  (*free_place)->lane.set_observer(observer_);
   ++count_;
-  end_ = std::max(end_, static_cast<std::size_t>(free - places_.begin()) + 1);
+  end_ = std::max(end_, static_cast<std::size_t>(free_place - places_.begin()) + 1);
   for (const std::uint16_t range : ranges) add_range(id, range);
   return {};
 }

@@ -62,9 +62,9 @@ Result<AgentNumber> AgentTable::add(const Registration& registration) {
     }
   }
   do {
-    ++last_;
-  } while (last_ == 0 || agents_.contains(AgentNumber{last_}));
-  const AgentNumber number{last_};
+    ++last_number_;
+  } while (last_number_ == 0 || agents_.contains(AgentNumber{last_number_}));
+  const AgentNumber number{last_number_};
   agents_.emplace(number, registration);
   if (registration.mgmt_class == 0) return number;
   for (unsigned method = 0; method < kMethods; ++method) {

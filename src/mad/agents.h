@@ -43,9 +43,9 @@ class AgentTable {
   static constexpr unsigned kMethods = 128;
   static constexpr std::uint8_t kClassVersionsMax = 8;
 
-  // The first agent gets the number after `last`.  Two tables of one QP1 have numbers far
+  // The first agent gets the number after `last_agent`.  Two tables of one QP1 have numbers far
   // apart, so that the transaction id of a response identifies the table.
-  explicit AgentTable(AgentNumber last) : last_(last.value) {}
+  explicit AgentTable(AgentNumber last_agent) : last_number_(last_agent.value) {}
   AgentTable() = default;
 
   // Fails with kInvalidArgument: the registration is invalid, for example because its class belongs
@@ -68,7 +68,7 @@ class AgentTable {
 
   std::map<AgentNumber, Registration> agents_{};
   std::unordered_map<std::uint64_t, AgentNumber> by_request_{};
-  std::uint32_t last_ = 0;
+  std::uint32_t last_number_ = 0;
 };
 
 // Returns true if the MAD answers a request.  Such a MAD has the transaction id of the request

@@ -104,7 +104,7 @@ TEST_F(DispatcherTest, AnswersClassPortInfo) {
   EXPECT_EQ(send.mad[100], std::byte{0});
 }
 
-TEST_F(DispatcherTest, AnswersOtherRequestsWithAStatus) {
+TEST_F(DispatcherTest, AnswersOtherRequestsWithAnErrorStatus) {
   MadHeader header = kCmSend;
   header.method = Method::kGet;
   header.attribute_id = 0x99;

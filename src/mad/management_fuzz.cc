@@ -56,10 +56,12 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   Time now{std::chrono::seconds(1)};
   add_agents(port);
   send_requests(port, now);
-  constexpr std::size_t kRecord = 40;  // the first bytes of a MAD; its other bytes are zero
-  for (std::size_t at = 0; at + kRecord <= size; at += kRecord) {
+  // A record of the input has the first bytes of a MAD, whose other bytes are zero.  The last three
+  // bytes of the record also choose a time step, the QP and the LID.
+  constexpr std::size_t kRecordBytes = 40;
+  for (std::size_t at = 0; at + kRecordBytes <= size; at += kRecordBytes) {
     Mad mad{};
-    std::memcpy(mad.data(), data + at, kRecord);
+    std::memcpy(mad.data(), data + at, kRecordBytes);
     Address from{.remote_qpn = {1}};
     from.path.link_layer = LinkLayer::kInfiniband;
     from.path.destination_lid = Lid{static_cast<std::uint16_t>(data[at + 39] & 3)};

@@ -97,16 +97,16 @@ void ManagementPort::erase(const ReceiverKey& key) {
 
 bool ManagementPort::remove_agent(AgentNumber agent) {
   if (!agents_.remove(agent)) return false;
-  std::vector<TransactionKey> sent;
+  std::vector<TransactionKey> transaction_keys;
   for (const auto& [key, transaction] : transactions_) {
-    if (key.agent == agent) sent.push_back(key);
+    if (key.agent == agent) transaction_keys.push_back(key);
   }
-  for (const auto& key : sent) erase(key);
-  std::vector<ReceiverKey> arriving;
+  for (const auto& key : transaction_keys) erase(key);
+  std::vector<ReceiverKey> receiver_keys;
   for (const auto& [key, receiver] : receivers_) {
-    if (key.agent == agent) arriving.push_back(key);
+    if (key.agent == agent) receiver_keys.push_back(key);
   }
-  for (const auto& key : arriving) erase(key);
+  for (const auto& key : receiver_keys) erase(key);
   std::erase_if(messages_, [&](const Message& message) { return message.agent == agent; });
   return true;
 }
@@ -250,10 +250,10 @@ void ManagementPort::expire(const ReceiverKey& key) {
 }
 
 Time ManagementPort::deadline() const {
-  Time next = kNever;
-  if (!transactions_due_.empty()) next = transactions_due_.begin()->first;
-  if (!receivers_due_.empty()) next = std::min(next, receivers_due_.begin()->first);
-  return next;
+  Time earliest = kNever;
+  if (!transactions_due_.empty()) earliest = transactions_due_.begin()->first;
+  if (!receivers_due_.empty()) earliest = std::min(earliest, receivers_due_.begin()->first);
+  return earliest;
 }
 
 void ManagementPort::on_timer(Time now) {
@@ -297,12 +297,12 @@ void ManagementPort::receive(const Arrival& arrival, Time now) {
   const Registration* registration = agents_.find(agent);
   if (registration == nullptr) return refuse(arrival, header);
 
-  const bool segment = wire::has_rmpp(header.mgmt_class) && rmpp_of(arrival.mad).active;
-  if (segment && registration->port_does_rmpp()) {
+  const bool is_segment = wire::has_rmpp(header.mgmt_class) && rmpp_of(arrival.mad).active;
+  if (is_segment && registration->port_does_rmpp()) {
     return receive_segment(agent, header, arrival, now);
   }
   std::vector<std::byte> mad(arrival.mad.begin(), arrival.mad.end());
-  if (segment && is_response(header) &&
+  if (is_segment && is_response(header) &&
       !transactions_.contains(key_answered_by(agent, header, arrival.from))) {
     // An agent for which the port does no RMPP gets all segments.  The first segment has ended the
     // request.
@@ -394,14 +394,14 @@ void ManagementPort::receive_data(AgentNumber agent, const MadHeader& header,
   Receiver* receiver = find_or_add_receiver(key, rmpp, arrival, now);
   if (receiver == nullptr) return;
   receiver->last_arrival = now;
-  const auto accepted = receiver->segments.accept(rmpp, arrival.mad);
+  const auto outcome = receiver->segments.accept(rmpp, arrival.mad);
   receiver_bytes_ += receiver->segments.memory_bytes() - receiver->memory_bytes;
   receiver->memory_bytes = receiver->segments.memory_bytes();
-  if (accepted == RmppReceiver::Outcome::kTooLong || receiver_bytes_ > kReceiverBytesMax) {
+  if (outcome == RmppReceiver::Outcome::kTooLong || receiver_bytes_ > kReceiverBytesMax) {
     send_abort(arrival.from, arrival.mad, wire::RmppStatus::kResourcesExhausted);
     return erase(key);
   }
-  if (accepted == RmppReceiver::Outcome::kDropped) {
+  if (outcome == RmppReceiver::Outcome::kDropped) {
     ++counters_.segments_dropped;
     return;
   }
@@ -414,10 +414,10 @@ void ManagementPort::receive_data(AgentNumber agent, const MadHeader& header,
       set_due(request, pending->second, now + pending->second.request.timeout);
     }
   }
-  if (accepted == RmppReceiver::Outcome::kStored) return;
+  if (outcome == RmppReceiver::Outcome::kStored) return;
   send_ack(arrival.from, arrival.mad, receiver->segments.last_contiguous_segment(),
            receiver->segments.window());
-  if (accepted != RmppReceiver::Outcome::kComplete) return;
+  if (outcome != RmppReceiver::Outcome::kComplete) return;
   std::vector<std::byte> message = receiver->segments.take_message();
   receiver_bytes_ -= receiver->memory_bytes;
   receiver->memory_bytes = 0;

@@ -213,7 +213,7 @@ TEST_F(ManagementPortTest, CancelledRequestIsNotRepeatedAndItsResponseIsDropped)
   EXPECT_TRUE(net.port(1).send(*client, request, net.now));
 }
 
-TEST_F(ManagementPortTest, CancelDropsOnlyTheMessagesOfItsRequest) {
+TEST_F(ManagementPortTest, CancelDropsOnlyMessagesOfTheCancelledRequest) {
   const auto client = net.port(1).add_agent(kPerformanceClient);
   for (std::uint32_t id = 7; id <= 8; ++id) {
     get.transaction_id = id;
@@ -236,20 +236,20 @@ TEST_F(ManagementPortTest, AgentNumbersBeginAfterTheNumberThatTheConstructorGets
 }
 
 // A registration is also refused if a value is invalid, or if another agent has the method.
-TEST_F(ManagementPortTest, RegistrationsThatContradictThemselvesAreRefused) {
+TEST_F(ManagementPortTest, InvalidRegistrationsAreRefused) {
   auto& port = net.port(1);
-  const auto refused = [&](Registration registration) {
+  const auto is_refused = [&](Registration registration) {
     const auto added = port.add_agent(registration);
     return !added && added.error().code == Errc::kInvalidArgument;
   };
-  EXPECT_TRUE(refused({.qpn = {2}, .mgmt_class = 4}));
-  EXPECT_TRUE(refused({.qpn = {0}, .mgmt_class = 4}));
-  EXPECT_TRUE(refused({.qpn = {1}, .mgmt_class = 0x81}));
-  EXPECT_TRUE(refused({.mgmt_class = 4, .rmpp_version = 1}));
-  EXPECT_TRUE(refused({.mgmt_class = 3, .class_version = 2, .rmpp_version = 2}));
-  EXPECT_TRUE(refused({.mgmt_class = 0x32}));
-  EXPECT_TRUE(refused({.mgmt_class = 0x50}));
-  EXPECT_TRUE(refused({.mgmt_class = 4, .class_version = 8}));
+  EXPECT_TRUE(is_refused({.qpn = {2}, .mgmt_class = 4}));
+  EXPECT_TRUE(is_refused({.qpn = {0}, .mgmt_class = 4}));
+  EXPECT_TRUE(is_refused({.qpn = {1}, .mgmt_class = 0x81}));
+  EXPECT_TRUE(is_refused({.mgmt_class = 4, .rmpp_version = 1}));
+  EXPECT_TRUE(is_refused({.mgmt_class = 3, .class_version = 2, .rmpp_version = 2}));
+  EXPECT_TRUE(is_refused({.mgmt_class = 0x32}));
+  EXPECT_TRUE(is_refused({.mgmt_class = 0x50}));
+  EXPECT_TRUE(is_refused({.mgmt_class = 4, .class_version = 8}));
   ASSERT_TRUE(port.add_agent(kPerformanceServer));
   EXPECT_EQ(port.add_agent(kPerformanceServer).error().code, Errc::kAddressInUse);
   EXPECT_TRUE(port.add_agent({.mgmt_class = 0x32, .oui = 1, .methods = {2, 0}}));
@@ -258,13 +258,13 @@ TEST_F(ManagementPortTest, RegistrationsThatContradictThemselvesAreRefused) {
 
 TEST_F(ManagementPortTest, InvalidLengthsAreRefused) {
   const auto agent = net.port(1).add_agent(kPerformanceClient);
-  const auto refused = [&](std::size_t bytes) {
+  const auto is_refused = [&](std::size_t bytes) {
     return !net.port(1).send(*agent, {.mad = mad_of(get, bytes)}, net.now);
   };
-  EXPECT_TRUE(refused(35));
-  EXPECT_FALSE(refused(36));
-  EXPECT_FALSE(refused(256));
-  EXPECT_TRUE(refused(257));
+  EXPECT_TRUE(is_refused(35));
+  EXPECT_FALSE(is_refused(36));
+  EXPECT_FALSE(is_refused(256));
+  EXPECT_TRUE(is_refused(257));
 }
 
 // Sends tables from the server at LID 2 to the client at LID 1.
@@ -440,7 +440,7 @@ TEST_F(StalledTableTest, CancelTellsTheSenderToStop) {
   EXPECT_EQ(net.port(2).deadline(), kNever);
 }
 
-TEST_F(RmppTest, AbortEndsTheRequestAtOnce) {
+TEST_F(RmppTest, AbortEndsTheResponseAtOnce) {
   request_table();
   const auto request = net.port(2).next_message();
   ASSERT_TRUE(net.port(2).send(
@@ -545,33 +545,33 @@ TEST_F(RmppTest, PendingRequestsAreLimited) {
 // arriving is older.
 TEST_F(RmppTest, SimultaneouslyArrivingMessagesAreLimited) {
   ManagementPort& port = net.port(2);
-  const auto segment = [&](std::uint64_t id, std::uint32_t number, bool last) {
+  const auto receive_segment = [&](std::uint64_t id, std::uint32_t number, bool is_last) {
     get_table.transaction_id = id;
     auto mad = mad_of(get_table);
     wire::encode_to(std::span(mad).subspan<wire::kMadHeaderBytes, wire::kRmppHeaderBytes>(),
                     wire::RmppHeader{.type = wire::RmppType::kData,
-                                     .last = last,
+                                     .last = is_last,
                                      .first = number == 1,
                                      .active = true,
                                      .segment = number,
-                                     .length_or_window = last ? 20U + 100 : 0});
+                                     .length_or_window = is_last ? 20U + 100 : 0});
     port.receive({.destination_qpn = wire::kGsiQpn,
                   .from = lid_address(2, 1),
                   .mad = std::span(mad).first<wire::kMadBytes>()},
                  net.now);
     return rmpp_in(port.next_packet().value().mad);
   };
-  const auto arriving = ManagementPort::kReceiversMax - 1;
-  for (std::size_t id = 1; id <= arriving; ++id) {
-    ASSERT_EQ(segment(id, 1, false).type, wire::RmppType::kAck);
+  const auto arriving_count = ManagementPort::kReceiversMax - 1;
+  for (std::size_t id = 1; id <= arriving_count; ++id) {
+    ASSERT_EQ(receive_segment(id, 1, false).type, wire::RmppType::kAck);
   }
-  ASSERT_EQ(segment(10'000, 1, true).type, wire::RmppType::kAck);
+  ASSERT_EQ(receive_segment(10'000, 1, true).type, wire::RmppType::kAck);
   EXPECT_TRUE(port.next_message());
-  EXPECT_EQ(segment(10'001, 1, false).type, wire::RmppType::kAck)
+  EXPECT_EQ(receive_segment(10'001, 1, false).type, wire::RmppType::kAck)
       << "replaces the complete message";
-  const auto refused = segment(10'002, 1, false);
-  EXPECT_EQ(refused.type, wire::RmppType::kStop);
-  EXPECT_EQ(refused.status, wire::RmppStatus::kResourcesExhausted);
+  const auto refusal = receive_segment(10'002, 1, false);
+  EXPECT_EQ(refusal.type, wire::RmppType::kStop);
+  EXPECT_EQ(refusal.status, wire::RmppStatus::kResourcesExhausted);
 }
 
 // The segments of a window may arrive in any order.
@@ -606,11 +606,11 @@ TEST(RmppReceiverTest, MessageThatIsTooLongIsRefused) {
   RmppReceiver receiver(56, 1000);
   Mad mad{};
   wire::RmppHeader header{.type = wire::RmppType::kData, .first = true, .active = true};
-  auto accepted = RmppReceiver::Outcome::kStored;  // the outcome of the last accept()
-  while (accepted != RmppReceiver::Outcome::kTooLong) {
+  auto outcome = RmppReceiver::Outcome::kStored;
+  while (outcome != RmppReceiver::Outcome::kTooLong) {
     ++header.segment;
     ASSERT_LE(header.segment, 5u);
-    accepted = receiver.accept(header, mad);
+    outcome = receiver.accept(header, mad);
     header.first = false;
   }
   EXPECT_EQ(header.segment, 5u) << "56 bytes of headers, and 200 with each segment";

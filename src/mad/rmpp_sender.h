@@ -18,9 +18,9 @@ class RmppSender {
   // at least that long.
   RmppSender(std::vector<std::byte> message, std::size_t header_bytes);
 
-  bool is_complete() const { return acknowledged_ == segments_; }
+  bool is_complete() const { return acknowledged_ == segment_count_; }
 
-  bool may_send() const { return sent_ < window_ && sent_ < segments_; }
+  bool may_send() const { return sent_ < window_ && sent_ < segment_count_; }
   // REQUIRES: may_send().
   Mad next_segment();
 
@@ -41,10 +41,10 @@ class RmppSender {
  private:
   std::vector<std::byte> message_;
   std::size_t header_bytes_;
-  std::uint32_t segments_ = 1;
-  std::uint32_t sent_ = 0;
-  std::uint32_t acknowledged_ = 0;
-  std::uint32_t window_ = 1;
+  std::uint32_t segment_count_ = 1;
+  std::uint32_t sent_ = 0;          // the number of the last segment that was sent
+  std::uint32_t acknowledged_ = 0;  // the number of the last segment that was acknowledged
+  std::uint32_t window_ = 1;        // the number of the last segment that may be sent
 };
 
 }  // namespace verbena::mad

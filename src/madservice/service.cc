@@ -117,7 +117,7 @@ bool Service::handle_hello(Session& session, std::span<const std::byte> message)
       session.answer(Reply{.error = EINVAL, .text = "no such device or port"});
       return true;
     }
-    const auto file = session.open_manager_file();
+    const auto file = session.open_sm_file();
     if (!file) return false;
     session.answer(Reply{}, *file);
   }
@@ -145,19 +145,19 @@ bool Service::handle_send(Session& session, std::span<const std::byte> message,
   return true;
 }
 
-void Service::on_manager_file(Session& session, bool is_open) {
-  if (session.has_open_manager_file == is_open) return;
-  session.has_open_manager_file = is_open;
+void Service::on_sm_file(Session& session, bool is_open) {
+  if (session.has_open_sm_file == is_open) return;
+  session.has_open_sm_file = is_open;
   umad::Node& node = node_of(session);
-  node.set_manager_file_open(session.port, is_open, os::now());
+  node.set_sm_file_open(session.port, is_open, os::now());
   pump(node);
 }
 
 void Service::on_session_end(Session& session) {
   umad::Node& node = node_of(session);
-  if (session.has_open_manager_file) node.set_manager_file_open(session.port, false, os::now());
+  if (session.has_open_sm_file) node.set_sm_file_open(session.port, false, os::now());
   node.close(session.id());
-  mads_lost_ += session.lost();
+  mads_lost_ += session.lost_mads();
   sessions_.erase(session.id());
   pump(node);
 }
@@ -173,9 +173,9 @@ void Service::add_counters(std::vector<ipc::NamedCount>& out) const {
   for (const auto& [member, name] : mad::kManagementCounterNames) {
     out.push_back({name, sum.*member});
   }
-  std::uint64_t lost = mads_lost_;
-  for (const auto& [id, session] : sessions_) lost += session->lost();
-  out.push_back({"management_messages_lost", lost});
+  std::uint64_t lost_mads = mads_lost_;
+  for (const auto& [id, session] : sessions_) lost_mads += session->lost_mads();
+  out.push_back({"management_messages_lost", lost_mads});
 }
 
 void Service::receive(const subnet::MadDelivery& arrival) {
@@ -200,7 +200,7 @@ void Service::pump(umad::Node& node) {
 }
 
 void Service::deliver_mads(umad::Node& node) {
-  while (auto output = node.next()) {
+  while (auto output = node.next_output()) {
     const auto session = sessions_.find(output->session);
     if (session == sessions_.end()) continue;
     session->second->deliver(output->header, std::move(output->mad));

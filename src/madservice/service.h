@@ -59,7 +59,7 @@ class Service final : public Session::Owner {
   void on_listener(std::uint32_t hca);
   bool on_message(Session& from, std::span<const std::byte> message,
                   std::vector<os::Fd> fds) override;
-  void on_manager_file(Session& session, bool is_open) override;
+  void on_sm_file(Session& session, bool is_open) override;
   void on_session_end(Session& session) override;
 
   bool handle_hello(Session& session, std::span<const std::byte> message);

@@ -23,7 +23,7 @@ Session::Session(asio::io_context& loop, os::UnixChannel channel, std::uint64_t 
 // Sends an answer.  If the socket buffer is full, the program does not read its answers, and the
 // session ends.  Normal programs read all answers, because each thread waits for its answer.
 void Session::answer_bytes(std::span<const std::byte> message, int fd) {
-  if (ended_) return;
+  if (has_ended_) return;
   if (!channel_.send(message, std::span<const int>(&fd, fd >= 0 ? 1 : 0))) end();
 }
 
@@ -34,17 +34,17 @@ Result<os::UnixChannel> Session::open_mads() {
   return std::move(theirs);
 }
 
-Result<int> Session::open_manager_file() {
-  manager_file_ = VB_TRY(os::WatchedFile::create("verbena-issm"));
-  manager_watch_ = agent::Watch(loop_, manager_file_->events_fd(), [this] { on_manager_file(); });
-  return manager_file_->file();
+Result<int> Session::open_sm_file() {
+  sm_file_ = VB_TRY(os::WatchedFile::create("verbena-issm"));
+  sm_watch_ = agent::Watch(loop_, sm_file_->events_fd(), [this] { on_sm_file(); });
+  return sm_file_->file();
 }
 
 void Session::deliver(const UserMad& header, std::vector<std::byte> mad) {
-  if (ended_ || !mads_) return;
+  if (has_ended_ || !mads_) return;
   const std::size_t bytes = sizeof(QueuedMad) + mad.size();
   if (queue_.size() >= kQueueMax || queue_bytes_ + bytes > kQueueBytesMax) {
-    ++lost_;
+    ++lost_mads_;
     return;
   }
   queue_.push_back({.header = header, .mad = std::move(mad)});
@@ -67,14 +67,14 @@ Result<void> Session::send_mad(const QueuedMad& queued) {
 }
 
 void Session::send_queued() {
-  while (!queue_.empty() && !ended_) {
+  while (!queue_.empty() && !has_ended_) {
     const QueuedMad& first = queue_.front();
     if (const auto sent = send_mad(first); !sent) {
       if (os::would_block(sent.error())) {
         return mads_watch_.when_writable([this] { send_queued(); });
       }
       if (sent.error().code == Errc::kDeviceFatal) return end();
-      ++lost_;  // there is no memory or descriptor for a long message
+      ++lost_mads_;  // there is no memory or descriptor for a long message
     }
     queue_bytes_ -= sizeof(QueuedMad) + first.mad.size();
     queue_.pop_front();
@@ -84,7 +84,7 @@ void Session::send_queued() {
 void Session::on_request() {
   std::vector<std::byte> buffer(ipc::umad::kMessageBytesMax);
   std::vector<os::Fd> fds;
-  for (std::size_t i = 0; i < kMessagesPerWakeup && !ended_; ++i) {
+  for (std::size_t i = 0; i < kMessagesPerWakeup && !has_ended_; ++i) {
     const auto received = channel_.receive(buffer, fds);
     if (!received && os::would_block(received.error())) return;
     if (!received || *received == 0 ||
@@ -98,16 +98,16 @@ void Session::on_request() {
 // nothing on this connection, so the connection becomes readable only then.
 void Session::on_mads_readable() { end(); }
 
-void Session::on_manager_file() {
-  for (const bool is_open : manager_file_->next_events()) owner_.on_manager_file(*this, is_open);
+void Session::on_sm_file() {
+  for (const bool is_open : sm_file_->next_events()) owner_.on_sm_file(*this, is_open);
 }
 
 void Session::end() {
-  if (std::exchange(ended_, true)) return;
+  if (std::exchange(has_ended_, true)) return;
   queue_.clear();
   requests_.read(false);
   mads_watch_ = agent::Watch();
-  manager_watch_ = agent::Watch();
+  sm_watch_ = agent::Watch();
   end_.schedule();
 }
 

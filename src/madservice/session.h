@@ -37,8 +37,8 @@ class Session {
     // Handles a request.  Returns false if the message is invalid, which ends the session.
     virtual bool on_message(Session& from, std::span<const std::byte> message,
                             std::vector<os::Fd> fds) = 0;
-    // Reports that the program has opened or closed the subnet manager's file.
-    virtual void on_manager_file(Session& session, bool is_open) = 0;
+    // Reports that the program has opened or closed its SM file (see open_sm_file()).
+    virtual void on_sm_file(Session& session, bool is_open) = 0;
     virtual void on_session_end(Session& session) = 0;
   };
 
@@ -49,7 +49,7 @@ class Session {
   std::uint64_t id() const { return id_; }
   // Returns the number of MADs that the program did not get, because it had not read earlier MADs,
   // or because there was no memory or descriptor for a long MAD.
-  std::uint64_t lost() const { return lost_; }
+  std::uint64_t lost_mads() const { return lost_mads_; }
 
   template <class Message>
   void answer(const Message& message, int fd = -1) {
@@ -59,7 +59,7 @@ class Session {
   Result<os::UnixChannel> open_mads();
   // Makes the SM file, which the program's subnet manager (SM) keeps open while it runs.  Returns
   // its descriptor, which the session owns.
-  Result<int> open_manager_file();
+  Result<int> open_sm_file();
   // Sends a MAD to the program.  If the channel is full, queues the MAD.  If the queue is full, the
   // MAD is lost.
   void deliver(const ipc::umad::UserMad& header, std::vector<std::byte> mad);
@@ -68,7 +68,7 @@ class Session {
   bool has_completed_hello = false;
   std::uint32_t node = 0;  // the index of the session's HCA in the topology
   std::uint8_t port = 0;
-  bool has_open_manager_file = false;
+  bool has_open_sm_file = false;
 
  private:
   struct QueuedMad {
@@ -81,7 +81,7 @@ class Session {
   void send_queued();
   void on_request();
   void on_mads_readable();
-  void on_manager_file();
+  void on_sm_file();
   void end();
 
   asio::io_context& loop_;
@@ -89,15 +89,15 @@ class Session {
   std::uint64_t id_;
   Owner& owner_;
   os::UnixChannel mads_{};
-  std::optional<os::WatchedFile> manager_file_{};
+  std::optional<os::WatchedFile> sm_file_{};
   std::deque<QueuedMad> queue_{};
   std::size_t queue_bytes_ = 0;
-  std::uint64_t lost_ = 0;
-  bool ended_ = false;
+  std::uint64_t lost_mads_ = 0;
+  bool has_ended_ = false;
   agent::DeferredCall end_;
   agent::Watch requests_;
   agent::Watch mads_watch_{};
-  agent::Watch manager_watch_{};
+  agent::Watch sm_watch_{};
 };
 
 }  // namespace verbena::madservice

@@ -15,7 +15,7 @@ class SessionTest : public testing::Test, private Session::Owner {
  protected:
   void deliver(std::uint64_t count) {
     for (std::uint64_t i = 0; i < count; ++i) {
-      session_.deliver({.status = next_++}, std::vector<std::byte>(wire::kMadBytes));
+      session_.deliver({.status = next_number_++}, std::vector<std::byte>(wire::kMadBytes));
     }
   }
 
@@ -28,25 +28,25 @@ class SessionTest : public testing::Test, private Session::Owner {
   bool on_message(Session&, std::span<const std::byte>, std::vector<os::Fd>) override {
     return true;
   }
-  void on_manager_file(Session&, bool) override {}
+  void on_sm_file(Session&, bool) override {}
   void on_session_end(Session&) override { has_ended_ = true; }
 
-  std::uint32_t next_ = 0;
+  std::uint32_t next_number_ = 0;  // the test checks the order of the MADs by this number
 };
 
 // A program that does not read its MADs must not exhaust the memory of the service.  Old versions
 // of Linux do not limit the unread MADs.
 TEST_F(SessionTest, QueueOfAProgramThatDoesNotReadIsLimited) {
   os::UnixChannel program = session_.open_mads().value();
-  constexpr std::uint64_t kAll = Session::kQueueMax + 20'000;
-  deliver(kAll);
-  const std::uint64_t lost = session_.lost();
-  EXPECT_GT(lost, 0U);
-  EXPECT_LT(lost, 20'000U) << "the socket buffers some MADs";
+  constexpr std::uint64_t kMadCount = Session::kQueueMax + 20'000;
+  deliver(kMadCount);
+  const std::uint64_t lost_mads = session_.lost_mads();
+  EXPECT_GT(lost_mads, 0U);
+  EXPECT_LT(lost_mads, 20'000U) << "the socket holds some MADs";
   std::vector<std::byte> buffer(ipc::umad::kMessageBytesMax);
   std::vector<os::Fd> fds;
-  std::uint64_t read = 0;
-  while (read < kAll - lost) {
+  std::uint64_t read_count = 0;
+  while (read_count < kMadCount - lost_mads) {
     const auto bytes = program.receive(buffer, fds);
     if (!bytes) {
       ASSERT_TRUE(os::would_block(bytes.error()));
@@ -56,10 +56,10 @@ TEST_F(SessionTest, QueueOfAProgramThatDoesNotReadIsLimited) {
     }
     ipc::umad::UserMad header;
     std::memcpy(&header, buffer.data(), ipc::umad::kUserMadBytes);
-    ASSERT_EQ(header.status, read) << "MADs are delivered in order";
-    ++read;
+    ASSERT_EQ(header.status, read_count) << "MADs are delivered in order";
+    ++read_count;
   }
-  EXPECT_EQ(session_.lost(), lost);
+  EXPECT_EQ(session_.lost_mads(), lost_mads);
   deliver(1);
   EXPECT_TRUE(program.receive(buffer, fds)) << "the queue accepts MADs again";
   EXPECT_FALSE(has_ended_);

@@ -35,7 +35,7 @@ void add_qp1(CounterList& list, const hca::Counters& qp1) {
 }
 
 template <class Counters>
-void add_members(CounterList& list, const auto& table, const Counters& counters) {
+void add_named_counters(CounterList& list, const auto& table, const Counters& counters) {
   for (const auto& [member, name] : table) list.add(name, counters.*member);
 }
 
@@ -87,27 +87,27 @@ void add_cm(CounterList& list, const cm::Counters& cm) {
   add_rejects(list, "cm_rej_sent", cm.rejects_sent);
   add_rejects(list, "cm_rej_received", cm.rejects_received);
   add_times(list, cm);
-  add_members(list, cm::kEventNames, cm);
+  add_named_counters(list, cm::kEventNames, cm);
 }
 
 std::vector<ipc::NamedCount> counters_of(const InfinibandPort& port) {
   CounterList list;
   const sa::Client& client = port.client();
-  add_members(list, sa::kQueryCounterNames, client.queries().counters());
-  add_members(list, sa::kPathCounterNames, client.paths().counters());
-  add_members(list, sa::kMembershipCounterNames, client.memberships().counters());
-  add_members(list, sa::kSubscriptionCounterNames, client.subscriptions().counters());
-  add_members(list, sa::kServiceCounterNames, client.services().counters());
-  add_members(list, sa::kCapabilityCounterNames, client.capabilities().counters());
+  add_named_counters(list, sa::kQueryCounterNames, client.queries().counters());
+  add_named_counters(list, sa::kPathCounterNames, client.paths().counters());
+  add_named_counters(list, sa::kMembershipCounterNames, client.memberships().counters());
+  add_named_counters(list, sa::kSubscriptionCounterNames, client.subscriptions().counters());
+  add_named_counters(list, sa::kServiceCounterNames, client.services().counters());
+  add_named_counters(list, sa::kCapabilityCounterNames, client.capabilities().counters());
   list.add("sa_send_only_full_members",
            client.capabilities().has_send_only_full_members().value_or(false) ? 1 : 0);
   const ipoib::Counters& ipoib = port.neighbours().counters();
-  add_members(list, ipoib::kEventNames, ipoib);
+  add_named_counters(list, ipoib::kEventNames, ipoib);
   for (std::size_t i = 0; i < ipoib.ignored.size(); ++i) {
     list.add(std::string("ipoib_ignored_") + ipoib::to_string(static_cast<ipoib::Ignored>(i)),
              ipoib.ignored[i]);
   }
-  add_members(list, kInfinibandCounterNames, port.counters());
+  add_named_counters(list, kInfinibandCounterNames, port.counters());
   return list.release();
 }
 
@@ -127,7 +127,7 @@ void Node::add_infiniband_counters(std::vector<ipc::NamedCount>& all) const {
 std::vector<ipc::NamedCount> Node::counters() const {
   CounterList list;
   add_qp1(list, qp1_.counters());
-  add_members(list, mad::kCounterNames, mads_.counters());
+  add_named_counters(list, mad::kCounterNames, mads_.counters());
   list.add("limit_qp1_sends", qp1_.sends_dropped());
   add_cm(list, rdmacm_.cm_counters());
   list.add("limit_ids", rdmacm_.limit_refusals().ids);
@@ -141,7 +141,7 @@ std::vector<ipc::NamedCount> Node::counters() const {
   list.add("limit_groups_of_client", joins_over_client_limit_);
   list.add("limit_gids", ports_.gids_dropped());
   list.add("limit_services_of_client", services_.limit_refusals());
-  add_members(list, kLaneCounterNames, lanes_.counters());
+  add_named_counters(list, kLaneCounterNames, lanes_.counters());
   std::vector<ipc::NamedCount> all = list.release();
   add_infiniband_counters(all);
   return all;

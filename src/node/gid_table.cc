@@ -44,7 +44,7 @@ void GidTable::update(const std::vector<HostAddress>& addresses) {
     } else {
       *existing = {address, true};
     }
-    had_network_ = had_network_ || (address.up && !address.loopback);
+    has_seen_network_ = has_seen_network_ || (address.up && !address.loopback);
   }
   std::ranges::stable_sort(new_addresses, {}, sort_key);
   dropped_ = 0;
@@ -116,7 +116,7 @@ std::uint8_t GidTable::active_mtu() const {
 
 bool GidTable::is_up() const {
   return std::ranges::any_of(slots_, [&](const Slot& slot) {
-    return slot.present && slot.address.up && !(slot.address.loopback && had_network_);
+    return slot.present && slot.address.up && !(slot.address.loopback && has_seen_network_);
   });
 }
 

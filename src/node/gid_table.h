@@ -74,7 +74,7 @@ class GidTable {
   std::size_t entries_max_;
   std::vector<Slot> slots_;
   std::size_t dropped_ = 0;
-  bool had_network_ = false;  // an interface other than loopback has been up
+  bool has_seen_network_ = false;  // an interface other than loopback has been up
 };
 
 }  // namespace verbena::node

@@ -31,7 +31,7 @@ TEST(GidTable, OrdersTheDefaultRouteFirstAndLoopbackLast) {
   EXPECT_EQ(table.active_mtu(), 3);  // 1024 bytes, because the interfaces have an MTU of 1,500
 }
 
-TEST(GidTable, IndexNeverChanges) {
+TEST(GidTable, AddressKeepsItsIndexWhileTheTableIsNotFull) {
   Random random(7);
   GidTable table;
   std::map<std::pair<Gid, std::uint32_t>, std::uint32_t> index_of;
@@ -55,7 +55,7 @@ TEST(GidTable, IndexNeverChanges) {
   ASSERT_EQ(index_of.size(), 20u);
 }
 
-TEST(GidTable, IsUpWithANetworkOrIfItNeverHadANetwork) {
+TEST(GidTable, IsUpWithANetworkOrIfTheHostNeverHadANetwork) {
   HostAddress loopback = address(wire::ipv4_gid(0x7f000001), 1);
   loopback.loopback = true;
   HostAddress unplugged = address(kLocalIp, 2);  // like docker0 without a container

@@ -10,7 +10,7 @@
 namespace verbena::node {
 
 bool Node::Interfaces::set(std::uint32_t interface, bool is_member) {
-  if (interface == 0) return std::exchange(all, is_member) != is_member;
+  if (interface == 0) return std::exchange(all_interfaces, is_member) != is_member;
   return is_member ? indexes.insert(interface).second : indexes.erase(interface) != 0;
 }
 
@@ -27,7 +27,7 @@ void Node::output_membership(const GroupOfRange& group_of_range, std::uint64_t t
     interfaces = found->second.indexes;
     for (const ipc::GidEntry& entry : ports_.gids()) {
       const bool same_family = wire::is_ipv4(entry.gid) == wire::is_ipv4(group);
-      if (found->second.all && same_family) interfaces.insert(entry.interface);
+      if (found->second.all_interfaces && same_family) interfaces.insert(entry.interface);
     }
   }
   outputs_.emplace_back(Membership{.token = token,

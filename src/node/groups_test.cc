@@ -19,8 +19,8 @@ using ::testing::IsEmpty;
 const Gid kGroup = wire::ipv4_gid(0xef4d0105);
 const Gid kOtherGroup = wire::ipv4_gid(0xef4d0106);
 
-HostAddress ipv4_address(std::uint32_t last, std::uint32_t interface) {
-  return {.gid = wire::ipv4_gid(0x0a000000 + last), .interface = interface};
+HostAddress ipv4_address(std::uint32_t last_byte, std::uint32_t interface) {
+  return {.gid = wire::ipv4_gid(0x0a000000 + last_byte), .interface = interface};
 }
 HostAddress ipv6_address(std::uint32_t interface) {
   Gid gid;
@@ -80,7 +80,7 @@ class Groups : public ::testing::Test {
   std::vector<ClientId> clients_;
 };
 
-TEST_F(Groups, JoinIsForOneInterfaceOrForAllOfTheIpVersion) {
+TEST_F(Groups, JoinIsForOneInterfaceOrForAllInterfacesWithTheIpVersionOfTheGroup) {
   EXPECT_THAT(ask(0, ipc::JoinGroup{1, kGroup, 5}), ElementsAre("1: 5", "done"));
   EXPECT_THAT(ask(0, ipc::JoinGroup{1, kGroup, 0}), ElementsAre("1: 2 5", "done"));
   EXPECT_THAT(ask(1, ipc::JoinGroup{2, kGroup, 0}), ElementsAre("2: 2", "done"));
@@ -115,7 +115,7 @@ TEST_F(Groups, RefusedRepeatOfAJoinKeepsTheMembership) {
   EXPECT_THAT(ask(0, ipc::LeaveGroup{1, kGroup, 5}), ElementsAre("1:", "done"));
 }
 
-TEST_F(Groups, JoinNeedsAGroupAddressAndAnOwnRange) {
+TEST_F(Groups, JoinNeedsAGroupAddressAndARangeOfTheProgram) {
   EXPECT_THAT(ask(0, ipc::JoinGroup{2, kGroup, 0}), ElementsAre("not a range of this program"));
   EXPECT_THAT(ask(0, ipc::LeaveGroup{2, kGroup, 0}), ElementsAre("not a range of this program"));
   EXPECT_THAT(ask(0, ipc::JoinGroup{1, wire::ipv4_gid(0x0a000001), 0}),

@@ -172,7 +172,7 @@ TEST_F(SubnetPortTest, RouteOfPortsWithSeveralLidsHasAnAlternatePath) {
   PortState with_two_lids = state(0);
   with_two_lids.lmc = 1;
   set_state(0, with_two_lids);
-  for (int times = 0; times < 2; ++times) {  // the SA answers first, and then the cache
+  for (int attempt = 0; attempt < 2; ++attempt) {  // the SA answers first, and then the cache
     const auto found = route(0, gid(1), true);
     ASSERT_TRUE(found && found->route);
     ASSERT_TRUE(found->route->alternate);
@@ -201,7 +201,7 @@ TEST_F(SubnetPortTest, SecondRouteNeedsNeitherTheSaNorTheNeighbour) {
 }
 
 // A route to a GID needs no address resolution between the ports, so lost frames do not matter.
-TEST_F(SubnetPortTest, RouteToAGidNeedsNoAddress) {
+TEST_F(SubnetPortTest, RouteToAGidNeedsNoAddressResolution) {
   start();
   loses_frames_ = true;
   const auto found = route(0, gid(1), true);
@@ -221,13 +221,13 @@ TEST_F(SubnetPortTest, RouteToTheHostItselfNeedsNoRequest) {
 }
 
 TEST_F(SubnetPortTest, FailedRoutesHaveAReason) {
-  const auto down = route(0, kIps[1]);
-  ASSERT_TRUE(down && !down->route);
-  EXPECT_EQ(down->route.error().code, Errc::kUnreachable);
+  const auto port_down = route(0, kIps[1]);
+  ASSERT_TRUE(port_down && !port_down->route);
+  EXPECT_EQ(port_down->route.error().code, Errc::kUnreachable);
   start();
-  const auto no_host = route(0, wire::ipv4_gid(0x0a000009));
-  ASSERT_TRUE(no_host && !no_host->route);
-  EXPECT_EQ(no_host->route.error().code, Errc::kAddressNotFound);
+  const auto unknown_host = route(0, wire::ipv4_gid(0x0a000009));
+  ASSERT_TRUE(unknown_host && !unknown_host->route);
+  EXPECT_EQ(unknown_host->route.error().code, Errc::kAddressNotFound);
   const auto other_subnet = route(0, wire::ipv4_gid(0xc0a80001));
   ASSERT_TRUE(other_subnet && !other_subnet->route);
   EXPECT_EQ(other_subnet->route.error().code, Errc::kAddressNotFound);
@@ -251,9 +251,9 @@ TEST_F(SubnetPortTest, RouteIsFoundWhenAManagerHasStarted) {
 TEST_F(SubnetPortTest, RoutesAreQueriedAgainAfterThePortWasDown) {
   start();
   ASSERT_TRUE(route(0, kIps[1]));
-  PortState down = state(0);
-  down.down_reason = "the cable is pulled";
-  set_state(0, down);
+  PortState down_state = state(0);
+  down_state.down_reason = "the cable is pulled";
+  set_state(0, down_state);
   set_state(0, state(0));
   EXPECT_EQ(port(0).client().paths().size(), 0u);
   EXPECT_EQ(port(0).neighbours().size(), 0u);

@@ -19,7 +19,7 @@ Result<LaneId> LaneTable::open(ClientId first, ClientId second) {
     ++counters_.limit_host;
     return fail(Errc::kNoResources, "the limit of lanes of a host (kPerHostMax) is reached");
   }
-  const LaneId lane = next_++;
+  const LaneId lane = next_lane_++;
   lanes_[lane] = {.first = first, .second = second};
   by_pair_[key(first, second)] = lane;
   by_client_[first].push_back(lane);

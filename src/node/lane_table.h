@@ -76,7 +76,7 @@ class LaneTable {
   std::map<std::pair<ClientId, ClientId>, LaneId> by_pair_{};
   std::map<ClientId, std::vector<LaneId>> by_client_{};
   std::set<std::pair<ClientId, ClientId>> forbidden_pairs_{};  // the pairs that cannot open a lane
-  LaneId next_ = 1;
+  LaneId next_lane_ = 1;
   Counters counters_{};
 };
 

@@ -17,10 +17,10 @@ Result<bool> Node::on(ClientId client, std::uint64_t, const ipc::AttachLane& m, 
     return std::ranges::find(other.second.ranges, m.range) != other.second.ranges.end();
   };
   const auto found = std::ranges::find_if(clients_, owns_range);
-  const bool allowed = found != clients_.end() && found->first != client &&
-                       found->second.program.lanes && clients_.at(client).program.lanes &&
-                       lanes_.may_open(client, found->first);
-  if (!allowed) {
+  const bool is_allowed = found != clients_.end() && found->first != client &&
+                          found->second.program.lanes && clients_.at(client).program.lanes &&
+                          lanes_.may_open(client, found->first);
+  if (!is_allowed) {
     send_to(client, ipc::encode(0, ipc::NoLane{m.range}));
     return true;
   }
@@ -39,8 +39,8 @@ Result<bool> Node::on(ClientId client, std::uint64_t, const ipc::AttachLane& m, 
   return true;
 }
 
-void Node::on_lane_memory(LaneId lane, const Result<void>& made) {
-  const LaneTable::Lane* const entry = lanes_.record_memory(lane, made.has_value());
+void Node::on_lane_memory(LaneId lane, const Result<void>& result) {
+  const LaneTable::Lane* const entry = lanes_.record_memory(lane, result.has_value());
   if (entry == nullptr) {  // one of the programs has died
     outputs_.emplace_back(LaneHandedOver{lane});
     return;
@@ -88,9 +88,9 @@ void Node::close_lanes(ClientId client) {
   lanes_.forget(client);
 }
 
-void Node::report_lane_closed(LaneId lane, const LaneTable::Lane& closed, ClientId leaving) {
+void Node::report_lane_closed(LaneId lane, const LaneTable::Lane& closed, ClientId closing_client) {
   if (!closed.ready) return;  // the peer does not know the lane yet
-  send_to(closed.other(leaving), ipc::encode(0, ipc::LaneClosed{lane}));
+  send_to(closed.other(closing_client), ipc::encode(0, ipc::LaneClosed{lane}));
 }
 
 // Tells the programs with a lane to `owner` that it has leased a range, or has returned the range.

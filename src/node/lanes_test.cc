@@ -28,8 +28,9 @@ class NodeLanes : public ::testing::Test {
   }
 
   // Connects a program, which leases a QPN range.
-  ClientId program(std::uint16_t range, bool lanes = true, std::uint32_t user = 0) {
-    const ClientId client = node_.add_program(now_, {.pid = 1, .user = user, .lanes = lanes});
+  ClientId add_program(std::uint16_t range, bool supports_lanes = true, std::uint32_t user = 0) {
+    const ClientId client =
+        node_.add_program(now_, {.pid = 1, .user = user, .lanes = supports_lanes});
     lease(client, range);
     return client;
   }
@@ -64,27 +65,27 @@ class NodeLanes : public ::testing::Test {
                            is_made ? Result<void>() : fail(Errc::kSystem, "no memory"));
     } else if (std::holds_alternative<Node::LaneHandedOver>(output)) {
       texts_.push_back("handed over");
-    } else if (const auto* to = std::get_if<Node::ToClient>(&output)) {
-      record(*to);
+    } else if (const auto* to_client = std::get_if<Node::ToClient>(&output)) {
+      record(*to_client);
     }
   }
-  void record(const Node::ToClient& to) {
-    const auto envelope = *ipc::open(to.message);
-    const std::string client = std::to_string(to.client) + ": ";
+  void record(const Node::ToClient& output) {
+    const auto envelope = *ipc::open(output.message);
+    const std::string client = std::to_string(output.client) + ": ";
     if (const auto lane = ipc::decode<ipc::Lane>(envelope)) {
-      std::string text = client + "lane to " + std::to_string(to.peer) + " side " +
+      std::string text = client + "lane to " + std::to_string(output.peer) + " side " +
                          std::to_string(lane->side) + " ranges";
       for (const auto range : lane->ranges) text += " " + std::to_string(range);
       if (lane->other_user) text += " of another user";
       if (lane->direct.pid == 0) text += " without access";
-      texts_.push_back(text + (to.lane == lane->lane ? "" : " without memory"));
+      texts_.push_back(text + (output.lane == lane->lane ? "" : " without memory"));
     } else if (const auto closed = ipc::decode<ipc::LaneClosed>(envelope)) {
       texts_.push_back(client + "closed");
     } else if (const auto no_lane = ipc::decode<ipc::NoLane>(envelope)) {
       texts_.push_back(client + "no lane to " + std::to_string(no_lane->range));
-    } else if (const auto range = ipc::decode<ipc::LaneRange>(envelope)) {
-      texts_.push_back(client + (range->taken ? "lane serves " : "lane no longer serves ") +
-                       std::to_string(range->range));
+    } else if (const auto change = ipc::decode<ipc::LaneRange>(envelope)) {
+      texts_.push_back(client + (change->taken ? "lane serves " : "lane no longer serves ") +
+                       std::to_string(change->range));
     }
   }
   std::uint64_t counter(const std::string& name) const {
@@ -105,8 +106,8 @@ class NodeLanes : public ::testing::Test {
 };
 
 TEST_F(NodeLanes, BothProgramsGetALaneIfOneRequestsIt) {
-  const ClientId one = program(11);
-  const ClientId two = program(22);
+  const ClientId one = add_program(11);
+  const ClientId two = add_program(22);
   lease(two, 23);
   EXPECT_THAT(send(one, ipc::AttachLane{23}),
               ElementsAre("1: lane to 2 side 0 ranges 22 23", "2: lane to 1 side 1 ranges 11",
@@ -117,9 +118,9 @@ TEST_F(NodeLanes, BothProgramsGetALaneIfOneRequestsIt) {
 
 // A program gets no lane to a range that nobody has leased, to its own range, or to a program that
 // does not support lanes.
-TEST_F(NodeLanes, NoLaneToFreeRangesOwnRangesOrProgramsWithoutLanes) {
-  const ClientId one = program(11);
-  const ClientId without_lanes = program(22, false);
+TEST_F(NodeLanes, NoLaneIsMadeToAFreeRangeToAnOwnRangeOrWithoutSupportOfBothPrograms) {
+  const ClientId one = add_program(11);
+  const ClientId without_lanes = add_program(22, false);
   EXPECT_THAT(send(one, ipc::AttachLane{99}), ElementsAre("1: no lane to 99"));
   EXPECT_THAT(send(one, ipc::AttachLane{11}), ElementsAre("1: no lane to 11"));
   EXPECT_THAT(send(one, ipc::AttachLane{22}), ElementsAre("1: no lane to 22"));
@@ -127,9 +128,9 @@ TEST_F(NodeLanes, NoLaneToFreeRangesOwnRangesOrProgramsWithoutLanes) {
 }
 
 // The peer of a program learns which ranges the program leases or returns after the lane was made.
-TEST_F(NodeLanes, LaterAndReturnedRangesAreReportedToThePeers) {
-  const ClientId one = program(11);
-  const ClientId two = program(22);
+TEST_F(NodeLanes, NewAndReturnedRangesAreReportedToThePeers) {
+  const ClientId one = add_program(11);
+  const ClientId two = add_program(22);
   send(one, ipc::AttachLane{22});
   lease(two, 23);
   EXPECT_THAT(take_texts(), ElementsAre("1: lane serves 23"));
@@ -137,8 +138,8 @@ TEST_F(NodeLanes, LaterAndReturnedRangesAreReportedToThePeers) {
 }
 
 TEST_F(NodeLanes, TheDeathOfAProgramClosesItsLaneAtThePeer) {
-  const ClientId one = program(11);
-  const ClientId two = program(22);
+  const ClientId one = add_program(11);
+  const ClientId two = add_program(22);
   send(one, ipc::AttachLane{22});
   node_.remove_program(two, now_);
   EXPECT_THAT(take_texts(), ElementsAre("1: closed"));
@@ -146,10 +147,10 @@ TEST_F(NodeLanes, TheDeathOfAProgramClosesItsLaneAtThePeer) {
 }
 
 // No program gets the lane if one of the two dies before the lane is made.
-TEST_F(NodeLanes, NoLaneIsSentIfAProgramDiesBeforeItIsMade) {
+TEST_F(NodeLanes, NoLaneIsSentIfAProgramDiesBeforeTheLaneIsMade) {
   lane_memory_ = LaneMemory::kLater;
-  const ClientId one = program(11);
-  const ClientId two = program(22);
+  const ClientId one = add_program(11);
+  const ClientId two = add_program(22);
   EXPECT_THAT(send(one, ipc::AttachLane{22}), ElementsAre("wanted"));
   EXPECT_THAT(send(two, ipc::AttachLane{11}), IsEmpty()) << "the lane is being made";
   node_.remove_program(two, now_);
@@ -158,18 +159,18 @@ TEST_F(NodeLanes, NoLaneIsSentIfAProgramDiesBeforeItIsMade) {
   EXPECT_THAT(take_texts(), ElementsAre("handed over"));
 }
 
-TEST_F(NodeLanes, WithoutMemoryBothProgramsGetNoLane) {
+TEST_F(NodeLanes, WithoutMemoryNeitherProgramGetsALane) {
   lane_memory_ = LaneMemory::kNever;
-  const ClientId one = program(11);
-  program(22);
+  const ClientId one = add_program(11);
+  add_program(22);
   EXPECT_THAT(send(one, ipc::AttachLane{22}),
               ElementsAre("1: no lane to 22", "2: no lane to 11", "handed over"));
   EXPECT_EQ(counter("lanes_failed"), 1U);
 }
 
-TEST_F(NodeLanes, TwoProgramsGetNoSecondLaneIfOneCannotUseTheFirst) {
-  const ClientId one = program(11);
-  const ClientId two = program(22);
+TEST_F(NodeLanes, TwoProgramsGetNoSecondLaneIfOneProgramCannotUseTheFirstLane) {
+  const ClientId one = add_program(11);
+  const ClientId two = add_program(22);
   send(one, ipc::AttachLane{22});
   EXPECT_THAT(send(one, ipc::CloseLane{.lane = requested_lane_, .broken = false}),
               ElementsAre("2: closed"));
@@ -178,25 +179,25 @@ TEST_F(NodeLanes, TwoProgramsGetNoSecondLaneIfOneCannotUseTheFirst) {
   EXPECT_EQ(counter("lanes_broken"), 0U);
 }
 
-TEST_F(NodeLanes, TwoProgramsGetNoSecondLaneIfTheFirstIsBroken) {
-  const ClientId one = program(11);
-  const ClientId two = program(22);
+TEST_F(NodeLanes, TwoProgramsGetNoSecondLaneIfTheFirstLaneIsBroken) {
+  const ClientId one = add_program(11);
+  const ClientId two = add_program(22);
   send(one, ipc::AttachLane{22});
-  EXPECT_THAT(send(program(33), ipc::CloseLane{requested_lane_, true}), IsEmpty())
-      << "this program has no end of the lane";
+  EXPECT_THAT(send(add_program(33), ipc::CloseLane{requested_lane_, true}), IsEmpty())
+      << "this program does not use the lane";
   EXPECT_THAT(send(one, ipc::CloseLane{requested_lane_, true}), ElementsAre("2: closed"));
   EXPECT_THAT(send(two, ipc::AttachLane{11}), ElementsAre("2: no lane to 11"));
   EXPECT_EQ(counter("lanes_broken"), 1U);
 }
 
 TEST_F(NodeLanes, TheLanesOfAProgramAreLimited) {
-  const ClientId one = program(1);
+  const ClientId one = add_program(1);
   for (std::size_t i = 0; i < LaneTable::kPerProgramMax; ++i) {
     const auto range = static_cast<std::uint16_t>(100 + i);
-    program(range);
+    add_program(range);
     ASSERT_EQ(send(one, ipc::AttachLane{range}).size(), 3U);
   }
-  program(99);
+  add_program(99);
   EXPECT_THAT(send(one, ipc::AttachLane{99}), ElementsAre("1: no lane to 99"));
   EXPECT_EQ(counter("limit_lanes_of_client"), 1U);
 }
@@ -211,13 +212,13 @@ TEST(LaneTable, TheLanesOfAHostAreLimited) {
 }
 
 TEST_F(NodeLanes, ProgramsOfTwoUsersGetNoAccessToEachOthersMemory) {
-  const ClientId one = program(11, true, 1000);
-  program(22, true, 1001);
+  const ClientId one = add_program(11, true, 1000);
+  add_program(22, true, 1001);
   EXPECT_THAT(
       send(one, ipc::AttachLane{22}),
       ElementsAre("1: lane to 2 side 0 ranges 22 of another user without access",
                   "2: lane to 1 side 1 ranges 11 of another user without access", "handed over"));
-  program(33, true, 1000);
+  add_program(33, true, 1000);
   EXPECT_THAT(
       send(one, ipc::AttachLane{33}),
       ElementsAre("1: lane to 3 side 0 ranges 33", "3: lane to 1 side 1 ranges 11", "handed over"));

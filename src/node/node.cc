@@ -41,22 +41,22 @@ void Node::on_addresses(const std::vector<HostAddress>& addresses, Time now) {
   ports_.set_addresses(addresses);
   apply_ports(now);
   for (auto& [id, port] : infiniband_) {
-    std::vector<ipoib::OwnAddress> own;
+    std::vector<ipoib::OwnAddress> own_addresses;
     for (const HostAddress& address : addresses) {
-      if (address.port == id) own.push_back({address.gid, address.prefix_bits});
+      if (address.port == id) own_addresses.push_back({address.gid, address.prefix_bits});
     }
-    port.set_addresses(std::move(own), now);
+    port.set_addresses(std::move(own_addresses), now);
   }
   report_devices();
   for (const auto& [group_of_range, interfaces] : groups_) {
-    if (interfaces.all) output_membership(group_of_range);
+    if (interfaces.all_interfaces) output_membership(group_of_range);
   }
   run(now);
 }
 
 void Node::set_port(std::optional<std::string> down_reason, Time /*now*/, const ipc::Reach& reach) {
   ports_.set_reach(reach);
-  ports_.set_why_all_down(std::move(down_reason));
+  ports_.set_all_down_reason(std::move(down_reason));
   report_devices();
 }
 
@@ -300,7 +300,7 @@ void Node::find_route(const rdmacm::RouteQuery& query, Time now) {
   for (auto& [id, port] : infiniband_) {
     Gid source;
     if (has_source) {
-      const auto source_port = ports_.find_interface(query.source.ip, by_gid);
+      const auto source_port = ports_.find_port(query.source.ip, by_gid);
       if (!source_port || *source_port != id) continue;
       source = query.source.ip;
     } else if (const auto chosen = by_gid ? port.gid() : port.source_for(query.destination.ip)) {

@@ -173,7 +173,7 @@ class Node {
   // Handles a request of a program.  REQUIRES: ipc::is_for_node() is true for the request.
   void on_message(ClientId client, std::span<const std::byte> message, Time now);
   void on_lease(std::uint64_t token, const Result<std::uint16_t>& range, Time now);
-  void on_lane_memory(LaneId lane, const Result<void>& made);
+  void on_lane_memory(LaneId lane, const Result<void>& result);
   void on_route(std::uint64_t token, const Result<HostRoute>& route, Time now);
   void on_membership(std::uint64_t token, const Result<void>& result);
 
@@ -232,9 +232,9 @@ class Node {
   using GroupOfRange = std::pair<std::uint16_t, Gid>;
   // Lists the interfaces on which a range's sockets are to be members of a group.
   struct Interfaces {
-    bool all = false;
+    bool all_interfaces = false;
     std::set<std::uint32_t> indexes{};
-    bool empty() const { return !all && indexes.empty(); }
+    bool empty() const { return !all_interfaces && indexes.empty(); }
     // Adds or removes an interface; 0 means all interfaces.  Returns true if this changed the
     // list.
     bool set(std::uint32_t interface, bool is_member);
@@ -313,7 +313,7 @@ class Node {
   Result<bool> on(ClientId client, std::uint64_t request, const ipc::AttachLane& m, Time now);
   Result<bool> on(ClientId client, std::uint64_t request, const ipc::CloseLane& m, Time now);
   void close_lanes(ClientId client);
-  void report_lane_closed(LaneId lane, const LaneTable::Lane& closed, ClientId leaving);
+  void report_lane_closed(LaneId lane, const LaneTable::Lane& closed, ClientId closing_client);
   void report_lane_range(ClientId owner, std::uint16_t range, bool is_leased);
   // Returns the reason why an id cannot be bound to `address`, or cannot listen on its own address
   // if `address` is null: for example "port 7000 is in use, by PID 17".  Returns an empty text if

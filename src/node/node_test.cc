@@ -44,7 +44,7 @@ class NodeTest : public ::testing::Test {
   // meanwhile.
   template <class Reply = ipc::Done, class Message>
   Reply ask(ClientId client, const Message& message) {
-    const std::uint64_t number = ++request_;
+    const std::uint64_t number = ++last_request_;
     node_.on_message(client, ipc::encode(number, message), now_);
     std::vector<Reply> replies;
     for (auto all = outputs(); !all.empty(); all = outputs()) {
@@ -64,7 +64,7 @@ class NodeTest : public ::testing::Test {
     return replies.empty() ? Reply{} : replies[0];
   }
   template <class Message>
-  Errc refused(ClientId client, const Message& message) {
+  Errc error_of(ClientId client, const Message& message) {
     const auto done = ask(client, message);
     EXPECT_TRUE(done.failed);
     return done.code;
@@ -73,9 +73,9 @@ class NodeTest : public ::testing::Test {
     return {generation << 32 | ipc::kNameBit | index};
   }
   rdmacm::IdHandle create_id(ClientId client) {
-    const rdmacm::IdHandle named = name(++indexes_);
-    EXPECT_FALSE(ask(client, ipc::CreateId{named, rdmacm::kPortSpaceTcp, 2}).failed);
-    return named;
+    const rdmacm::IdHandle id = name(++last_index_);
+    EXPECT_FALSE(ask(client, ipc::CreateId{id, rdmacm::kPortSpaceTcp, 2}).failed);
+    return id;
   }
   // Sends a request without a number and returns the messages to programs that it causes.
   template <class Message>
@@ -103,24 +103,24 @@ class NodeTest : public ::testing::Test {
   // Sends all kinds of requests that name this id and returns their errors.
   std::vector<Errc> errors_of_all_requests(ClientId client, rdmacm::IdHandle id,
                                            std::uint32_t qpn) {
-    return {refused(client, ipc::Bind{id, {.ip = kLocalIp, .family = 4}}),
-            refused(client, ipc::ResolveAddress{id, {}, {.ip = kRemoteIp, .family = 4}, 1s}),
-            refused(client, ipc::Listen{id, 1}),
-            refused(client, ipc::Connect{id, {.qpn = qpn}}),
-            refused(client, ipc::Accept{id, {.qpn = qpn}}),
-            refused(client, ipc::Reject{id, {}}),
-            refused(client, ipc::Establish{id}),
-            refused(client, ipc::Disconnect{id}),
-            refused(client, ipc::SetOption{id, 0, 0, 0}),
-            refused(client, ipc::DestroyId{id})};
+    return {error_of(client, ipc::Bind{id, {.ip = kLocalIp, .family = 4}}),
+            error_of(client, ipc::ResolveAddress{id, {}, {.ip = kRemoteIp, .family = 4}, 1s}),
+            error_of(client, ipc::Listen{id, 1}),
+            error_of(client, ipc::Connect{id, {.qpn = qpn}}),
+            error_of(client, ipc::Accept{id, {.qpn = qpn}}),
+            error_of(client, ipc::Reject{id, {}}),
+            error_of(client, ipc::Establish{id}),
+            error_of(client, ipc::Disconnect{id}),
+            error_of(client, ipc::SetOption{id, 0, 0, 0}),
+            error_of(client, ipc::DestroyId{id})};
   }
 
   Time now_{1s};
   Node node_{{.node_guid = {5}, .build = "test"}, Random(1)};
   ClientId one_ = 0;
   ClientId two_ = 0;
-  std::uint64_t request_ = 0;
-  std::uint32_t indexes_ = 0;
+  std::uint64_t last_request_ = 0;
+  std::uint32_t last_index_ = 0;
 };
 
 TEST_F(NodeTest, ProgramCannotUseIdsOfAnotherProgram) {
@@ -137,8 +137,8 @@ TEST_F(NodeTest, EventsUseTheNamesThatAProgramGaveItsIds) {
   const ipc::CreateId create{name(7), rdmacm::kPortSpaceTcp, 2};
   EXPECT_THAT(send(one_, create), ::testing::IsEmpty()) << "a request without a number";
   EXPECT_THAT(send(two_, create), ::testing::IsEmpty()) << "each program has its own names";
-  EXPECT_EQ(refused(one_, create), Errc::kInvalidArgument) << "another id has this name";
-  EXPECT_EQ(refused(one_, ipc::CreateId{name(7, 2), rdmacm::kPortSpaceTcp, 2}),
+  EXPECT_EQ(error_of(one_, create), Errc::kInvalidArgument) << "another id has this name";
+  EXPECT_EQ(error_of(one_, ipc::CreateId{name(7, 2), rdmacm::kPortSpaceTcp, 2}),
             Errc::kInvalidArgument);
   const auto messages =
       send(one_, ipc::ResolveAddress{name(7), {}, {.ip = kRemoteIp, .port = 9, .family = 4}, 1s});
@@ -150,14 +150,14 @@ TEST_F(NodeTest, EventsUseTheNamesThatAProgramGaveItsIds) {
   EXPECT_THAT(send(one_, ipc::DestroyId{name(7)}), ::testing::IsEmpty());
   EXPECT_THAT(send(one_, ipc::CreateId{name(7, 2), rdmacm::kPortSpaceTcp, 2}),
               ::testing::IsEmpty());
-  EXPECT_EQ(refused(one_, ipc::Disconnect{name(7)}), Errc::kBadHandle);
-  EXPECT_EQ(refused(one_, ipc::Disconnect{name(7, 2)}), Errc::kBadState);
+  EXPECT_EQ(error_of(one_, ipc::Disconnect{name(7)}), Errc::kBadHandle);
+  EXPECT_EQ(error_of(one_, ipc::Disconnect{name(7, 2)}), Errc::kBadState);
 }
 
 TEST_F(NodeTest, RefusesInvalidNames) {
   for (const std::uint64_t wrong : {0ull, 1ull, 0x100000001ull, 0x1ffffffffull, 0x180000000ull,
                                     0x180000001ull + rdmacm::kIdsPerOwnerMax}) {
-    EXPECT_EQ(refused(one_, ipc::CreateId{{wrong}, rdmacm::kPortSpaceTcp, 2}),
+    EXPECT_EQ(error_of(one_, ipc::CreateId{{wrong}, rdmacm::kPortSpaceTcp, 2}),
               Errc::kInvalidArgument)
         << wrong;
   }
@@ -187,23 +187,23 @@ TEST_F(NodeTest, RequestsForAnIdThatCouldNotBeCreatedGetTheReason) {
   }
   EXPECT_TRUE(outputs().empty());
   EXPECT_EQ(send(three, ipc::CreateId{name(1), rdmacm::kPortSpaceTcp, 2}).size(), 1u);
-  EXPECT_EQ(refused(three, ipc::Listen{name(1), 1}), Errc::kNoResources);
+  EXPECT_EQ(error_of(three, ipc::Listen{name(1), 1}), Errc::kNoResources);
   EXPECT_FALSE(ask(one_, ipc::DestroyId{name(1)}).failed);
-  EXPECT_EQ(refused(three, ipc::Listen{name(1), 1}), Errc::kNoResources)
+  EXPECT_EQ(error_of(three, ipc::Listen{name(1), 1}), Errc::kNoResources)
       << "the id was not created again";
   EXPECT_THAT(send(three, ipc::CreateId{name(1), rdmacm::kPortSpaceTcp, 2}), ::testing::IsEmpty());
   EXPECT_FALSE(ask(three, ipc::Listen{name(1), 1}).failed);
   EXPECT_EQ(send(three, ipc::CreateId{name(2), rdmacm::kPortSpaceTcp, 2}).size(), 1u);
   EXPECT_FALSE(ask(three, ipc::DestroyId{name(2)}).failed);
-  EXPECT_EQ(refused(three, ipc::Listen{name(2), 1}), Errc::kBadHandle);
+  EXPECT_EQ(error_of(three, ipc::Listen{name(2), 1}), Errc::kBadHandle);
 }
 
 TEST_F(NodeTest, RefusesAStaleId) {
   const rdmacm::IdHandle id = create_id(one_);
   ASSERT_EQ(ask<ipc::Leased>(one_, ipc::Lease{}).range, kRange);
   ASSERT_FALSE(ask(one_, ipc::DestroyId{id}).failed);
-  const rdmacm::IdHandle next = create_id(one_);
-  EXPECT_NE(next, id);
+  const rdmacm::IdHandle next_id = create_id(one_);
+  EXPECT_NE(next_id, id);
   EXPECT_THAT(errors_of_all_requests(one_, id, kRange << 12), ::testing::Each(Errc::kBadHandle));
 }
 
@@ -212,9 +212,9 @@ TEST_F(NodeTest, ProgramCannotUseAQpnOfAnotherProgram) {
   ASSERT_EQ(ask<ipc::Leased>(one_, ipc::Lease{}).range, kRange);
   const std::uint32_t qpn_of_one = kRange << 12 | 7;
   for (const std::uint32_t qpn : {qpn_of_one, 0u, 1u, 0xffffffu, 0xff000000u | qpn_of_one}) {
-    EXPECT_EQ(refused(two_, ipc::Connect{id, {.qpn = qpn}}), Errc::kInvalidArgument);
-    EXPECT_EQ(refused(two_, ipc::Accept{id, {.qpn = qpn}}), Errc::kInvalidArgument);
-    EXPECT_EQ(refused(two_, ipc::Notify{{qpn}}), Errc::kInvalidArgument);
+    EXPECT_EQ(error_of(two_, ipc::Connect{id, {.qpn = qpn}}), Errc::kInvalidArgument);
+    EXPECT_EQ(error_of(two_, ipc::Accept{id, {.qpn = qpn}}), Errc::kInvalidArgument);
+    EXPECT_EQ(error_of(two_, ipc::Notify{{qpn}}), Errc::kInvalidArgument);
   }
   EXPECT_FALSE(ask(one_, ipc::Notify{{qpn_of_one}}).failed);
 }
@@ -227,7 +227,7 @@ TEST_F(NodeTest, LimitsTheRangesOfAProgram) {
     node_.on_message(one_, ipc::encode(i + 1, ipc::Lease{}), now_);
   }
   (void)outputs();  // drops the LeaseRequest outputs without an answer
-  EXPECT_EQ(refused(one_, ipc::Lease{}), Errc::kNoResources);
+  EXPECT_EQ(error_of(one_, ipc::Lease{}), Errc::kNoResources);
   EXPECT_EQ(ask<ipc::Leased>(two_, ipc::Lease{}).range, kRange);
   EXPECT_EQ(counter("limit_leases_of_client"), 1u);
 }
@@ -268,7 +268,7 @@ TEST_F(NodeTest, RefusesLeasesWhileThePortIsDown) {
     EXPECT_FALSE(changed.devices.at(0).ports.at(0).active);
     EXPECT_EQ(changed.devices.at(0).ports.at(0).down_reason, "UDP port 4791 is taken by rdma_rxe");
   }
-  EXPECT_EQ(refused(one_, ipc::Lease{}), Errc::kUnreachable);
+  EXPECT_EQ(error_of(one_, ipc::Lease{}), Errc::kUnreachable);
 }
 
 TEST_F(NodeTest, LeasesWithoutSocketsNeedNoPort) {
@@ -299,12 +299,12 @@ rdmacm::PendingDisconnect pending_disconnect(std::uint32_t id) {
 }
 
 TEST_F(NodeTest, DisconnectsConnectionsThatAProgramHandsOver) {
-  rdmacm::PendingDisconnect foreign = pending_disconnect(3);
-  foreign.address.source = kRemoteIp;
-  EXPECT_FALSE(
-      ask(one_,
-          ipc::UnfinishedWork{{0x777}, {pending_disconnect(1), pending_disconnect(2), foreign}})
-          .failed);
+  rdmacm::PendingDisconnect disconnect_of_another_host = pending_disconnect(3);
+  disconnect_of_another_host.address.source = kRemoteIp;
+  EXPECT_FALSE(ask(one_, ipc::UnfinishedWork{{0x777},
+                                             {pending_disconnect(1), pending_disconnect(2),
+                                              disconnect_of_another_host}})
+                   .failed);
   EXPECT_EQ(counter("cm_dreq_sent"), 2u);
   EXPECT_EQ(counter("cm_inherited"), 2u);
   EXPECT_EQ(counter("cm_inherited_refused"), 1u);
@@ -317,15 +317,15 @@ TEST_F(NodeTest, DisconnectsConnectionsThatAProgramHandsOver) {
 
 TEST_F(NodeTest, RefusesAHandOverBeyondTheLimits) {
   const std::vector many(ipc::UnfinishedWork::kDisconnectsMax + 1, pending_disconnect(1));
-  EXPECT_EQ(refused(one_, ipc::UnfinishedWork{{}, many}), Errc::kInvalidArgument);
+  EXPECT_EQ(error_of(one_, ipc::UnfinishedWork{{}, many}), Errc::kInvalidArgument);
   const std::vector<std::uint16_t> ranges(ipc::UnfinishedWork::kRangesMax + 1, 0x777);
-  EXPECT_EQ(refused(one_, ipc::UnfinishedWork{ranges, {}}), Errc::kInvalidArgument);
+  EXPECT_EQ(error_of(one_, ipc::UnfinishedWork{ranges, {}}), Errc::kInvalidArgument);
 }
 
 TEST_F(NodeTest, DoesNotLeaseRangesThatAProgramStillHasFromAnEarlierAgent) {
   EXPECT_FALSE(ask(one_, ipc::UnfinishedWork{{0x777, 0x778}, {}}).failed);
   const auto avoided = [&] {
-    node_.on_message(two_, ipc::encode(++request_, ipc::Lease{}), now_);
+    node_.on_message(two_, ipc::encode(++last_request_, ipc::Lease{}), now_);
     return std::get<Node::LeaseRequest>(outputs().at(0)).avoid;
   };
   EXPECT_THAT(avoided(), ElementsAre(0x777, 0x778));
@@ -335,9 +335,9 @@ TEST_F(NodeTest, DoesNotLeaseRangesThatAProgramStillHasFromAnEarlierAgent) {
 
 TEST_F(NodeTest, ReturnedRangeQuiescesAndNoLongerBelongsToTheProgram) {
   ASSERT_EQ(ask<ipc::Leased>(one_, ipc::Lease{}).range, kRange);
-  EXPECT_EQ(refused(two_, ipc::ReturnRange{kRange}), Errc::kInvalidArgument);
+  EXPECT_EQ(error_of(two_, ipc::ReturnRange{kRange}), Errc::kInvalidArgument);
   EXPECT_FALSE(ask(one_, ipc::ReturnRange{kRange}).failed);
-  EXPECT_EQ(refused(one_, ipc::ReturnRange{kRange}), Errc::kInvalidArgument);
+  EXPECT_EQ(error_of(one_, ipc::ReturnRange{kRange}), Errc::kInvalidArgument);
   EXPECT_THAT(node_.ranges_of(one_), IsEmpty());
   now_ = node_.deadline();
   node_.on_timer(now_);
@@ -352,12 +352,12 @@ TEST_F(NodeTest, QuiescingRangesCountTowardsTheProgramsLimit) {
     ASSERT_EQ(ask<ipc::Leased>(one_, ipc::Lease{}).range, kRange);
     ASSERT_FALSE(ask(one_, ipc::ReturnRange{kRange}).failed);
   }
-  node_.on_message(one_, ipc::encode(++request_, ipc::Lease{}), now_);
+  node_.on_message(one_, ipc::encode(++last_request_, ipc::Lease{}), now_);
   EXPECT_THAT(outputs(), IsEmpty());  // the lease waits
   EXPECT_EQ(counter("leases_held"), 1u);
   EXPECT_EQ(ask<ipc::Leased>(two_, ipc::Lease{}).range, kRange);  // another program does not wait
-  const Time returned = std::exchange(now_, node_.deadline());
-  EXPECT_EQ(now_ - returned, 1s);
+  const Time time_of_return = std::exchange(now_, node_.deadline());
+  EXPECT_EQ(now_ - time_of_return, 1s);
   node_.on_timer(now_);
   const auto all = outputs();
   ASSERT_EQ(all.size(), limit + 1);
@@ -374,7 +374,7 @@ TEST_F(NodeTest, LeaseWaitsForAQuiescingRangeWhenNoneIsFree) {
     node_.on_lease(std::get<Node::LeaseRequest>(output).token, fail(Errc::kNoResources, "all"),
                    now_);
   };
-  node_.on_message(two_, ipc::encode(++request_, ipc::Lease{}), now_);
+  node_.on_message(two_, ipc::encode(++last_request_, ipc::Lease{}), now_);
   const auto wanted = outputs();
   ASSERT_EQ(wanted.size(), 1u);
   refuse_lease(wanted[0]);
@@ -391,7 +391,7 @@ TEST_F(NodeTest, LeaseWaitsForAQuiescingRangeWhenNoneIsFree) {
   const auto reply = outputs();
   ASSERT_EQ(reply.size(), 1u);
   const auto envelope = ipc::open(std::get<Node::ToClient>(reply[0]).message).value();
-  EXPECT_EQ(envelope.request, request_);
+  EXPECT_EQ(envelope.request, last_request_);
   EXPECT_EQ(ipc::decode<ipc::Done>(envelope).value().code, Errc::kNoResources);
   EXPECT_EQ(counter("limit_leases"), 1u);
 }
@@ -399,7 +399,7 @@ TEST_F(NodeTest, LeaseWaitsForAQuiescingRangeWhenNoneIsFree) {
 TEST_F(NodeTest, DropsAWaitingLeaseWhenItsProgramDies) {
   ASSERT_EQ(ask<ipc::Leased>(one_, ipc::Lease{}).range, kRange);
   node_.remove_program(one_, now_);
-  node_.on_message(two_, ipc::encode(++request_, ipc::Lease{}), now_);
+  node_.on_message(two_, ipc::encode(++last_request_, ipc::Lease{}), now_);
   node_.on_lease(std::get<Node::LeaseRequest>(outputs().at(0)).token,
                  fail(Errc::kNoResources, "all"), now_);
   node_.remove_program(two_, now_);
@@ -411,9 +411,9 @@ TEST_F(NodeTest, DropsAWaitingLeaseWhenItsProgramDies) {
 TEST_F(NodeTest, RefusesUnknownOptionsAndLargeValues) {
   const rdmacm::IdHandle id = create_id(one_);
   EXPECT_FALSE(ask(one_, ipc::SetOption{id, 0, 0, 16}).failed);
-  EXPECT_EQ(refused(one_, ipc::SetOption{id, 0, 0, 0x100000010}), Errc::kInvalidArgument);
-  EXPECT_EQ(refused(one_, ipc::SetOption{id, 0, 99, 0}), Errc::kNotSupported);
-  EXPECT_EQ(refused(one_, ipc::SetOption{id, 0, 256, 0}), Errc::kNotSupported);
+  EXPECT_EQ(error_of(one_, ipc::SetOption{id, 0, 0, 0x100000010}), Errc::kInvalidArgument);
+  EXPECT_EQ(error_of(one_, ipc::SetOption{id, 0, 99, 0}), Errc::kNotSupported);
+  EXPECT_EQ(error_of(one_, ipc::SetOption{id, 0, 256, 0}), Errc::kNotSupported);
 }
 
 TEST_F(NodeTest, AnswersAMalformedRequestIfItHasANumber) {
@@ -437,7 +437,7 @@ TEST_F(NodeTest, SurvivesRandomMessages) {
   Random random(4);
   const rdmacm::IdHandle id = create_id(one_);
   const rdmacm::SocketAddress remote{.ip = kRemoteIp, .port = 9, .family = 4};
-  const std::vector<ipc::Bytes> good = {
+  const std::vector<ipc::Bytes> valid_messages = {
       ipc::encode(1, ipc::Lease{}),
       ipc::encode(0, ipc::CreateId{name(1), rdmacm::kPortSpaceTcp, 2}),
       ipc::encode(0, ipc::DestroyId{id}),
@@ -460,13 +460,13 @@ TEST_F(NodeTest, SurvivesRandomMessages) {
   };
   link::Burst burst;
   for (int i = 0; i < 20'000; ++i) {
-    ipc::Bytes bytes = good[random.below(good.size())];
+    ipc::Bytes bytes = valid_messages[random.below(valid_messages.size())];
     if (random.chance({1, 8})) {
       bytes.resize(random.below(400));
       for (auto& byte : bytes) byte = static_cast<std::byte>(random.next());
     }
-    const auto wrong = bytes.empty() ? 0 : random.below(3);
-    for (std::uint64_t n = 0; n < wrong; ++n) {
+    const auto wrong_bytes = bytes.empty() ? 0 : random.below(3);
+    for (std::uint64_t n = 0; n < wrong_bytes; ++n) {
       bytes[random.below(bytes.size())] = static_cast<std::byte>(random.next());
     }
     // With the correct length, the message passes the first check.

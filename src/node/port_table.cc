@@ -31,7 +31,9 @@ void PortTable::set_addresses(const std::vector<HostAddress>& addresses) {
   for (Port& port : ports_) port.gids.update(addresses);
 }
 
-void PortTable::set_why_all_down(std::optional<std::string> why) { why_all_down_ = std::move(why); }
+void PortTable::set_all_down_reason(std::optional<std::string> reason) {
+  all_down_reason_ = std::move(reason);
+}
 
 Result<void> PortTable::set_state(PortId id, const PortState& state) {
   if (state.pkeys.empty() || state.pkeys.size() > ipc::Port::kPkeysMax ||
@@ -74,7 +76,7 @@ std::optional<std::uint32_t> PortTable::Port::index_of(const Gid& gid,
 
 ipc::Port PortTable::describe(const Port& port) const {
   const bool infiniband = port.link_layer == LinkLayer::kInfiniband;
-  std::string down_reason = why_all_down_.value_or(port.state.down_reason.value_or(""));
+  std::string down_reason = all_down_reason_.value_or(port.state.down_reason.value_or(""));
   // Only an Ethernet port needs an interface of the host that is up.
   if (!infiniband && down_reason.empty()) {
     if (!port.gids.has_address()) {
@@ -124,7 +126,7 @@ std::vector<rdmacm::Interface> PortTable::interfaces() const {
   return all;
 }
 
-std::optional<PortId> PortTable::find_interface(const Gid& address, bool by_gid) const {
+std::optional<PortId> PortTable::find_port(const Gid& address, bool by_gid) const {
   for (const rdmacm::Interface& entry : interfaces()) {
     if ((by_gid ? entry.gid : entry.address) == address) return entry.port;
   }

@@ -54,13 +54,13 @@ class PortTable {
   void set_addresses(const std::vector<HostAddress>& addresses);
   // Sets the reason why all ports of the host are down.  Without a reason, each port has its own
   // state.
-  void set_why_all_down(std::optional<std::string> why);
+  void set_all_down_reason(std::optional<std::string> reason);
   void set_reach(ipc::Reach reach) { reach_ = std::move(reach); }
   // Fails with kAddressNotFound if the port does not exist.  Fails with kInvalidArgument if a table
   // is too large, if the P_Key table is empty, or if the LMC is too large.
   Result<void> set_state(PortId port, const PortState& state);
 
-  const std::optional<std::string>& all_down_reason() const { return why_all_down_; }
+  const std::optional<std::string>& all_down_reason() const { return all_down_reason_; }
   std::vector<ipc::Device> devices() const;
   // Returns an interface for each address of the host.
   std::vector<rdmacm::Interface> interfaces() const;
@@ -74,7 +74,7 @@ class PortTable {
   };
   // Returns the port with an interface that has this IP address.  If `by_gid` is true, `address` is
   // the GID of the interface.
-  std::optional<PortId> find_interface(const Gid& address, bool by_gid) const;
+  std::optional<PortId> find_port(const Gid& address, bool by_gid) const;
   // Finds the port that has the address.  For `interface`, see GidTable::index_of().
   std::optional<Source> find(const Gid& gid, std::uint32_t interface) const;
   // Calls f(port, P_Keys) for each port.
@@ -99,7 +99,7 @@ class PortTable {
   std::vector<DeviceConfig> devices_;
   std::vector<Port> ports_{};  // of all devices, in their order
   ipc::Reach reach_{};
-  std::optional<std::string> why_all_down_{"the agent has not opened its port yet"};
+  std::optional<std::string> all_down_reason_{"the agent has not opened its port yet"};
 };
 
 }  // namespace verbena::node

@@ -15,7 +15,7 @@ Gid gid_of(std::uint8_t number) {
 }
 
 struct InfinibandPortTest : ::testing::Test {
-  InfinibandPortTest() { table.set_why_all_down(std::nullopt); }
+  InfinibandPortTest() { table.set_all_down_reason(std::nullopt); }
   ipc::Port port() const { return table.devices().front().ports.front(); }
 
   PortTable table{{DeviceConfig{.ports = {{.link_layer = LinkLayer::kInfiniband}}}}};
@@ -60,7 +60,7 @@ TEST_F(InfinibandPortTest, AddressesOfTheHostAreNotGids) {
   EXPECT_TRUE(port().gids.empty());
 }
 
-TEST_F(InfinibandPortTest, ReportsTheReasonWhyItIsNotActive) {
+TEST_F(InfinibandPortTest, ReportsTheReasonWhyThePortIsNotActive) {
   ASSERT_TRUE(table.set_state(kPort, {.down_reason = "no manager", .link = {.state = 2}}));
   EXPECT_FALSE(port().active);
   EXPECT_EQ(port().down_reason, "no manager");

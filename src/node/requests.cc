@@ -167,14 +167,14 @@ Result<void> Node::request_lease(const PendingLease& lease) {
 
 // Returns the number of ranges that the programs of a user have leased or requested.
 std::size_t Node::count_ranges_of_user(std::uint32_t user) const {
-  std::size_t all = 0;
+  std::size_t count = 0;
   for (const auto& [id, client] : clients_) {
-    if (client.program.user == user) all += client.ranges.size();
+    if (client.program.user == user) count += client.ranges.size();
   }
   for (const auto& [token, lease] : lease_requests_) {
-    if (clients_.at(lease.client).program.user == user) ++all;
+    if (clients_.at(lease.client).program.user == user) ++count;
   }
-  return all;
+  return count;
 }
 
 // Refuses privileged ports to users other than root, as TCP does.
@@ -241,14 +241,14 @@ Result<bool> Node::on(ClientId client, std::uint64_t, const ipc::CreateId& m, Ti
     return fail(Errc::kInvalidArgument, "another id has this name");
   }
   program.failed_ids.erase(m.id);
-  const auto made = create_id(client, m, now);
-  if (!made) {
+  const auto created_id = create_id(client, m, now);
+  if (!created_id) {
     // The error is stored, because later requests that name the id get the same error.
-    if (program.failed_ids.size() < kNamesMax) program.failed_ids.emplace(m.id, made.error());
-    return std::unexpected(made.error());
+    if (program.failed_ids.size() < kNamesMax) program.failed_ids.emplace(m.id, created_id.error());
+    return std::unexpected(created_id.error());
   }
   if (index >= program.ids_by_index.size()) program.ids_by_index.resize(index + 1);
-  program.ids_by_index[index] = *made;
+  program.ids_by_index[index] = *created_id;
   return false;
 }
 

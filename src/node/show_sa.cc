@@ -11,7 +11,7 @@
 namespace verbena::node {
 namespace {
 
-constexpr const char* kNoPort =
+constexpr const char* kNoPortText =
     "this host has no InfiniBand port, so it uses no subnet administration";
 
 // Collects the rows of one reply.  Skips the rows of earlier replies, and sets `more` if rows
@@ -105,7 +105,7 @@ ipc::SaAddressRow address_row(PortId port, const ipoib::Row& row) {
 }  // namespace
 
 Result<ipc::SaReply> Node::show_sa(const ipc::ShowSa& request, Time now) const {
-  if (infiniband_.empty()) return fail(Errc::kNotSupported, kNoPort);
+  if (infiniband_.empty()) return fail(Errc::kNotSupported, kNoPortText);
   ipc::SaReply reply;
   Page page(request.skip, reply.more);
   const auto add_paths = [&](PortId id, const sa::PathCache::View& view) {
@@ -146,7 +146,7 @@ Result<ipc::SaReply> Node::show_sa(const ipc::ShowSa& request, Time now) const {
 }
 
 Result<ipc::SaFlushed> Node::flush_sa(Time now) {
-  if (infiniband_.empty()) return fail(Errc::kNotSupported, kNoPort);
+  if (infiniband_.empty()) return fail(Errc::kNotSupported, kNoPortText);
   ipc::SaFlushed all;
   for (auto& [id, port] : infiniband_) {
     const InfinibandPort::FlushCounts flushed = port.flush(now);

@@ -57,8 +57,8 @@ TEST_F(ShowSaTest, PathsHaveTheAnswersOfTheManager) {
 
 TEST_F(ShowSaTest, PendingQueriesAreShownInSeveralReplies) {
   manager_.die();
-  const unsigned all = 2 * ipc::kSaRowsPerReply + 3;
-  for (unsigned i = 0; i < all; ++i) resolve_gid(1000 + i);
+  const unsigned row_count = 2 * ipc::kSaRowsPerReply + 3;
+  for (unsigned i = 0; i < row_count; ++i) resolve_gid(1000 + i);
   std::set<Gid> seen;
   for (const unsigned rows : {unsigned{ipc::kSaRowsPerReply}, unsigned{ipc::kSaRowsPerReply}, 3u}) {
     const auto reply = page(ipc::SaTopic::kPaths, static_cast<std::uint32_t>(seen.size()));
@@ -70,12 +70,12 @@ TEST_F(ShowSaTest, PendingQueriesAreShownInSeveralReplies) {
       EXPECT_TRUE(seen.insert(row.destination).second);
     }
   }
-  EXPECT_EQ(seen.size(), all);
-  EXPECT_TRUE(page(ipc::SaTopic::kPaths, all).paths.empty());
-  EXPECT_FALSE(page(ipc::SaTopic::kPaths, all).more);
+  EXPECT_EQ(seen.size(), row_count);
+  EXPECT_TRUE(page(ipc::SaTopic::kPaths, row_count).paths.empty());
+  EXPECT_FALSE(page(ipc::SaTopic::kPaths, row_count).more);
 }
 
-TEST_F(ShowSaTest, GroupsBeginWithTheBroadcastGroup) {
+TEST_F(ShowSaTest, GroupsContainTheBroadcastGroup) {
   exchange();
   const auto groups = page(ipc::SaTopic::kGroups).groups;
   ASSERT_EQ(groups.size(), 1u);

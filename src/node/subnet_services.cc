@@ -36,8 +36,8 @@ ipc::Service service_of(const wire::ServiceRecord& record) {
                        .pkey = record.service_pkey,
                        .lease_seconds = record.lease_seconds,
                        .name = record.name};
-  auto to = service.data.begin();
-  for (const auto part : kDataParts) to = std::ranges::copy(record.*part, to).out;
+  auto next_byte = service.data.begin();
+  for (const auto part : kDataParts) next_byte = std::ranges::copy(record.*part, next_byte).out;
   return service;
 }
 
@@ -53,7 +53,7 @@ ipc::ServicesFound reply_of(const std::vector<wire::ServiceRecord>& records) {
 
 }  // namespace
 
-Result<InfinibandPort*> SubnetServices::port_of(ClientId client, PortId port) {
+Result<InfinibandPort*> SubnetServices::port_for_request(ClientId client, PortId port) {
   const auto found = ports_.find(port);
   if (found == ports_.end()) {
     return fail(Errc::kInvalidArgument, "services need an InfiniBand port of this host");
@@ -61,7 +61,7 @@ Result<InfinibandPort*> SubnetServices::port_of(ClientId client, PortId port) {
   const auto count = std::ranges::count_if(
       entries_, [&](const auto& entry) { return entry.second.client == client; });
   if (static_cast<std::size_t>(count) >= kPerClientMax) {
-    ++limits_met_;
+    ++limit_refusals_;
     return fail(Errc::kNoResources,
                 "the limit of services of a program (kPerClientMax) is reached");
   }
@@ -70,7 +70,7 @@ Result<InfinibandPort*> SubnetServices::port_of(ClientId client, PortId port) {
 
 Result<void> SubnetServices::find(ClientId client, std::uint64_t request,
                                   const ipc::FindServices& message, Time now) {
-  InfinibandPort& port = *VB_TRY(port_of(client, message.port));
+  InfinibandPort& port = *VB_TRY(port_for_request(client, message.port));
   if (message.timeout < Duration(0)) return fail(Errc::kInvalidArgument, "the timeout is negative");
   sa::ServiceQuery query;
   if (message.by_name) query.name = message.name;
@@ -94,7 +94,7 @@ bool SubnetServices::is_registered(PortId port, const wire::ServiceRecord& recor
 
 Result<void> SubnetServices::add(ClientId client, std::uint64_t request,
                                  const ipc::AddService& message, Time now) {
-  InfinibandPort& port = *VB_TRY(port_of(client, message.port));
+  InfinibandPort& port = *VB_TRY(port_for_request(client, message.port));
   wire::ServiceRecord record = record_of(message.service);
   if (record.service_gid == port.gid()) record.service_gid = {};
   if (record.service_pkey == Pkey{}) record.service_pkey = port.pkey();

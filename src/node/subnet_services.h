@@ -50,7 +50,7 @@ class SubnetServices {
   // Returns the message about the event to a program; nothing if no message is needed.
   std::optional<Reply> on(const sa::ServiceEvent& event);
 
-  std::uint64_t limit_refusals() const { return limits_met_; }
+  std::uint64_t limit_refusals() const { return limit_refusals_; }
 
  private:
   struct Entry {
@@ -61,13 +61,15 @@ class SubnetServices {
     std::optional<wire::ServiceRecord> record{};  // only of a registration
   };
 
-  Result<InfinibandPort*> port_of(ClientId client, PortId port);
+  // Returns the port for a new request.  Fails with kInvalidArgument if the port does not exist,
+  // and with kNoResources if the program has reached kPerClientMax.
+  Result<InfinibandPort*> port_for_request(ClientId client, PortId port);
   bool is_registered(PortId port, const wire::ServiceRecord& record) const;
 
   std::map<PortId, InfinibandPort>& ports_;
   std::map<std::uint64_t, Entry> entries_{};  // by the number of the registration or query
   std::uint64_t last_number_ = 0;
-  std::uint64_t limits_met_ = 0;
+  std::uint64_t limit_refusals_ = 0;
 };
 
 }  // namespace verbena::node

@@ -23,18 +23,18 @@ ipc::Service service(std::string_view name, ServiceId id = kService) {
 // Tests services of programs at a simulated subnet administration.
 class SubnetServicesTest : public SubnetNodeTest {
  protected:
-  SubnetServicesTest() { other_ = node_.add_program(now()); }
+  SubnetServicesTest() { other_client_ = node_.add_program(now()); }
 
   // Sends a request and returns the reply, or the error in it.
   template <class Reply, class Message>
   Result<Reply> ask(ClientId client, const Message& message) {
     exchange();
     messages_.clear();
-    node_.on_message(client, ipc::encode(++requests_, message), now());
+    node_.on_message(client, ipc::encode(++last_request_, message), now());
     exchange();
     for (const ipc::Bytes& bytes : messages_[client]) {
       const auto envelope = ipc::open(bytes);
-      if (envelope->request != requests_) continue;
+      if (envelope->request != last_request_) continue;
       if (envelope->type == ipc::Type::kDone && Reply::kType != ipc::Type::kDone) {
         return std::unexpected(Error{ipc::decode<ipc::Done>(*envelope)->code, 0, ""});
       }
@@ -56,36 +56,36 @@ class SubnetServicesTest : public SubnetNodeTest {
     return {.by_name = true, .name = sa::ServiceQuery::name_of(name), .timeout = 5s};
   }
 
-  ClientId other_ = 0;
-  std::uint64_t requests_ = 100;
+  ClientId other_client_ = 0;
+  std::uint64_t last_request_ = 100;
 };
 
 TEST_F(SubnetServicesTest, ARegisteredServiceIsFoundByItsNameAndByItsId) {
-  ASSERT_TRUE(add(other_, service("database")));
-  ASSERT_TRUE(add(other_, service("printer", {77})));
+  ASSERT_TRUE(add(other_client_, service("database")));
+  ASSERT_TRUE(add(other_client_, service("printer", {77})));
 
   ipc::Service expected = service("database");
   expected.gid = gid(1);
   expected.pkey = {0xffff};
-  const auto named = find(by_name("database"));
-  ASSERT_TRUE(named);
-  ASSERT_EQ(named->services.size(), 1u);
-  EXPECT_EQ(named->services[0], expected);
-  EXPECT_EQ(named->omitted, 0u);
+  const auto found_by_name = find(by_name("database"));
+  ASSERT_TRUE(found_by_name);
+  ASSERT_EQ(found_by_name->services.size(), 1u);
+  EXPECT_EQ(found_by_name->services[0], expected);
+  EXPECT_EQ(found_by_name->omitted, 0u);
 
-  const auto numbered = find({.by_id = true, .service_id = {77}, .timeout = 5s});
-  ASSERT_TRUE(numbered);
-  ASSERT_EQ(numbered->services.size(), 1u);
-  EXPECT_EQ(numbered->services[0].name, sa::ServiceQuery::name_of("printer"));
+  const auto found_by_id = find({.by_id = true, .service_id = {77}, .timeout = 5s});
+  ASSERT_TRUE(found_by_id);
+  ASSERT_EQ(found_by_id->services.size(), 1u);
+  EXPECT_EQ(found_by_id->services[0].name, sa::ServiceQuery::name_of("printer"));
   EXPECT_EQ(find({.timeout = 5s})->services.size(), 2u) << "all services";
   EXPECT_TRUE(find(by_name("nothing"))->services.empty());
 }
 
 TEST_F(SubnetServicesTest, AServiceEndsWhenItsProgramEndsOrRemovesIt) {
-  ASSERT_TRUE(add(other_, service("database")));
+  ASSERT_TRUE(add(other_client_, service("database")));
   const auto printer = add(client_, service("printer", {77}));
   ASSERT_TRUE(printer);
-  node_.remove_program(other_, now());
+  node_.remove_program(other_client_, now());
   exchange();
   EXPECT_EQ(manager_.services.size(), 1u);
   EXPECT_TRUE(ask<ipc::Done>(client_, ipc::RemoveService{printer->registration}));
@@ -96,16 +96,16 @@ TEST_F(SubnetServicesTest, AServiceEndsWhenItsProgramEndsOrRemovesIt) {
 }
 
 TEST_F(SubnetServicesTest, OneServiceIsNotRegisteredTwice) {
-  const auto first = add(other_, service("database"));
+  const auto first = add(other_client_, service("database"));
   ASSERT_TRUE(first);
   EXPECT_EQ(add(client_, service("database")).error().code, Errc::kAddressInUse);
-  ipc::Service named = service("database");
-  named.gid = gid(1);  // the same as the port's own GID, which is the default
-  EXPECT_EQ(add(client_, named).error().code, Errc::kAddressInUse);
+  ipc::Service service_with_gid = service("database");
+  service_with_gid.gid = gid(1);  // the same as the port's own GID, which is the default
+  EXPECT_EQ(add(client_, service_with_gid).error().code, Errc::kAddressInUse);
   EXPECT_EQ(ask<ipc::Done>(client_, ipc::RemoveService{first->registration}).error().code,
             Errc::kInvalidArgument)
       << "this is the registration of another program";
-  ASSERT_TRUE(ask<ipc::Done>(other_, ipc::RemoveService{first->registration}));
+  ASSERT_TRUE(ask<ipc::Done>(other_client_, ipc::RemoveService{first->registration}));
   EXPECT_TRUE(add(client_, service("database")));
 }
 
@@ -133,9 +133,9 @@ TEST_F(SubnetServicesTest, InvalidRequestsAndLimitsAreRefused) {
   no_lease.lease_seconds = 0;
   EXPECT_EQ(add(client_, no_lease).error().code, Errc::kInvalidArgument);
   for (std::size_t i = 0; i < SubnetServices::kPerClientMax; ++i) {
-    ASSERT_TRUE(add(other_, service("many", {1000 + i}))) << i;
+    ASSERT_TRUE(add(other_client_, service("many", {1000 + i}))) << i;
   }
-  EXPECT_EQ(add(other_, service("one more")).error().code, Errc::kNoResources);
+  EXPECT_EQ(add(other_client_, service("one more")).error().code, Errc::kNoResources);
   EXPECT_TRUE(add(client_, service("of another program")));
   const auto many = find(by_name("many"));
   ASSERT_TRUE(many);
@@ -145,7 +145,7 @@ TEST_F(SubnetServicesTest, InvalidRequestsAndLimitsAreRefused) {
 
 // A program may set the path of an id whose address is resolved.
 TEST_F(SubnetServicesTest, AnIdAcceptsOnlyAPathThatBeginsAtItsPort) {
-  const rdmacm::IdHandle id{std::uint64_t{1} << 32 | ipc::kNameBit | ++ids_};
+  const rdmacm::IdHandle id{std::uint64_t{1} << 32 | ipc::kNameBit | ++id_count_};
   node_.on_message(client_, ipc::encode(0, ipc::CreateId{id, rdmacm::kPortSpaceTcp, 2}), now());
   rdmacm::PathInfo path{.address = {.link_layer = LinkLayer::kInfiniband,
                                     .source = gid(1),
@@ -155,11 +155,11 @@ TEST_F(SubnetServicesTest, AnIdAcceptsOnlyAPathThatBeginsAtItsPort) {
                                     .service_level = 3},
                         .mtu = 4,
                         .packet_life_time = 14};
-  const auto set = [&] {
+  const auto set_path = [&] {
     const auto done = ask<ipc::Done>(client_, ipc::SetPath{id, path});
     return done ? std::optional<Errc>() : done.error().code;
   };
-  EXPECT_EQ(set(), Errc::kBadState) << "no address is resolved";
+  EXPECT_EQ(set_path(), Errc::kBadState) << "no address is resolved";
   node_.on_message(
       client_,
       ipc::encode(
@@ -168,15 +168,15 @@ TEST_F(SubnetServicesTest, AnIdAcceptsOnlyAPathThatBeginsAtItsPort) {
               id, {}, {.ip = gid(2), .family = 6, .by_gid = true, .service = kService}, 30s}),
       now());
   exchange();
-  EXPECT_EQ(set(), std::nullopt);
+  EXPECT_EQ(set_path(), std::nullopt);
   path.address.source = gid(2);
-  EXPECT_EQ(set(), Errc::kInvalidArgument) << "the GID is that of another port";
+  EXPECT_EQ(set_path(), Errc::kInvalidArgument) << "the GID is that of another port";
   path.address.source = gid(1);
   path.mtu = 6;
-  EXPECT_EQ(set(), Errc::kInvalidArgument);
+  EXPECT_EQ(set_path(), Errc::kInvalidArgument);
   path.mtu = 4;
   path.address.destination_lid = {};
-  EXPECT_EQ(set(), Errc::kInvalidArgument);
+  EXPECT_EQ(set_path(), Errc::kInvalidArgument);
 }
 
 }  // namespace

@@ -23,14 +23,14 @@ class SubnetNodeTest : public testing::Test {
  protected:
   static constexpr Lid kSaLid{100};
 
-  explicit SubnetNodeTest(std::uint8_t ports = 1)
+  explicit SubnetNodeTest(std::uint8_t port_count = 1)
       : node_({.node_guid = {5},
                .devices = {{.ports = std::vector<PortConfig>(
-                                ports, {.link_layer = LinkLayer::kInfiniband})}},
+                                port_count, {.link_layer = LinkLayer::kInfiniband})}},
                .build = "test"},
               Random(1)) {
     for (unsigned i = 1; i < 10; ++i) subnet_[gid(i)] = lid(i);
-    for (std::uint8_t i = 1; i <= ports; ++i) {
+    for (std::uint8_t i = 1; i <= port_count; ++i) {
       EXPECT_TRUE(node_.set_port_state(
           PortId{0, i}, {.lid = lid(i), .sm_lid = kSaLid, .gids = {gid(i)}, .active_mtu = 4},
           now()));
@@ -53,7 +53,7 @@ class SubnetNodeTest : public testing::Test {
 
   // Creates an id that resolves this address.
   void resolve(const rdmacm::SocketAddress& to) {
-    const rdmacm::IdHandle id{std::uint64_t{1} << 32 | ipc::kNameBit | ++ids_};
+    const rdmacm::IdHandle id{std::uint64_t{1} << 32 | ipc::kNameBit | ++id_count_};
     node_.on_message(client_, ipc::encode(0, ipc::CreateId{id, rdmacm::kPortSpaceTcp, 2}), now());
     node_.on_message(
         client_, ipc::encode(0, ipc::ResolveAddress{id, {}, to, std::chrono::seconds(30)}), now());
@@ -111,7 +111,7 @@ class SubnetNodeTest : public testing::Test {
   sa::ModelSa manager_{world_, subnet_, kSaLid, Random(9)};
   Node node_;
   ClientId client_ = 0;
-  std::uint32_t ids_ = 0;
+  std::uint32_t id_count_ = 0;
   std::map<ClientId, std::deque<ipc::Bytes>> messages_{};  // messages from exchange()
   std::vector<Node::Membership> memberships_{};            // memberships from exchange()
 };

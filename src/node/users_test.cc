@@ -12,7 +12,7 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr std::uint32_t kOwnUser = 0, kUser = 1000, kOtherUser = 1001;
-constexpr std::uint32_t kRangesOfUser = 3, kIdsOfUser = 5;
+constexpr std::uint32_t kRangesPerUserMax = 3, kIdsPerUserMax = 5;
 
 // Provides a node that serves several users.  The test acts as the programs and as the host.
 class NodeUsers : public ::testing::Test {
@@ -23,7 +23,7 @@ class NodeUsers : public ::testing::Test {
     node_.set_port(std::nullopt, now_);
   }
 
-  ClientId program(std::uint32_t user) { return node_.add_program(now_, {.user = user}); }
+  ClientId add_program(std::uint32_t user) { return node_.add_program(now_, {.user = user}); }
 
   // Sends a request and returns the error that it ends with, if any.
   template <class Message>
@@ -34,9 +34,9 @@ class NodeUsers : public ::testing::Test {
       if (const auto* lease = std::get_if<Node::LeaseRequest>(&*output)) {
         node_.on_lease(lease->token, next_range_++, now_);
       }
-      const auto* to = std::get_if<Node::ToClient>(&*output);
-      if (to == nullptr) continue;
-      const auto done = ipc::decode<ipc::Done>(*ipc::open(to->message));
+      const auto* reply = std::get_if<Node::ToClient>(&*output);
+      if (reply == nullptr) continue;
+      const auto done = ipc::decode<ipc::Done>(*ipc::open(reply->message));
       if (done && done->failed) failed = *done;
     }
     return failed;
@@ -53,8 +53,8 @@ class NodeUsers : public ::testing::Test {
   Node node_{{.node_guid = {5},
               .build = "test",
               .unprivileged_port_start = 1024,
-              .leases_per_user_max = kRangesOfUser,
-              .ids_per_user_max = kIdsOfUser,
+              .leases_per_user_max = kRangesPerUserMax,
+              .ids_per_user_max = kIdsPerUserMax,
               .own_user = kOwnUser},
              Random(1)};
   std::uint16_t next_range_ = 100;
@@ -62,7 +62,7 @@ class NodeUsers : public ::testing::Test {
 };
 
 TEST_F(NodeUsers, AllProgramsOfAnotherUserShareALimitOfRanges) {
-  const ClientId one = program(kUser), two = program(kUser);
+  const ClientId one = add_program(kUser), two = add_program(kUser);
   EXPECT_FALSE(failure(one, ipc::Lease{}));
   EXPECT_FALSE(failure(one, ipc::Lease{}));
   EXPECT_FALSE(failure(two, ipc::Lease{}));
@@ -70,38 +70,38 @@ TEST_F(NodeUsers, AllProgramsOfAnotherUserShareALimitOfRanges) {
   ASSERT_TRUE(refused);
   EXPECT_EQ(refused->code, Errc::kNoResources);
   EXPECT_NE(refused->text.find("leases_per_user_max"), std::string::npos) << refused->text;
-  EXPECT_FALSE(failure(program(kOtherUser), ipc::Lease{}));
-  const ClientId own = program(kOwnUser);
-  for (std::uint32_t i = 0; i <= kRangesOfUser; ++i) EXPECT_FALSE(failure(own, ipc::Lease{}));
+  EXPECT_FALSE(failure(add_program(kOtherUser), ipc::Lease{}));
+  const ClientId own = add_program(kOwnUser);
+  for (std::uint32_t i = 0; i <= kRangesPerUserMax; ++i) EXPECT_FALSE(failure(own, ipc::Lease{}));
 }
 
 TEST_F(NodeUsers, AllProgramsOfAnotherUserShareALimitOfIds) {
-  const ClientId one = program(kUser), two = program(kUser), own = program(kOwnUser);
+  const ClientId one = add_program(kUser), two = add_program(kUser), own = add_program(kOwnUser);
   const auto create = [&](ClientId client) {
     const rdmacm::IdHandle id{(std::uint64_t{1} << 32) | ipc::kNameBit | next_id_++};
     return failure(client, ipc::CreateId{id, rdmacm::kPortSpaceTcp, 2});
   };
-  for (std::uint32_t i = 0; i < kIdsOfUser; ++i) EXPECT_FALSE(create(i % 2 == 0 ? one : two));
+  for (std::uint32_t i = 0; i < kIdsPerUserMax; ++i) EXPECT_FALSE(create(i % 2 == 0 ? one : two));
   const auto refused = create(two);
   ASSERT_TRUE(refused);
   EXPECT_EQ(refused->code, Errc::kNoResources);
   EXPECT_NE(refused->text.find("ids_per_user_max"), std::string::npos) << refused->text;
-  EXPECT_FALSE(create(program(kOtherUser)));
-  for (std::uint32_t i = 0; i <= kIdsOfUser; ++i) EXPECT_FALSE(create(own));
+  EXPECT_FALSE(create(add_program(kOtherUser)));
+  for (std::uint32_t i = 0; i <= kIdsPerUserMax; ++i) EXPECT_FALSE(create(own));
   node_.remove_program(one, now_);  // frees three ids
   for (int i = 0; i < 3; ++i) EXPECT_FALSE(create(two));
   EXPECT_TRUE(create(two));
 }
 
 TEST_F(NodeUsers, OnlyRootMayBindAPortBelowUnprivilegedPortStart) {
-  const ClientId user = program(kUser);
+  const ClientId user = add_program(kUser);
   const auto refused = bind(user, 1023);
   ASSERT_TRUE(refused);
   EXPECT_EQ(refused->code, Errc::kPermission);
   EXPECT_EQ(refused->detail, EACCES);
   EXPECT_FALSE(bind(user, 1024));
   EXPECT_FALSE(bind(user, 0));
-  EXPECT_FALSE(bind(program(kOwnUser), 1023));
+  EXPECT_FALSE(bind(add_program(kOwnUser), 1023));
 }
 
 }  // namespace

@@ -45,7 +45,7 @@ TEST(AdaptiveSpin, FailedSpinStopsSpinningForSomeWaitsOfAnyLength) {
   EXPECT_EQ(waits_until_it_spins(spin, kShortWait), 4);
 }
 
-TEST(AdaptiveSpin, ComputingThreadsStopSpinningForManyWaits) {
+TEST(AdaptiveSpin, SlowYieldStopsSpinningForManyWaits) {
   AdaptiveSpin spin(kSpinLimit);
   (void)waits_until_it_spins(spin, kShortWait);
   EXPECT_TRUE(spin.yielded(std::chrono::microseconds(5)));

@@ -249,10 +249,10 @@ Result<void> await_report(int fd, Time deadline, std::string& problem) {
 Result<Daemon> start_daemon(const DaemonOptions& options, std::string& problem) {
   int ends[2] = {-1, -1};
   if (::pipe2(ends, O_CLOEXEC) != 0) return system_error(errno, "cannot make a pipe");
-  auto reading = take_fd(ends[0], "cannot make a pipe");
-  auto writing = take_fd(ends[1], "cannot make a pipe");
-  const Fd read_end = VB_TRY(std::move(reading));
-  Fd write_end = VB_TRY(std::move(writing));
+  auto read_result = take_fd(ends[0], "cannot make a pipe");
+  auto write_result = take_fd(ends[1], "cannot make a pipe");
+  const Fd read_end = VB_TRY(std::move(read_result));
+  Fd write_end = VB_TRY(std::move(write_result));
 
   std::vector<std::string> arguments = options.args;
   std::vector<std::string> environment = daemon_environment();

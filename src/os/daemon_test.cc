@@ -229,16 +229,16 @@ TEST(Daemon, ReportsThroughItsEndOfThePipe) {
   for (const bool ready : {true, false}) {
     int ends[2];
     ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
-    const Fd reading(ends[0]);
+    const Fd read_end(ends[0]);
     if (ready) {
       report_ready(ends[1]);
     } else {
       report_failure(ends[1], "why");
     }
     std::array<std::byte, 8> text;
-    EXPECT_EQ(read_some(reading.get(), text).value(), ready ? 1u : 3u);
+    EXPECT_EQ(read_some(read_end.get(), text).value(), ready ? 1u : 3u);
     EXPECT_EQ(text[0], ready ? std::byte{0} : std::byte{'w'});
-    EXPECT_EQ(read_some(reading.get(), text).value(), 0u);  // the report closed its end
+    EXPECT_EQ(read_some(read_end.get(), text).value(), 0u);  // the report closed its end
   }
 }
 

@@ -22,7 +22,7 @@ class WakeSocketTest : public testing::Test {
   WakeSocket& other_ = ends_.second;
 };
 
-TEST_F(WakeSocketTest, EachEndMakesTheOtherReadableUntilItIsCleared) {
+TEST_F(WakeSocketTest, WakeMakesTheOtherEndReadableUntilClear) {
   one_.wake();
   one_.wake();
   EXPECT_TRUE(readable(other_.fd()));

@@ -94,9 +94,9 @@ void on_fault(int number, siginfo_t* info, void* context) {
 }
 
 bool has_our_handler(int number) {
-  struct sigaction now {};
-  return ::sigaction(number, nullptr, &now) == 0 && (now.sa_flags & SA_SIGINFO) != 0 &&
-         now.sa_sigaction == on_fault;
+  struct sigaction action {};
+  return ::sigaction(number, nullptr, &action) == 0 && (action.sa_flags & SA_SIGINFO) != 0 &&
+         action.sa_sigaction == on_fault;
 }
 
 // Asks the kernel whether this thread's faults reach on_fault().

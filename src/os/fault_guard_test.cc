@@ -138,7 +138,7 @@ TEST(FaultGuard, WorksInAThreadThatBlocksAllSignals) {
   });
 }
 
-TEST(FaultGuard, WorksInThreadsOfOurOwnAndInManyAtOnce) {
+TEST(FaultGuard, WorksInSeveralThreadsAtOnce) {
   VB_SKIP_IN_TSAN();
   in_child([] {
     catch_faults();

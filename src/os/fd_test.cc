@@ -36,7 +36,7 @@ TEST(Fd, NewDescriptorsAreAboveStandardError) {
             0);
 }
 
-TEST(Fd, MoveLeavesTheSourceEmptyAndResetCloses) {
+TEST(Fd, MoveLeavesTheSourceEmptyAndResetClosesTheDescriptor) {
   Fd first(::eventfd(0, EFD_CLOEXEC));
   const int number = first.get();
   Fd second = std::move(first);
@@ -192,7 +192,7 @@ TEST(SignalBlock, ReportsWhichSignalsWouldEndAWait) {
   ::sigaction(SIGUSR1, &before, nullptr);
 }
 
-TEST(Fd, CallsExceptTakeBlockingAreNotCancellationPoints) {
+TEST(Fd, DescriptorFunctionsAreNotCancellationPoints) {
   EventFd event = *EventFd::create();
   event.post();
   std::thread thread([&] {

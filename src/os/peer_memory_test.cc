@@ -129,7 +129,7 @@ TEST(PeerMemory, MemoryThatTheTargetHasProtectedIsNotWritten) {
   EXPECT_TRUE(memory->read(target.address_at(0), single_part(bytes)));
 }
 
-TEST(PeerMemory, OwnMemoryThatIsUnmappedIsAnError) {
+TEST(PeerMemory, OwnMemoryThatIsInaccessibleIsAnError) {
   const Target target;
   const auto memory = target.open();
   void* const page = ::mmap(nullptr, kPage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

@@ -41,7 +41,7 @@ TEST_F(ProgramKindTest, ADynamicProgramLoadsTheLibrary) {
   EXPECT_EQ(kind("/bin/sh"), ProgramKind::kWithLibrary);
 }
 
-TEST_F(ProgramKindTest, WithoutLdPreloadEveryProgramIsForeign) {
+TEST_F(ProgramKindTest, WithoutLdPreloadNoProgramLoadsTheLibrary) {
   environment_[1] = nullptr;
   EXPECT_EQ(kind("/bin/sh"), ProgramKind::kWithoutLibrary);
   preload_ = "LD_PRELOAD=/usr/lib/libother.so";
@@ -62,14 +62,14 @@ TEST_F(ProgramKindTest, AScriptThatIsItsOwnInterpreterEndsTheSearch) {
             ProgramKind::kWithoutLibrary);
 }
 
-TEST_F(ProgramKindTest, AProgramThatGainsRightsIsForeign) {
+TEST_F(ProgramKindTest, AProgramThatGainsRightsDoesNotLoadTheLibrary) {
   std::ifstream sh("/bin/sh", std::ios::binary);
   const std::string bytes(std::istreambuf_iterator<char>(sh), {});
   EXPECT_EQ(kind(file("plain", bytes)), ProgramKind::kWithLibrary);
   EXPECT_EQ(kind(file("rights", bytes, 04755)), ProgramKind::kWithoutLibrary);
 }
 
-TEST_F(ProgramKindTest, StaticProgramsAndOtherFilesAreForeign) {
+TEST_F(ProgramKindTest, FilesThatAreNoDynamicProgramsDoNotLoadTheLibrary) {
   EXPECT_EQ(kind(file("nothing", "")), ProgramKind::kWithoutLibrary);
   EXPECT_EQ(kind(file("text", "some text")), ProgramKind::kWithoutLibrary);
   EXPECT_EQ(kind(file("short",

@@ -42,10 +42,10 @@ Result<ScratchDirectory> ScratchDirectory::create(const std::string& parent,
   std::string path = parent + "/" + prefix + "XXXXXX";
   std::array<int, 2> ends{-1, -1};
   if (::pipe2(ends.data(), O_CLOEXEC) != 0) return system_error(errno, "cannot make a pipe");
-  auto reading = take_fd(ends[0], "cannot make a pipe");
-  auto writing = take_fd(ends[1], "cannot make a pipe");
-  const Fd read_end = VB_TRY(std::move(reading));
-  Fd write_end = VB_TRY(std::move(writing));
+  auto read_result = take_fd(ends[0], "cannot make a pipe");
+  auto write_result = take_fd(ends[1], "cannot make a pipe");
+  const Fd read_end = VB_TRY(std::move(read_result));
+  Fd write_end = VB_TRY(std::move(write_result));
   if (::mkdtemp(path.data()) == nullptr) return system_error(errno, "cannot make a directory");
   const pid_t keeper = ::fork();
   if (keeper == 0) run_keeper(path, read_end.get());

@@ -29,11 +29,11 @@ SignalBlock::SignalBlock() {
   sigfillset(&all);
   // Faults must still end the program.
   for (const int fault : kFaultSignals) sigdelset(&all, fault);
-  ::pthread_sigmask(SIG_BLOCK, &all, &before_);
+  ::pthread_sigmask(SIG_BLOCK, &all, &previous_mask_);
 }
 
 SignalBlock::~SignalBlock() {
-  if (is_blocking_) ::pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  if (is_blocking_) ::pthread_sigmask(SIG_SETMASK, &previous_mask_, nullptr);
 }
 
 void SignalBlock::release() {
@@ -41,7 +41,7 @@ void SignalBlock::release() {
   // pthread_sigmask() is declared as never unwinding, but a handler that calls pthread_exit()
   // unwinds through it.  The volatile pointer hides the declaration from the compiler.
   int (*volatile const set_mask)(int, const sigset_t*, sigset_t*) = ::pthread_sigmask;
-  set_mask(SIG_SETMASK, &before_, nullptr);
+  set_mask(SIG_SETMASK, &previous_mask_, nullptr);
 }
 
 bool SignalBlock::would_end_wait() const {
@@ -56,7 +56,7 @@ bool SignalBlock::has_pending(bool (*is_wanted)(int flags)) const {
   sigset_t pending;
   if (::sigpending(&pending) != 0 || sigisemptyset(&pending) != 0) return false;
   for (int number = 1; number < NSIG; ++number) {
-    if (sigismember(&pending, number) != 1 || sigismember(&before_, number) == 1) continue;
+    if (sigismember(&pending, number) != 1 || sigismember(&previous_mask_, number) == 1) continue;
     int flags = 0;
     if (has_handler(number, flags) && is_wanted(flags)) return true;
   }

@@ -24,7 +24,7 @@ class SignalBlock {
   bool is_pending() const;
   // Returns the signal mask that was set before.  A call that waits, such as ppoll(2), can use this
   // mask.
-  const sigset_t& previous_mask() const { return before_; }
+  const sigset_t& previous_mask() const { return previous_mask_; }
   // Restores the signal mask.  Handlers of pending signals run now; they may jump away or end the
   // thread.
   void release();
@@ -33,7 +33,7 @@ class SignalBlock {
   // Returns true if is_wanted(flags) is true for the handler of a pending signal.
   bool has_pending(bool (*is_wanted)(int flags)) const;
 
-  sigset_t before_;
+  sigset_t previous_mask_;
   bool is_blocking_ = true;
 };
 

@@ -191,8 +191,8 @@ TEST(UdpLink, UsesTheNextFreeSourcePortIfThePortIsTaken) {
   in_network_namespace([] {
     UdpFixture fixture;
     const Fd other = *open_udp_socket(false);
-    const SocketAddress taken = socket_address(kIpv4Loopback, 0xffff, 0);
-    ASSERT_EQ(::bind(other.get(), &taken.any, size_of(taken)), 0);
+    const SocketAddress taken_address = socket_address(kIpv4Loopback, 0xffff, 0);
+    ASSERT_EQ(::bind(other.get(), &taken_address.any, size_of(taken_address)), 0);
     Recorder recorder;
     UdpSender sender({.observer = &recorder});
     add_packet(fixture.burst, flow_to(kIpv4Loopback, 0xffff), Qpn{1}, 1, 4);

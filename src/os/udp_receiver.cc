@@ -145,16 +145,16 @@ std::span<const UdpReceiver::Datagram> UdpReceiver::receive(Poll poll) {
   datagrams_.clear();
   full_ = dropped_ = false;
   const bool polls_all = poll == Poll::kAll || ++likely_polls_ % kPollAllEvery == 0;
-  const bool first = ipv6_first_;
-  const bool poll_first = polls_all || is_likely(first);
-  const bool poll_second = polls_all || is_likely(!first);
-  ipv6_first_ = !first;
+  const bool ipv6_is_first = ipv6_first_;
+  const bool poll_first = polls_all || is_likely(ipv6_is_first);
+  const bool poll_second = polls_all || is_likely(!ipv6_is_first);
+  ipv6_first_ = !ipv6_is_first;
   ++empty_polls_[0];
   ++empty_polls_[1];
   std::size_t messages = 0;
-  if (poll_first) messages = receive_from(first ? ipv6_ : ipv4_, 0, first);
+  if (poll_first) messages = receive_from(ipv6_is_first ? ipv6_ : ipv4_, 0, ipv6_is_first);
   if (poll_second && messages < kMessagesMax) {
-    messages += receive_from(first ? ipv4_ : ipv6_, messages, !first);
+    messages += receive_from(ipv6_is_first ? ipv4_ : ipv6_, messages, !ipv6_is_first);
   }
   full_ = messages == kMessagesMax;
   return datagrams_;
@@ -226,10 +226,11 @@ void UdpReceiver::unpack(std::size_t index, bool ipv6) {
   const auto* bytes = static_cast<const std::byte*>(batch_->vectors[index].iov_base);
   std::span<const std::byte> rest(bytes, message.msg_len);
   counters_.bytes += rest.size();
-  const std::size_t segment = ancillary.segment_bytes == 0 ? rest.size() : ancillary.segment_bytes;
+  const std::size_t segment_bytes =
+      ancillary.segment_bytes == 0 ? rest.size() : ancillary.segment_bytes;
   std::uint16_t packets = 0;
   do {
-    const std::size_t size = std::min(segment, rest.size());
+    const std::size_t size = std::min(segment_bytes, rest.size());
     if (datagrams_.size() == datagrams_.capacity() || size > kDatagramBytesMax) {
       drop(counters_.too_long);
     } else {

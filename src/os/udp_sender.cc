@@ -179,14 +179,16 @@ const UdpSender::Socket* UdpSender::socket_for(bool ipv6, std::uint16_t requeste
 const UdpSender::Socket* UdpSender::open_socket(bool ipv6, std::uint16_t requested_port) {
   const std::lock_guard lock(opening_mutex_);
   Sockets& sockets = sockets_[ipv6 ? 1 : 0];
-  std::size_t used = 0;  // the number of open sockets
-  for (; used < kSocketsMax && sockets[used].fd.load(std::memory_order_relaxed) >= 0; ++used) {
-    if (sockets[used].requested_port == requested_port || sockets[used].port == requested_port) {
-      return &sockets[used];  // another thread has opened it
+  std::size_t open_count = 0;
+  for (; open_count < kSocketsMax && sockets[open_count].fd.load(std::memory_order_relaxed) >= 0;
+       ++open_count) {
+    if (sockets[open_count].requested_port == requested_port ||
+        sockets[open_count].port == requested_port) {
+      return &sockets[open_count];  // another thread has opened it
     }
   }
-  const Socket* shared = used == 0 ? nullptr : &sockets[requested_port % used];
-  if (used == kSocketsMax) return shared;
+  const Socket* shared = open_count == 0 ? nullptr : &sockets[requested_port % open_count];
+  if (open_count == kSocketsMax) return shared;
 
   auto fd = open_udp_socket(ipv6);
   if (!fd.has_value() ||
@@ -195,10 +197,10 @@ const UdpSender::Socket* UdpSender::open_socket(bool ipv6, std::uint16_t request
   }
   const std::uint16_t port = bind_to_free_port(fd->get(), ipv6, requested_port);
   if (port == 0) return shared;
-  sockets[used].requested_port = requested_port;
-  sockets[used].port = port;
-  sockets[used].fd.store(fd->release(), std::memory_order_release);
-  return &sockets[used];
+  sockets[open_count].requested_port = requested_port;
+  sockets[open_count].port = port;
+  sockets[open_count].fd.store(fd->release(), std::memory_order_release);
+  return &sockets[open_count];
 }
 
 // ---- sending ---------------------------------------------------------------------------------

@@ -63,10 +63,10 @@ std::uint64_t boot_clock_ns() {
 // Returns the time until the deadline, for SO_SNDTIMEO.  It is never 0, which would mean "wait
 // forever", unless the deadline is kNever.
 timeval time_left(Time deadline) {
-  constexpr std::int64_t kMicroseconds = 1'000'000;
+  constexpr std::int64_t kMicrosecondsPerSecond = 1'000'000;
   if (deadline == kNever) return {.tv_sec = 0, .tv_usec = 0};
   const std::int64_t us = std::max<std::int64_t>(1, (deadline - now()).count() / 1000);
-  return {.tv_sec = us / kMicroseconds, .tv_usec = us % kMicroseconds};
+  return {.tv_sec = us / kMicrosecondsPerSecond, .tv_usec = us % kMicrosecondsPerSecond};
 }
 
 // Waits after EAGAIN until another try may succeed.
@@ -85,7 +85,7 @@ bool is_disconnect_error(int error_number) {
 // kMessageFdsMax, or if one cannot be received.  REQUIRES: `fds` has the capacity for
 // kMessageFdsMax, so that no allocation throws while a descriptor has no owner.
 bool take_descriptors(msghdr& message, std::vector<Fd>& fds) {
-  bool all = true;
+  bool took_all = true;
   for (cmsghdr* c = CMSG_FIRSTHDR(&message); c != nullptr; c = CMSG_NXTHDR(&message, c)) {
     if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
     const std::size_t count = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
@@ -93,11 +93,11 @@ bool take_descriptors(msghdr& message, std::vector<Fd>& fds) {
       int raw = -1;
       std::memcpy(&raw, CMSG_DATA(c) + i * sizeof(int), sizeof(int));
       auto fd = take_fd(raw, "cannot keep a received descriptor");
-      all = all && fd.has_value() && fds.size() < kMessageFdsMax;
-      if (all) fds.push_back(std::move(*fd));
+      took_all = took_all && fd.has_value() && fds.size() < kMessageFdsMax;
+      if (took_all) fds.push_back(std::move(*fd));
     }
   }
-  return all;
+  return took_all;
 }
 
 }  // namespace

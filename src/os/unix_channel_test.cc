@@ -51,8 +51,8 @@ TEST(UnixChannel, CarriesMessagesAndDescriptors) {
   UnixChannel server = *listener->accept();
 
   EventFd event = *EventFd::create();
-  const int passed = event.fd();
-  ASSERT_TRUE(client.send(bytes_of("hello"), {&passed, 1}).has_value());
+  const int passed_fd = event.fd();
+  ASSERT_TRUE(client.send(bytes_of("hello"), {&passed_fd, 1}).has_value());
   ASSERT_TRUE(client.send(bytes_of("again")).has_value());
 
   Receiver in;
@@ -144,10 +144,10 @@ TEST(UnixChannel, CarriesMessagesOfAtMost64KiB) {
 TEST(UnixChannel, ReceiverCanGetAMessageWithoutItsDescriptors) {
   auto [a, b] = *UnixChannel::pair();
   EventFd event = *EventFd::create();
-  const int passed[1] = {event.fd()};
-  ASSERT_TRUE(a.send(bytes_of("one"), passed).has_value());
-  ASSERT_TRUE(a.send(bytes_of("two"), passed).has_value());
-  ASSERT_TRUE(a.send(bytes_of("three"), passed).has_value());
+  const int passed_fds[1] = {event.fd()};
+  ASSERT_TRUE(a.send(bytes_of("one"), passed_fds).has_value());
+  ASSERT_TRUE(a.send(bytes_of("two"), passed_fds).has_value());
+  ASSERT_TRUE(a.send(bytes_of("three"), passed_fds).has_value());
   rlimit before{};
   ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
   const rlimit none{.rlim_cur = 0, .rlim_max = before.rlim_max};
@@ -170,9 +170,9 @@ TEST(UnixChannel, ReceiverCanGetAMessageWithoutItsDescriptors) {
 TEST(UnixChannel, MessageLongerThanTheBufferIsAnErrorAndLeaksNothing) {
   auto [a, b] = *UnixChannel::pair();
   EventFd event = *EventFd::create();
-  const int passed[2] = {event.fd(), event.fd()};
+  const int passed_fds[2] = {event.fd(), event.fd()};
   const int before = open_descriptors();
-  ASSERT_TRUE(a.send(bytes_of("too long for it"), passed).has_value());
+  ASSERT_TRUE(a.send(bytes_of("too long for it"), passed_fds).has_value());
   std::array<std::byte, 4> small;
   std::vector<Fd> fds;
   EXPECT_EQ(b.receive(small, fds).error().code, Errc::kMalformed);
@@ -183,8 +183,8 @@ TEST(UnixChannel, MessageLongerThanTheBufferIsAnErrorAndLeaksNothing) {
 TEST(UnixChannel, ClosesTheDescriptorsOfAMessageThatHasTooMany) {
   auto [a, b] = *UnixChannel::pair();
   EventFd event = *EventFd::create();
-  const std::vector<int> passed(kMessageFdsMax + 1, event.fd());
-  EXPECT_EQ(a.send(bytes_of("x"), passed).error().code, Errc::kInvalidArgument);
+  const std::vector<int> passed_fds(kMessageFdsMax + 1, event.fd());
+  EXPECT_EQ(a.send(bytes_of("x"), passed_fds).error().code, Errc::kInvalidArgument);
 
   // Sends the message without UnixChannel, as another program might.
   alignas(cmsghdr) std::array<std::byte, CMSG_SPACE((kMessageFdsMax + 1) * sizeof(int))> control{};
@@ -198,8 +198,8 @@ TEST(UnixChannel, ClosesTheDescriptorsOfAMessageThatHasTooMany) {
   cmsghdr* c = CMSG_FIRSTHDR(&header);
   c->cmsg_level = SOL_SOCKET;
   c->cmsg_type = SCM_RIGHTS;
-  c->cmsg_len = CMSG_LEN(passed.size() * sizeof(int));
-  std::memcpy(CMSG_DATA(c), passed.data(), passed.size() * sizeof(int));
+  c->cmsg_len = CMSG_LEN(passed_fds.size() * sizeof(int));
+  std::memcpy(CMSG_DATA(c), passed_fds.data(), passed_fds.size() * sizeof(int));
   const int before = open_descriptors();
   ASSERT_EQ(::sendmsg(a.fd(), &header, 0), 1);
   Receiver in;

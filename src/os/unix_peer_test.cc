@@ -42,7 +42,7 @@ TEST(UnixPeer, EachEndOfASocketPairIsThePeerOfTheOther) {
   EXPECT_EQ(unix_peer_inode(pair.second.get()), inode_of(pair.first));
 }
 
-TEST(UnixPeer, SocketWithoutPeerAndOtherDescriptorsHaveNone) {
+TEST(UnixPeer, UnconnectedSocketsAndOtherDescriptorsHaveNoPeer) {
   const Fd unconnected(::socket(AF_UNIX, SOCK_DGRAM, 0));
   EXPECT_EQ(unix_peer_inode(unconnected.get()), 0U);
   const Fd internet(::socket(AF_INET, SOCK_DGRAM, 0));
@@ -50,13 +50,13 @@ TEST(UnixPeer, SocketWithoutPeerAndOtherDescriptorsHaveNone) {
   EXPECT_EQ(unix_peer_inode(-1), 0U);
 }
 
-TEST(UnixPeer, TheLibraryOfTheOnlyHolderIsFound) {
+TEST(UnixPeer, TheLibraryOfTheOnlyOwnerIsFound) {
   const UnixPair pair = unix_pair();
   EXPECT_TRUE(all_owners_have_library(inode_of(pair.second), kMapped));
   EXPECT_FALSE(all_owners_have_library(inode_of(pair.second), kNotMapped));
 }
 
-TEST(UnixPeer, AClosedSocketHasNoHolderWithTheLibrary) {
+TEST(UnixPeer, AClosedSocketHasNoOwnerWithTheLibrary) {
   UnixPair pair = unix_pair();
   const std::uint64_t inode = inode_of(pair.second);
   pair.second.reset();
@@ -64,7 +64,7 @@ TEST(UnixPeer, AClosedSocketHasNoHolderWithTheLibrary) {
   EXPECT_FALSE(all_owners_have_library(0, kMapped));
 }
 
-TEST(UnixPeer, EachHolderMustHaveTheLibrary) {
+TEST(UnixPeer, EachOwnerMustHaveTheLibrary) {
   const UnixPair pair = unix_pair();
   const UnixPair child_stdin = unix_pair();
   const int copy = ::dup(pair.second.get());  // not close-on-exec, so the child inherits it

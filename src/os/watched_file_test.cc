@@ -10,7 +10,7 @@
 namespace verbena::os {
 namespace {
 
-TEST(HeldFileTest, ReportsThatAProcessOpensTheFileAndEnds) {
+TEST(WatchedFile, ReportsThatAProcessOpensTheFileAndEnds) {
   auto file = WatchedFile::create("held");
   ASSERT_TRUE(file);
   EXPECT_TRUE(file->next_events().empty());

@@ -5,7 +5,7 @@
 namespace verbena::plan {
 namespace {
 
-Fabric two_rails() {
+Fabric fabric_with_three_rails() {
   return parse(R"(
     [[hosts]]
     name = "a"
@@ -16,8 +16,8 @@ Fabric two_rails() {
       .value();
 }
 
-TEST(FindRail, FindsTheLinkOfAHostWithANetwork) {
-  const Fabric fabric = two_rails();
+TEST(FindRail, FindsTheLinkBetweenAHostAndANetwork) {
+  const Fabric fabric = fabric_with_three_rails();
   EXPECT_EQ(find_rail(fabric, "a", "red"), (RailId{0, 0}));
   EXPECT_EQ(find_rail(fabric, "a:verbena1", "green"), (RailId{0, 1}));
   EXPECT_EQ(find_rail(fabric, "x", "red").error(), "there is no host 'x'");
@@ -28,14 +28,14 @@ TEST(FindRail, FindsTheLinkOfAHostWithANetwork) {
 }
 
 TEST(FindRail, TheEndsOfALinkMayBeGivenInAnyOrder) {
-  const Fabric fabric = two_rails();
+  const Fabric fabric = fabric_with_three_rails();
   EXPECT_EQ(find_link(fabric, "red", "a"), find_link(fabric, "a", "red"));
   EXPECT_EQ(find_link(fabric, "a", "blue").error(), find_rail(fabric, "a", "blue").error());
 }
 
-TEST(FindRail, FaultsOfThingsThatDoNotExistAreRefused) {
+TEST(FindRail, FaultsThatTheFabricCannotHaveAreRefused) {
   using faults::Kind;
-  const Fabric fabric = two_rails();
+  const Fabric fabric = fabric_with_three_rails();
   EXPECT_EQ(problem_with(fabric, {.kind = Kind::kLinkDown, .a = "a", .b = "red"}), std::nullopt);
   EXPECT_EQ(problem_with(fabric, {.kind = Kind::kNodeOff, .a = "a"}), std::nullopt);
   EXPECT_EQ(problem_with(fabric, {.kind = Kind::kNodeOff, .a = "b"}), "there is no host 'b'");

@@ -23,12 +23,12 @@ std::string seconds_text(Duration time) {
 
 // Writes the elements of a list, each as text(element).
 std::string list_text(const auto& elements, auto text) {
-  std::string all = "[";
+  std::string list = "[";
   for (const auto& element : elements) {
-    if (all.size() > 1) all += ", ";
-    all += text(element);
+    if (list.size() > 1) list += ", ";
+    list += text(element);
   }
-  return all + "]";
+  return list + "]";
 }
 
 std::string to_text(const Rail& rail, std::size_t number) {
@@ -49,21 +49,23 @@ std::string to_text(const Rail& rail, std::size_t number) {
 
 }  // namespace
 
-Fabric make(std::size_t hosts, std::size_t rails) {
-  VB_CHECK(hosts >= 1 && hosts <= kHostsMax && rails >= 1 && rails <= kDevicesMax);
+Fabric make(std::size_t host_count, std::size_t rails_per_host) {
+  VB_CHECK(host_count >= 1 && host_count <= kHostsMax);
+  VB_CHECK(rails_per_host >= 1 && rails_per_host <= kDevicesMax);
   Fabric fabric;
-  for (std::size_t h = 0; h < hosts; ++h) {
-    Host host{.name = hosts <= kLetters ? std::string(1, static_cast<char>('a' + h))
-                                        : "h" + std::to_string(h + 1)};
-    for (std::size_t r = 0; r < rails; ++r) {
+  for (std::size_t h = 0; h < host_count; ++h) {
+    Host host{.name = host_count <= kLetters ? std::string(1, static_cast<char>('a' + h))
+                                             : "h" + std::to_string(h + 1)};
+    for (std::size_t r = 0; r < rails_per_host; ++r) {
       // The first 250 hosts have the addresses 10.31.RAIL.HOST, and the other hosts have the
       // addresses 10.31.(RAIL + 128).(HOST - 250).  RAIL counts from 0, and HOST counts from 1.
-      const std::size_t block = h < 250 ? r : r + 128;
-      const std::size_t last = h < 250 ? h + 1 : h - 249;
-      host.rails.push_back({.device = "verbena" + std::to_string(r),
-                            .network = "net" + std::to_string(r),
-                            .addresses = {wire::ipv4_gid(
-                                kBaseAddress | static_cast<std::uint32_t>(block << 8 | last))}});
+      const std::size_t third_byte = h < 250 ? r : r + 128;
+      const std::size_t last_byte = h < 250 ? h + 1 : h - 249;
+      host.rails.push_back(
+          {.device = "verbena" + std::to_string(r),
+           .network = "net" + std::to_string(r),
+           .addresses = {wire::ipv4_gid(kBaseAddress |
+                                        static_cast<std::uint32_t>(third_byte << 8 | last_byte))}});
     }
     fabric.hosts.push_back(std::move(host));
   }

@@ -114,7 +114,7 @@ bool is_name(std::string_view name);
 // Makes a fabric of hosts with the names a, b, c, ..., or h1, h2, h3, ... if there are more than 26
 // hosts.  The first rail of each host is in the network net0, the second in net1, and so on.
 // Networks do not reach each other.  REQUIRES: 1 to kHostsMax hosts, and 1 to kDevicesMax rails.
-Fabric make(std::size_t hosts, std::size_t rails);
+Fabric make(std::size_t host_count, std::size_t rails_per_host);
 // Writes a text that parse() reads as this fabric.
 std::string to_text(const Fabric& fabric);
 

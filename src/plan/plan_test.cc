@@ -179,9 +179,10 @@ TEST(Plan, AFileOfFaultsMayContainOnlyFaults) {
   EXPECT_EQ(problem("[[faults]]\nfault = \"node x off\"\n"), "no problem");
   EXPECT_EQ(problem(""), "'faults' is missing");
   EXPECT_EQ(problem(kTwoHosts), "a file of faults has no 'hosts'; it has faults");
-  std::string many;
-  for (std::size_t i = 0; i <= kFaultsMax; ++i) many += "[[faults]]\nfault = \"node x off\"\n";
-  EXPECT_EQ(problem(many), "'faults' must be a list of 1 to 1024 elements");
+  std::string text_of_faults;
+  for (std::size_t i = 0; i <= kFaultsMax; ++i)
+    text_of_faults += "[[faults]]\nfault = \"node x off\"\n";
+  EXPECT_EQ(problem(text_of_faults), "'faults' must be a list of 1 to 1024 elements");
 }
 
 TEST(Plan, ReportsThePlaceWhereTextIsNotToml) {

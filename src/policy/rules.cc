@@ -55,12 +55,12 @@ std::expected<Rules, Problem> Rules::parse(std::string_view text, Choice default
   Rules rules(default_choice);
   for (std::size_t line = 1; !text.empty(); ++line) {
     const std::size_t end = std::min(text.find('\n'), text.size());
-    const std::string_view current = text.substr(0, end);
+    const std::string_view line_text = text.substr(0, end);
     text.remove_prefix(std::min(end + 1, text.size()));
-    if (current.find('\0') != std::string_view::npos) {
+    if (line_text.find('\0') != std::string_view::npos) {
       return std::unexpected(Problem{line, "there is a zero byte"});
     }
-    const std::vector<std::string> words = split_words(current);
+    const std::vector<std::string> words = split_words(line_text);
     if (words.empty() || words[0] == "log") continue;
     auto rule = parse_rule(words);
     if (!rule) return std::unexpected(Problem{line, rule.error()});

@@ -13,10 +13,10 @@ broker::SocketName v4(std::array<std::uint8_t, 4> address, std::uint16_t port) {
   std::ranges::copy(address, name.address.begin() + 12);
   return name;
 }
-broker::SocketName v6(std::uint8_t first, std::uint8_t second, std::uint16_t port) {
+broker::SocketName v6(std::uint8_t first_byte, std::uint8_t second_byte, std::uint16_t port) {
   broker::SocketName name{.port = port};
-  name.address[0] = first;
-  name.address[1] = second;
+  name.address[0] = first_byte;
+  name.address[1] = second_byte;
   return name;
 }
 
@@ -88,9 +88,9 @@ TEST(Rules, ErrorsReportTheLineAndTheReason) {
 }
 
 TEST(Rules, TooManyRulesAreRefused) {
-  std::string many;
-  for (std::size_t i = 0; i <= Rules::kRulesMax; ++i) many += "use tcp client a *:1\n";
-  EXPECT_EQ(problem_with(many), "1025: there are more than 1024 rules");
+  std::string too_many_rules;
+  for (std::size_t i = 0; i <= Rules::kRulesMax; ++i) too_many_rules += "use tcp client a *:1\n";
+  EXPECT_EQ(problem_with(too_many_rules), "1025: there are more than 1024 rules");
   EXPECT_EQ(problem_with(std::string(Rules::kTextMax + 1, '\n')),
             "1: the rules are longer than 65536 bytes");
 }

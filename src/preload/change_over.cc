@@ -45,7 +45,7 @@ bool is_worth_an_offer(Socket& socket, std::uint32_t calls) {
 
 // Returns true if the connection must stay on TCP because SO_RCVLOWAT is above 1: the kernel does
 // not count bytes in the ring for this limit.  Returns false if the rules forbid TCP.
-bool has_low_water_mark(int fd, const Socket& socket) {
+bool must_stay_for_low_water_mark(int fd, const Socket& socket) {
   int low = 0;
   socklen_t bytes = sizeof(low);
   return !socket.must_use_ring.load(std::memory_order_relaxed) &&
@@ -76,8 +76,8 @@ int tcp_state_of(int fd) {
 
 // Describes which directions this end has shut down.  Another process may have called shutdown().
 struct ShutDown {
-  bool sending = false;
-  bool receiving = false;
+  bool is_sending_ended = false;
+  bool is_receiving_ended = false;
 
   static ShutDown of(int fd) {
     // If the peer sends FIN after this ppoll(), the TCP state that is read next shows the FIN.
@@ -87,8 +87,8 @@ struct ShutDown {
     const int state = tcp_state_of(fd);
     const bool peer_sends =
         state == TCP_ESTABLISHED || state == TCP_FIN_WAIT1 || state == TCP_FIN_WAIT2;
-    return {.sending = state != TCP_ESTABLISHED && state != TCP_CLOSE_WAIT,
-            .receiving = peer_sends && (one.revents & POLLRDHUP) != 0};
+    return {.is_sending_ended = state != TCP_ESTABLISHED && state != TCP_CLOSE_WAIT,
+            .is_receiving_ended = peer_sends && (one.revents & POLLRDHUP) != 0};
   }
 };
 
@@ -127,8 +127,9 @@ void try_to_change_over(int fd, Socket& socket) {
     // shutdown() reads the state afterwards.  So at least one of the two threads ends the
     // direction.
     const ShutDown shut_down = ShutDown::of(fd);
-    if (shut_down.sending) leaving::end_outgoing(fd, socket);
-    if (shut_down.receiving || socket.is_read_shut_down.load()) leaving::end_incoming(socket);
+    if (shut_down.is_sending_ended) leaving::end_outgoing(fd, socket);
+    if (shut_down.is_receiving_ended || socket.is_read_shut_down.load())
+      leaving::end_incoming(socket);
   } else {
     socket.state.store(State::kTcpOnly);
   }
@@ -151,7 +152,7 @@ void check_for_answer(int fd, Socket& socket, bool checks_service) {
 void advance_with_wait(int fd, Socket& socket, bool is_first_call) {
   constexpr Duration kCheckInterval = std::chrono::milliseconds(1);
   const int error = errno;
-  if (socket.state.load() == Socket::State::kNew && has_low_water_mark(fd, socket)) {
+  if (socket.state.load() == Socket::State::kNew && must_stay_for_low_water_mark(fd, socket)) {
     socket.keep_on_tcp();
   }
   if (!socket.counts.load()->stays_on_tcp.load()) {
@@ -172,7 +173,7 @@ void advance(int fd, Socket& socket) {
   switch (socket.state.load(std::memory_order_relaxed)) {
     case Socket::State::kNew:
       if (!is_worth_an_offer(socket, calls)) return;
-      if (!has_low_water_mark(fd, socket)) return service_link::offer(fd, socket);
+      if (!must_stay_for_low_water_mark(fd, socket)) return service_link::offer(fd, socket);
       return socket.keep_on_tcp();
     case Socket::State::kOffered:
       return check_for_answer(fd, socket, calls % kCallsPerServiceCheck == 0);

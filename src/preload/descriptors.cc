@@ -42,11 +42,11 @@ void offer_at_once(int fd) {
   required::offer(fd, *socket);
 }
 
-// Begins to track a connection that the program has made (then `to` is the address of its peer) or
-// accepted.
-void track(int fd, const sockaddr* to = nullptr, socklen_t bytes = 0) {
+// Begins to track a connection that the program has made (then `peer` is its address) or accepted.
+void track(int fd, const sockaddr* peer = nullptr, socklen_t bytes = 0) {
   const int error = errno;
-  const policy::Choice choice = is_tcp(fd) ? required::choose(fd, to, bytes) : policy::Choice::kTcp;
+  const policy::Choice choice =
+      is_tcp(fd) ? required::choose(fd, peer, bytes) : policy::Choice::kTcp;
   if (choice != policy::Choice::kTcp) {
     if (Socket* socket = SocketTable::add(fd)) {
       socket->nonblocking.store((next().fcntl(fd, F_GETFL) & O_NONBLOCK) != 0);
@@ -104,19 +104,19 @@ namespace leaving = verbena::preload::leaving;
 namespace preload = verbena::preload;
 namespace own_descriptors = verbena::preload::own_descriptors;
 
-VB_EXPORT int connect(int fd, const sockaddr* to, socklen_t bytes) {
-  const int result = next().connect(fd, to, bytes);
-  if (to == nullptr || bytes < sizeof(sa_family_t)) return result;
+VB_EXPORT int connect(int fd, const sockaddr* peer, socklen_t bytes) {
+  const int result = next().connect(fd, peer, bytes);
+  if (peer == nullptr || bytes < sizeof(sa_family_t)) return result;
   // A connect() to AF_UNSPEC has ended the connection.  The program may connect the descriptor
   // again.
-  if (result == 0 && to->sa_family == AF_UNSPEC && SocketTable::has(fd)) {
+  if (result == 0 && peer->sa_family == AF_UNSPEC && SocketTable::has(fd)) {
     preload::change_over::after_disconnect(fd);
   }
-  if (to->sa_family != AF_INET && to->sa_family != AF_INET6) return result;
+  if (peer->sa_family != AF_INET && peer->sa_family != AF_INET6) return result;
   // The descriptor may be tracked already, because a program may call connect() again to find out
   // whether its first call has succeeded.
   if ((result == 0 || errno == EINPROGRESS || errno == EINTR) && !SocketTable::has(fd)) {
-    preload::track(fd, to, bytes);
+    preload::track(fd, peer, bytes);
   }
   return result;
 }

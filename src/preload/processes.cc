@@ -39,7 +39,7 @@ namespace {
 // memory shares it with all its descendants.
 constexpr std::size_t kSharedMax = kSocketsMax;
 struct SharedCounts {
-  std::atomic<std::uint32_t> next{0};
+  std::atomic<std::uint32_t> next_index{0};
   std::array<TcpCounts, kSharedMax> counts{};
 };
 constinit SharedCounts* shared_counts = nullptr;
@@ -48,7 +48,7 @@ constinit SharedCounts* shared_counts = nullptr;
 TcpCounts* take_shared_counts() {
   constexpr int kTries = 256;
   for (int i = 0; shared_counts != nullptr && i < kTries; ++i) {
-    TcpCounts& one = shared_counts->counts[shared_counts->next.fetch_add(1) % kSharedMax];
+    TcpCounts& one = shared_counts->counts[shared_counts->next_index.fetch_add(1) % kSharedMax];
     std::uint32_t none = 0;
     if (one.processes.compare_exchange_strong(none, 1)) return &one;
   }

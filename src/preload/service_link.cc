@@ -297,12 +297,13 @@ void record_try(bool got_no_answer) {
 // Connects to root's service, which serves the programs of all users.  If this fails, connects to
 // the user's own service.  Returns the result for the service that was tried last.
 ConnectResult connect_to_service() {
-  const ConnectResult root = connect_to(link.root_service);
-  const bool is_own = link.own_service == link.root_service;
-  const ConnectResult result =
-      root == ConnectResult::kConnected || is_own ? root : connect_to(link.own_service);
+  const ConnectResult root_result = connect_to(link.root_service);
+  const bool own_is_root = link.own_service == link.root_service;
+  const ConnectResult result = root_result == ConnectResult::kConnected || own_is_root
+                                   ? root_result
+                                   : connect_to(link.own_service);
   record_try(result != ConnectResult::kConnected &&
-             (root == ConnectResult::kNoAnswer || result == ConnectResult::kNoAnswer));
+             (root_result == ConnectResult::kNoAnswer || result == ConnectResult::kNoAnswer));
   return result;
 }
 
@@ -346,10 +347,10 @@ std::optional<broker::Connection> connection_of(int fd) {
   if (system_call(SYS_getsockname, fd, &local, &bytes) != 0) return std::nullopt;
   bytes = sizeof(peer);
   if (system_call(SYS_getpeername, fd, &peer, &bytes) != 0) return std::nullopt;
-  const auto from = name_from(local);
-  const auto to = name_from(peer);
-  if (!from || !to) return std::nullopt;
-  return broker::Connection{.local = *from, .peer = *to};
+  const auto local_name = name_from(local);
+  const auto peer_name = name_from(peer);
+  if (!local_name || !peer_name) return std::nullopt;
+  return broker::Connection{.local = *local_name, .peer = *peer_name};
 }
 
 void handle_message(std::span<const std::byte> message, int memory) {

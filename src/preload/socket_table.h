@@ -134,11 +134,11 @@ class Socket {
   // Adds own_counts to the counts that several processes share.  Call this after `counts` has
   // changed to shared counts.
   void move_own_counts() {
-    TcpCounts& to = *counts.load();
-    if (&to == &own_counts) return;
-    to.sent.fetch_add(own_counts.sent.exchange(0));
-    to.received.fetch_add(own_counts.received.exchange(0));
-    if (own_counts.stays_on_tcp.load()) to.stays_on_tcp.store(true);
+    TcpCounts& common_counts = *counts.load();
+    if (&common_counts == &own_counts) return;
+    common_counts.sent.fetch_add(own_counts.sent.exchange(0));
+    common_counts.received.fetch_add(own_counts.received.exchange(0));
+    if (own_counts.stays_on_tcp.load()) common_counts.stays_on_tcp.store(true);
   }
 
   // Returns the errno that the next call reports, once; 0 for none.

@@ -21,7 +21,7 @@ Result<void> AgentRequests::fail_request(std::uint64_t request, std::string text
 
 // Fails one request at a time, because its completion may cancel other requests.
 void AgentRequests::fail_all() {
-  const std::uint64_t end = next_;
+  const std::uint64_t end = next_number_;
   while (!waiting_.empty() && waiting_.begin()->first < end) {
     waiting_.extract(waiting_.begin()).mapped()(nullptr);
   }
@@ -38,11 +38,13 @@ std::optional<AgentRequests::Outgoing> AgentRequests::poll() {
 // Only the last message of a datagram may expect a reply.
 bool AgentRequests::poll_another(Outgoing& message) {
   if (message.wants_reply || unsent_.empty()) return false;
-  const Outgoing& next = unsent_.front();
-  const std::size_t together = message.message.size() + next.message.size();
-  if (next.hello || next.qp_table || together > ipc::kJoinedBytesMax) return false;
-  message.message.insert(message.message.end(), next.message.begin(), next.message.end());
-  message.wants_reply = next.wants_reply;
+  const Outgoing& next_message = unsent_.front();
+  const std::size_t bytes_of_both = message.message.size() + next_message.message.size();
+  if (next_message.hello || next_message.qp_table || bytes_of_both > ipc::kJoinedBytesMax)
+    return false;
+  message.message.insert(message.message.end(), next_message.message.begin(),
+                         next_message.message.end());
+  message.wants_reply = next_message.wants_reply;
   unsent_.pop_front();
   if (unsent_.empty()) urgent_ = false;
   return true;

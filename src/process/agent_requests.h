@@ -43,7 +43,7 @@ class AgentRequests {
   template <class Message>
   void send(Message message, Urgency urgency = Urgency::kUrgent);
   // Returns the number that the next request will get.
-  std::uint64_t next_number() const { return next_; }
+  std::uint64_t next_number() const { return next_number_; }
   // Returns true while the request with this number waits for its reply.
   bool is_pending(std::uint64_t request) const { return waiting_.contains(request); }
   // Returns the text of the agent's last refusal, for an Error that is from_agent.
@@ -77,7 +77,7 @@ class AgentRequests {
   using ReplyHandler = std::move_only_function<void(const ipc::Envelope*)>;
 
   bool open_ = false;
-  std::uint64_t next_ = 1;
+  std::uint64_t next_number_ = 1;
   std::map<std::uint64_t, ReplyHandler> waiting_{};
   std::deque<Outgoing> unsent_{};
   bool urgent_ = false;  // an urgent message was queued since unsent_ was last empty
@@ -86,7 +86,7 @@ class AgentRequests {
 
 template <class Reply, class Message>
 Pending AgentRequests::ask(Message message, Completion<Reply> done, bool qp_table) {
-  const std::uint64_t number = next_++;
+  const std::uint64_t number = next_number_++;
   urgent_ = true;
   unsent_.push_back({.message = ipc::encode(number, std::move(message)),
                      .wants_reply = true,

@@ -31,7 +31,7 @@ Started<Reply> Process::ask_about(ConnectionHandle id, Message message, Completi
 }
 
 template <class Message>
-Started<ipc::Done> Process::send_without_reply(Connection& connection, Connection::Stage next,
+Started<ipc::Done> Process::send_without_reply(Connection& connection, Connection::Stage next_stage,
                                                Message message) {
   create_in_agent(connection);
   message.id = connection.agent_id;
@@ -40,7 +40,7 @@ Started<ipc::Done> Process::send_without_reply(Connection& connection, Connectio
   bool carries_data = std::is_same_v<Message, ipc::Reject>;
   if constexpr (requires { message.private_data; }) carries_data |= !message.private_data.empty();
   requests_.send(std::move(message), carries_data ? Urgency::kUrgent : Urgency::kMayWait);
-  connection.stage = next;  // set last, because send() may throw std::bad_alloc
+  connection.stage = next_stage;  // set last, because send() may throw std::bad_alloc
   return Result<ipc::Done>(ipc::Done{});
 }
 

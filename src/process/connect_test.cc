@@ -102,11 +102,11 @@ TEST_F(ProcessTest, ADatagramEndsAfterAMessageThatExpectsAReply) {
     return id;
   };
   const auto types_of_next_datagram = [&] {
-    auto first = process_.poll_message().value();
-    while (process_.poll_another(first)) {
+    auto datagram = process_.poll_message().value();
+    while (process_.poll_another(datagram)) {
     }
     std::vector<ipc::Type> types;
-    std::span<const std::byte> rest = first.message;
+    std::span<const std::byte> rest = datagram.message;
     while (!rest.empty()) types.push_back(ipc::open(ipc::take_message(rest).value())->type);
     return types;
   };
@@ -126,14 +126,14 @@ TEST_F(ProcessTest, ADatagramEndsAfterAMessageThatExpectsAReply) {
   EXPECT_THAT(types_of_next_datagram(), ElementsAre(kCreateId, kResolveAddress));
   // A datagram has a limited size.
   for (int i = 0; i < 500; ++i) (void)resolve();
-  std::size_t total = 0, max = 0;
+  std::size_t total = 0, max_count = 0;
   while (total < 1000) {
     const std::size_t count = types_of_next_datagram().size();
     total += count;
-    max = std::max(max, count);
+    max_count = std::max(max_count, count);
   }
-  EXPECT_GT(max, 100u);
-  EXPECT_LT(max, 1000u);
+  EXPECT_GT(max_count, 100u);
+  EXPECT_LT(max_count, 1000u);
   EXPECT_FALSE(process_.poll_message());
 }
 
@@ -217,8 +217,8 @@ TEST_F(ProcessTest, ALaterRefusalRaisesTheEventOfTheStep) {
   expect_failed(refuse(ipc::Type::kConnect, kFirstId), EventKind::kConnectError);
   EXPECT_EQ(state(qp), QpState::kInit);
   EXPECT_EQ(error_of(process_.disconnect(id, kNow, {})), Errc::kBadState);
-  const hca::QpHandle other = drop_messages_and_create_qp();
-  ASSERT_TRUE(process_.set_qp(id, other, kNow).has_value());
+  const hca::QpHandle other_qp = drop_messages_and_create_qp();
+  ASSERT_TRUE(process_.set_qp(id, other_qp, kNow).has_value());
   EXPECT_TRUE(is_done(process_.connect(id, {}, {}))) << "the program may connect again";
 
   const ConnectionHandle child = report_connect_request(kFirstId);

@@ -35,8 +35,8 @@ Connection* Connections::find_by_agent_id(rdmacm::IdHandle agent_id,
 }
 
 Connection* Connections::find_by_qpn(Qpn qpn) const {
-  const auto user = by_qpn_.find(qpn.value);
-  return user == by_qpn_.end() ? nullptr : slots_.find(user->second);
+  const auto found = by_qpn_.find(qpn.value);
+  return found == by_qpn_.end() ? nullptr : slots_.find(found->second);
 }
 
 void Connections::set_qp(ConnectionHandle id, hca::QpHandle qp, Qpn qpn) {

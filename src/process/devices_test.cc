@@ -24,16 +24,16 @@ class Devices : public ProcessTest {
  protected:
   void SetUp() override {
     ProcessTest::SetUp();
-    const ipc::Port first{.link_layer = LinkLayer::kInfiniband,
-                          .active = true,
-                          .gids = {{.gid = gid_of(1)}},
-                          .lid = {0x10}};
-    ipc::Port second = first;
-    second.gids = {{.gid = gid_of(2)}};
-    second.pkeys = {wire::kDefaultPkey, {0x8012}};
-    second.lid = kLid;
-    second.lmc = 2;
-    devices_ = {device(), {.name = "hca0", .node_guid = {7}, .ports = {first, second}}};
+    const ipc::Port first_port{.link_layer = LinkLayer::kInfiniband,
+                               .active = true,
+                               .gids = {{.gid = gid_of(1)}},
+                               .lid = {0x10}};
+    ipc::Port second_port = first_port;
+    second_port.gids = {{.gid = gid_of(2)}};
+    second_port.pkeys = {wire::kDefaultPkey, {0x8012}};
+    second_port.lid = kLid;
+    second_port.lmc = 2;
+    devices_ = {device(), {.name = "hca0", .node_guid = {7}, .ports = {first_port, second_port}}};
     report_devices(devices_);
     (void)async_notices();
   }
@@ -44,7 +44,7 @@ class Devices : public ProcessTest {
     }
     return all;
   }
-  static link::Address by_lid() {
+  static link::Address address_by_lid() {
     return {
         .source_lid = {3}, .destination_lid = kPeerLid, .service_level = 5, .port = kInfiniband};
   }
@@ -57,7 +57,7 @@ class Devices : public ProcessTest {
 };
 
 TEST_F(Devices, PathOnInfinibandUsesLids) {
-  const auto path = process_.path(0, by_lid());
+  const auto path = process_.path(0, address_by_lid());
   ASSERT_TRUE(path.has_value());
   EXPECT_EQ(path->source_path_bits, 3);
   EXPECT_EQ(path->address, (link::Address{.link_layer = LinkLayer::kInfiniband,
@@ -68,7 +68,7 @@ TEST_F(Devices, PathOnInfinibandUsesLids) {
 }
 
 TEST_F(Devices, GlobalPathOnInfinibandAlsoHasTheGids) {
-  link::Address to = by_lid();
+  link::Address to = address_by_lid();
   to.destination = gid_of(9);
   to.has_grh = true;
   to.hop_limit = 0;
@@ -81,16 +81,16 @@ TEST_F(Devices, GlobalPathOnInfinibandAlsoHasTheGids) {
 }
 
 TEST_F(Devices, PathsThatThePortDoesNotAllowAreRefused) {
-  link::Address to = by_lid();
+  link::Address to = address_by_lid();
   to.source_lid = {4};
   EXPECT_EQ(path_error(to), Errc::kInvalidArgument) << "the LMC allows four LIDs";
-  to = by_lid();
+  to = address_by_lid();
   to.destination_lid = {};
   EXPECT_EQ(path_error(to), Errc::kInvalidArgument) << "there is no destination";
-  to = by_lid();
+  to = address_by_lid();
   to.service_level = 16;
   EXPECT_EQ(path_error(to), Errc::kInvalidArgument);
-  to = by_lid();
+  to = address_by_lid();
   to.port = {1, 3};
   EXPECT_EQ(path_error(to), Errc::kInvalidArgument) << "there is no such port";
   EXPECT_EQ(path_error({.destination = kRemoteGid, .port = kEthernet}), Errc::kInvalidArgument)
@@ -116,7 +116,7 @@ TEST_F(Devices, PortChangesRaiseEventsOfThatPort) {
   for (const AsyncNotice& notice : notices) EXPECT_EQ(notice.port, kInfiniband);
 }
 
-TEST_F(Devices, ImpossibleDeviceListsAreMalformed) {
+TEST_F(Devices, InvalidDeviceListsAreRefused) {
   const auto accepts = [&](const std::vector<ipc::Device>& devices) {
     return process_.on_message(ipc::encode(0, ipc::DevicesChanged{devices}), kNow).has_value();
   };

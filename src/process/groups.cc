@@ -81,10 +81,9 @@ Result<void> Process::join_on_subnet(ConnectionHandle id, const rdmacm::SocketAd
                                 .group = group.ip,
                                 .is_mgid = group.by_gid,
                                 .join_state = receives ? kFullMember : kSendOnlyFullMember},
-                               [this, id, cookie](const Result<ipc::MulticastJoined>& joined) {
-                                 const Result<void> result = joined
-                                                                 ? on_joined(id, cookie, *joined)
-                                                                 : std::unexpected(joined.error());
+                               [this, id, cookie](const Result<ipc::MulticastJoined>& reply) {
+                                 const Result<void> result = reply ? on_joined(id, cookie, *reply)
+                                                                   : std::unexpected(reply.error());
                                  if (!result)
                                    report_join(id, cookie, std::unexpected(result.error()));
                                }));
@@ -95,30 +94,30 @@ Result<void> Process::join_on_subnet(ConnectionHandle id, const rdmacm::SocketAd
 
 // Reports the join if it succeeds.  If it fails, the caller reports the error.
 Result<void> Process::on_joined(ConnectionHandle id, std::uint64_t cookie,
-                                const ipc::MulticastJoined& joined) {
+                                const ipc::MulticastJoined& reply) {
   Connection& connection = *connections_.find(id);
   Connection::Group& group = connection.groups.at(cookie);
-  VB_TRY_VOID(group_joins_.set_holder(joined.membership, {id, cookie}));
-  group.membership = joined.membership;
+  VB_TRY_VOID(group_joins_.set_holder(reply.membership, {id, cookie}));
+  group.membership = reply.membership;
   const PortId port = connection.path.address.port;
   const hca::Path path =
-      VB_TRY(this->path(connection.path.sgid_index, {.destination = joined.mgid,
-                                                     .flow_label = joined.flow_label,
-                                                     .traffic_class = joined.traffic_class,
-                                                     .destination_lid = joined.mlid,
-                                                     .service_level = joined.service_level,
+      VB_TRY(this->path(connection.path.sgid_index, {.destination = reply.mgid,
+                                                     .flow_label = reply.flow_label,
+                                                     .traffic_class = reply.traffic_class,
+                                                     .destination_lid = reply.mlid,
+                                                     .service_level = reply.service_level,
                                                      .has_grh = true,
                                                      .port = port}));
-  VB_TRY_VOID(apply_qkey(connection, joined.qkey));
-  group.address = joined.mgid;
-  group.rate = joined.rate;
+  VB_TRY_VOID(apply_qkey(connection, reply.qkey));
+  group.address = reply.mgid;
+  group.rate = reply.rate;
   group.path = {.address = path.address,
                 .sgid_index = connection.path.sgid_index,
-                .pkey = joined.pkey.value,
-                .mtu = joined.mtu,
+                .pkey = reply.pkey.value,
+                .mtu = reply.mtu,
                 .packet_life_time = connection.path.packet_life_time};
-  group.path.address.hop_limit = joined.hop_limit;  // path() replaces 0 by a default
-  attach_or_report(id, cookie, joined.mgid, port.number);
+  group.path.address.hop_limit = reply.hop_limit;  // path() replaces 0 by a default
+  attach_or_report(id, cookie, reply.mgid, port.number);
   return {};
 }
 
@@ -159,16 +158,16 @@ void Process::on_multicast_lost(const ipc::MulticastLost& message) {
 void Process::attach_or_report(ConnectionHandle id, std::uint64_t cookie, const Gid& group,
                                std::uint32_t interface) {
   Connection& connection = *connections_.find(id);
-  Connection::Group& joined = connection.groups.at(cookie);
-  if (!connection.qp || !joined.receives) return report_join(id, cookie, ipc::Done{});
-  joined.qp = connection.qp;
+  Connection::Group& group_entry = connection.groups.at(cookie);
+  if (!connection.qp || !group_entry.receives) return report_join(id, cookie, ipc::Done{});
+  group_entry.qp = connection.qp;
   auto attached =
       attach_multicast(connection.qp, group, interface,
                        Completion<ipc::Done>([this, id, cookie](const Result<ipc::Done>& result) {
                          report_join(id, cookie, result);
                        }));
   if (auto* pending = std::get_if<Pending>(&attached)) {
-    joined.pending = std::move(*pending);
+    group_entry.pending = std::move(*pending);
   } else {
     report_join(id, cookie, std::get<Result<ipc::Done>>(attached));
   }
@@ -177,25 +176,25 @@ void Process::attach_or_report(ConnectionHandle id, std::uint64_t cookie, const 
 void Process::report_join(ConnectionHandle id, std::uint64_t cookie,
                           const Result<ipc::Done>& result) {
   Connection& connection = *connections_.find(id);
-  Connection::Group& joined = connection.groups.at(cookie);
+  Connection::Group& group_entry = connection.groups.at(cookie);
   CmNotice notice{.id = id, .cookie = connection.cookie, .group = cookie};
   rdmacm::Event& event = notice.event;
   event.kind = rdmacm::EventKind::kMulticastJoin;
   event.port_space = static_cast<std::uint16_t>(connection.port_space);
   event.qp_type = static_cast<std::uint8_t>(connection.qp_type);
-  event.path = joined.membership != 0 ? joined.path : connection.path;
-  event.path.address.destination = joined.address;
+  event.path = group_entry.membership != 0 ? group_entry.path : connection.path;
+  event.path.address.destination = group_entry.address;
   event.param.qpn = wire::kMulticastQpn.value;
   event.param.qkey = connection.qkey.value;
-  notice.group_rate = joined.rate;
+  notice.group_rate = group_entry.rate;
   if (result) {
-    joined.attached |= static_cast<bool>(joined.qp);
+    group_entry.attached |= static_cast<bool>(group_entry.qp);
   } else {
     const Error& error = result.error();
     event.kind = rdmacm::EventKind::kMulticastError;
     event.status = -to_errno(error);
     notice.why = error.from_agent ? requests_.last_refusal_text() : error.context;
-    leave(joined);
+    leave(group_entry);
     connection.groups.erase(cookie);
   }
   notices_.push_back(std::move(notice));
@@ -203,10 +202,10 @@ void Process::report_join(ConnectionHandle id, std::uint64_t cookie,
 
 Result<void> Process::leave_multicast(ConnectionHandle id, std::uint64_t cookie) {
   Connection& connection = *VB_TRY(find(id));
-  const auto joined = connection.groups.find(cookie);
-  if (joined == connection.groups.end()) return fail(Errc::kAddressNotFound, "no such group");
-  leave(joined->second);
-  connection.groups.erase(joined);
+  const auto found = connection.groups.find(cookie);
+  if (found == connection.groups.end()) return fail(Errc::kAddressNotFound, "no such group");
+  leave(found->second);
+  connection.groups.erase(found);
   std::erase_if(notices_, [&](const Notice& notice) {
     const auto* cm = std::get_if<CmNotice>(&notice);
     return cm != nullptr && cm->id == id && cm->group == cookie;

@@ -27,10 +27,10 @@ class Groups : public ProcessTest {
 };
 
 TEST_F(Groups, AttachSendsAJoinAndTheLastDetachSendsALeave) {
-  const auto one = create_qp();
-  const auto two = create_qp();
-  attach(one);
-  attach(two);
+  const auto first_qp = create_qp();
+  const auto second_qp = create_qp();
+  attach(first_qp);
+  attach(second_qp);
   for (int i = 0; i < 2; ++i) {
     const auto [number, join] = expect_message<ipc::JoinGroup>();
     EXPECT_EQ(join.range, kRange);
@@ -39,14 +39,14 @@ TEST_F(Groups, AttachSendsAJoinAndTheLastDetachSendsALeave) {
     deliver(ipc::encode(number, ipc::Done{}));
   }
   EXPECT_THAT(results_, ::testing::ElementsAre(true, true));
-  EXPECT_EQ(process_.destroy_qp(one, kNow).error().code, Errc::kBusy);
-  ASSERT_TRUE(process_.detach_multicast(one, kGroup).has_value());
+  EXPECT_EQ(process_.destroy_qp(first_qp, kNow).error().code, Errc::kBusy);
+  ASSERT_TRUE(process_.detach_multicast(first_qp, kGroup).has_value());
   EXPECT_FALSE(process_.poll_message());
-  ASSERT_TRUE(process_.detach_multicast(two, kGroup).has_value());
+  ASSERT_TRUE(process_.detach_multicast(second_qp, kGroup).has_value());
   const auto leave = expect_message<ipc::LeaveGroup>().message;
   EXPECT_EQ(leave.range, kRange);
   EXPECT_EQ(leave.group, kGroup);
-  EXPECT_TRUE(process_.destroy_qp(one, kNow).has_value());
+  EXPECT_TRUE(process_.destroy_qp(first_qp, kNow).has_value());
 }
 
 TEST_F(Groups, ARefusedJoinDetachesTheQp) {
@@ -104,10 +104,10 @@ TEST_F(Groups, DroppingACompletedRequestDoesNothing) {
 
 TEST_F(Groups, AttachRefusedByTheEngineSendsNoRequest) {
   init_.type = hca::QpType::kRc;
-  const auto rc = create_qp();
-  const auto started = process_.attach_multicast(rc, kGroup, 0, [](auto) { FAIL(); });
+  const auto rc_qp = create_qp();
+  const auto started = process_.attach_multicast(rc_qp, kGroup, 0, [](auto) { FAIL(); });
   EXPECT_EQ(std::get<Result<ipc::Done>>(started).error().code, Errc::kInvalidArgument);
-  EXPECT_EQ(process_.detach_multicast(rc, kGroup).error().code, Errc::kInvalidArgument);
+  EXPECT_EQ(process_.detach_multicast(rc_qp, kGroup).error().code, Errc::kInvalidArgument);
   EXPECT_FALSE(process_.poll_message());
 }
 
@@ -221,18 +221,18 @@ TEST_F(IdGroups, ADestroyedIdLeavesItsGroups) {
 }
 
 TEST_F(IdGroups, InvalidJoinsAreRefused) {
-  const auto rc = create_id();
-  EXPECT_EQ(join(rc, 1).error().code, Errc::kInvalidArgument);
-  const auto unbound = create_id(rdmacm::kPortSpaceUdp);
-  EXPECT_EQ(join(unbound, 1).error().code, Errc::kBadState);
+  const auto tcp_id = create_id();
+  EXPECT_EQ(join(tcp_id, 1).error().code, Errc::kInvalidArgument);
+  const auto unbound_id = create_id(rdmacm::kPortSpaceUdp);
+  EXPECT_EQ(join(unbound_id, 1).error().code, Errc::kBadState);
   const auto id = bound_id();
-  const auto refused = [&](const Gid& group) {
+  const auto is_refused = [&](const Gid& group) {
     const auto joined = process_.join_multicast(id, {.ip = group, .family = 4}, true, 1);
     return !joined && joined.error().code == Errc::kInvalidArgument;
   };
-  EXPECT_TRUE(refused(kRemoteGid));
-  EXPECT_TRUE(refused(Gid{})) << "Ethernet has no SA that could choose a group";
-  EXPECT_TRUE(refused(wire::ipv4_gid(0)));
+  EXPECT_TRUE(is_refused(kRemoteGid));
+  EXPECT_TRUE(is_refused(Gid{})) << "Ethernet has no SA that could choose a group";
+  EXPECT_TRUE(is_refused(wire::ipv4_gid(0)));
   EXPECT_EQ(join(id, 0).error().code, Errc::kInvalidArgument);
   ASSERT_TRUE(join(id, 1).has_value());
   EXPECT_EQ(join(id, 1).error().code, Errc::kInvalidArgument);

@@ -172,10 +172,11 @@ void Process::report_route(ConnectionHandle id, Connection& connection) {
 Completion<ipc::Done> Process::set_stage_on_success(ConnectionHandle id, Stage stage,
                                                     Completion<ipc::Done> done) const {
   const Connection* const requester = connections_.find(id);
-  const Stage before = requester == nullptr ? stage : requester->stage;
-  return [this, id, before, stage, done = std::move(done)](Result<ipc::Done> result) mutable {
+  const Stage stage_before = requester == nullptr ? stage : requester->stage;
+  return [this, id, stage_before, stage, done = std::move(done)](Result<ipc::Done> result) mutable {
     Connection* const connection = connections_.find(id);
-    if (result && connection != nullptr && connection->stage == before) connection->stage = stage;
+    if (result && connection != nullptr && connection->stage == stage_before)
+      connection->stage = stage;
     done(std::move(result));
   };
 }
@@ -433,12 +434,12 @@ void Process::on_refused(const ipc::Refused& refused, Time now) {
                       .destination = connection->destination};
   // The refused request has not changed the agent's id.  So this id returns to the state before the
   // request, and the program may try again.
-  const auto report_failure = [&](Stage requested, EventKind kind, Stage before) {
-    if (connection->stage != requested) return;
+  const auto report_failure = [&](Stage stage_of_request, EventKind kind, Stage stage_before) {
+    if (connection->stage != stage_of_request) return;
     event.kind = kind;
     notices_.push_back(
         CmNotice{.id = handle, .cookie = connection->cookie, .why = refused.text, .event = event});
-    connection->stage = before;
+    connection->stage = stage_before;
   };
   switch (refused.request) {
     case ipc::Type::kCreateId: connection->create_refused = true; return;
@@ -455,14 +456,15 @@ void Process::on_refused(const ipc::Refused& refused, Time now) {
 }
 
 void Process::on_request_event(const rdmacm::Event& event) {
-  ConnectionHandle listener;
-  const Connection* const listening = connections_.find_by_agent_id(event.listen_id, listener);
-  if (listening == nullptr) {
+  ConnectionHandle listener_handle;
+  const Connection* const listener =
+      connections_.find_by_agent_id(event.listen_id, listener_handle);
+  if (listener == nullptr) {
     requests_.send(ipc::DestroyId{event.id});
     return;
   }
-  const std::uint64_t cookie = listening->cookie;
-  const Qkey qkey = listening->qkey;
+  const std::uint64_t cookie = listener->cookie;
+  const Qkey qkey = listener->qkey;
   auto connection = std::make_unique<Connection>();
   connection->agent_id = event.id;
   connection->create_sent = connection->unanswered = true;
@@ -483,7 +485,8 @@ void Process::on_request_event(const rdmacm::Event& event) {
     return;
   }
   connections_.set_agent_id(event.id, *handle);
-  notices_.push_back(CmNotice{.id = listener, .cookie = cookie, .new_id = *handle, .event = event});
+  notices_.push_back(
+      CmNotice{.id = listener_handle, .cookie = cookie, .new_id = *handle, .event = event});
 }
 
 }  // namespace verbena::process

@@ -17,8 +17,8 @@ namespace {
 
 constexpr LaneManager::Id kLane = 7;
 
-struct Peer final : link::PeerMemory {
-  explicit Peer(const link::AccessTable& table) : PeerMemory(table) {}
+struct FakePeerMemory final : link::PeerMemory {
+  explicit FakePeerMemory(const link::AccessTable& table) : PeerMemory(table) {}
   bool write(std::uint64_t, std::span<const std::span<std::byte>>) override { return false; }
   bool read(std::uint64_t, std::span<const std::span<std::byte>>) override { return false; }
   bool exists() override { return is_alive; }
@@ -55,13 +55,13 @@ class LaneAccess : public ::testing::Test {
   std::unique_ptr<Page[]> pages_ = std::make_unique<Page[]>(kPages);
   std::unique_ptr<Table> memory_ = std::make_unique<Table>();
   link::AccessTable table_ = *link::AccessTable::attach(memory_->bytes);
-  Peer peer_memory_{table_};
+  FakePeerMemory peer_memory_{table_};
   hca::Engine engine_{{}, Random(1)};
   LaneManager lanes_{engine_};
   std::optional<link::Lane> peer_;
 };
 
-TEST_F(LaneAccess, AccessEndsWhenThePeerLeaves) {
+TEST_F(LaneAccess, AccessRemainsUntilThePeerEndsIt) {
   EXPECT_TRUE(lanes_.accesses().empty());
   peer_->begin_access();
   EXPECT_TRUE(peer_->peer_allows_access());
@@ -92,17 +92,17 @@ TEST_F(LaneAccess, ProgramDoesNotWaitForAPeerThatDiedInAnAccess) {
 
 TEST_F(LaneAccess, ProgramStillWaitsForThePeerAfterTheDeathOfTheAgent) {
   peer_->begin_access();
-  auto before = lanes_.accesses();
+  auto accesses_before = lanes_.accesses();
   lanes_.on_agent_died();
   EXPECT_FALSE(peer_->peer_allows_access());
-  auto after = lanes_.accesses();
-  EXPECT_EQ(after.size(), 1U);
-  EXPECT_FALSE(lanes_.remove_ended_accesses(before));
-  EXPECT_FALSE(lanes_.remove_ended_accesses(after));
+  auto accesses_after = lanes_.accesses();
+  EXPECT_EQ(accesses_after.size(), 1U);
+  EXPECT_FALSE(lanes_.remove_ended_accesses(accesses_before));
+  EXPECT_FALSE(lanes_.remove_ended_accesses(accesses_after));
   EXPECT_FALSE(lanes_.poll_closed()) << "this memory has the record of the peer's access";
   peer_->leave();
-  EXPECT_TRUE(lanes_.remove_ended_accesses(before));
-  EXPECT_TRUE(lanes_.remove_ended_accesses(after));
+  EXPECT_TRUE(lanes_.remove_ended_accesses(accesses_before));
+  EXPECT_TRUE(lanes_.remove_ended_accesses(accesses_after));
   EXPECT_EQ(lanes_.poll_closed(), kLane);
   EXPECT_FALSE(lanes_.poll_closed());
 }
@@ -127,7 +127,7 @@ TEST_F(LaneAccess, PeerWhoseDeathCannotBeDetectedMayNotAccessTheMemory) {
       << "a command would wait forever for the end of the access";
 }
 
-TEST_F(LaneAccess, ProgramOfAnotherUserCannotSendFromAnotherHost) {
+TEST_F(LaneAccess, ProgramOfAnotherUserCannotUseTheAddressOfAnotherHost) {
   constexpr Gid kOwnAddress{.bytes = {std::byte{1}}}, kOtherHost{.bytes = {std::byte{2}}};
   lanes_.on_devices({{.ports = {{.gids = {{.gid = kOwnAddress}}}}}});
   for (const bool other_user : {false, true}) {

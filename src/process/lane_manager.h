@@ -197,9 +197,9 @@ bool LaneManager::receive(Take take) {
     const std::size_t packets = lane.receive(kRecordsPerReceive, with_port(id, take));
     counters_.packets_in += packets;
     received = received || packets != 0;
-    const bool peer_waits_for_room = lane.finish();
+    const bool peer_waits_for_space = lane.finish();
     broken = broken || lane.ended();
-    return peer_waits_for_room && !is_own(id);
+    return peer_waits_for_space && !is_own(id);
   });
   if (broken) close_broken();
   return received;

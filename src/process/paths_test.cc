@@ -80,9 +80,9 @@ TEST_F(Paths, TheQpMovesToRtsWhenTheProgramEstablishes) {
   ASSERT_EQ(cm_notices().at(0).event.kind, EventKind::kConnectResponse);
   EXPECT_FALSE(process_.poll_message());
   EXPECT_EQ(state(qp_), QpState::kInit);
-  const std::vector<std::byte> ready{std::byte{42}};
-  keep_pending(process_.establish(id_, ready, kNow, [](auto) {}));
-  EXPECT_EQ(expect_message<ipc::Establish>().message.private_data, ready);
+  const std::vector<std::byte> rtu_data{std::byte{42}};
+  keep_pending(process_.establish(id_, rtu_data, kNow, [](auto) {}));
+  EXPECT_EQ(expect_message<ipc::Establish>().message.private_data, rtu_data);
   EXPECT_EQ(state(qp_), QpState::kRts);
   expect_alternate_path(false);
 }
@@ -121,9 +121,9 @@ TEST_F(Paths, AnOfferedPathIsLoadedOnlyWhenThePeerAcceptsIt) {
       .address = {.source = kAlternateLocalGid, .destination = kAlternateRemoteGid}};
   keep_pending(process_.load_path(id_, path, {}, [](auto) {}));
   EXPECT_EQ(expect_message<ipc::LoadPath>().message.path.address.interface, 3u);
-  const auto foreign =
+  const auto refused_call =
       process_.load_path(id_, {.address = {.source = kRemoteGid}}, {}, [](auto) { FAIL(); });
-  EXPECT_EQ(code_of(foreign), Errc::kAddressNotFound);
+  EXPECT_EQ(code_of(refused_call), Errc::kAddressNotFound);
   rdmacm::Event reply = event(EventKind::kPathAnswered);
   reply.status = 3;
   deliver(reply);
@@ -207,8 +207,8 @@ TEST_F(Paths, AnOfferedPathRemainsAfterARefusedAccept) {
     keep_pending(process_.accept(id_, param, kNow, [](auto) {}));
     answer<ipc::Accept>(ipc::Done{.failed = !accepted, .code = Errc::kInvalidArgument});
   }
-  const auto late = process_.accept(id_, param, kNow, [](auto) { FAIL(); });
-  EXPECT_EQ(code_of(late), Errc::kBadState);
+  const auto late_call = process_.accept(id_, param, kNow, [](auto) { FAIL(); });
+  EXPECT_EQ(code_of(late_call), Errc::kBadState);
 }
 
 TEST_F(Paths, AMigrationAlsoChangesThePathOfThePendingDisconnect) {
@@ -241,7 +241,7 @@ TEST_F(Paths, AMigrationAlsoChangesThePathOfThePendingDisconnect) {
   EXPECT_EQ(connection.pending_disconnect.address.destination, kAlternateRemoteGid);
 }
 
-TEST_F(Paths, RejectAcceptsTheReasonsOfTheCm) {
+TEST_F(Paths, RejectAllowsOnlyTheReasonsOfTheCm) {
   for (const std::uint16_t reason : std::to_array<std::uint16_t>({0, 34, 36})) {
     EXPECT_EQ(code_of(process_.reject(id_, {.reason = reason}, [](auto) { FAIL(); })),
               Errc::kInvalidArgument);

@@ -122,37 +122,40 @@ Result<void> Process::on_message(std::span<const std::byte> message, Time now,
 // The first description of an agent raises no notices.
 Result<void> Process::on_devices(std::vector<ipc::Device> devices) {
   VB_TRY_VOID(ipc::check_devices(devices));
-  const std::vector<ipc::Device> before = std::exchange(devices_, std::move(devices));
+  const std::vector<ipc::Device> old_devices = std::exchange(devices_, std::move(devices));
   lanes_.on_devices(devices_);
   for (std::size_t device = 0; device < devices_.size(); ++device) {
     for (std::size_t number = 1; number <= devices_[device].ports.size(); ++number) {
       const PortId port{static_cast<std::uint8_t>(device), static_cast<std::uint8_t>(number)};
-      const ipc::Port& now = *find_port(port);
-      const ipc::Port* const old = ipc::find_port(before, port);
+      const ipc::Port& new_port = *find_port(port);
+      const ipc::Port* const old_port = ipc::find_port(old_devices, port);
       static_assert(ipc::Port::kPkeysMax == hca::PkeyTable::kEntriesMax);
-      if (old == nullptr || old->pkeys != now.pkeys) {
-        VB_CHECK(engine_.set_pkeys(now.pkeys, port).has_value());
+      if (old_port == nullptr || old_port->pkeys != new_port.pkeys) {
+        VB_CHECK(engine_.set_pkeys(new_port.pkeys, port).has_value());
       }
-      VB_CHECK(engine_.set_lmc(port, now.lmc).has_value());
-      if (old != nullptr) report_port_changes(port, *old, now);
+      VB_CHECK(engine_.set_lmc(port, new_port.lmc).has_value());
+      if (old_port != nullptr) report_port_changes(port, *old_port, new_port);
     }
   }
   return {};
 }
 
-void Process::report_port_changes(PortId port, const ipc::Port& before, const ipc::Port& now) {
+void Process::report_port_changes(PortId port, const ipc::Port& old_port,
+                                  const ipc::Port& new_port) {
   const auto report = [&](AsyncType type) {
     notices_.push_back(AsyncNotice{.type = std::to_underlying(type), .port = port});
   };
-  if (before.pkeys != now.pkeys) report(AsyncType::kPkeyChange);
-  if (before.active != now.active) {
-    report(before.active ? AsyncType::kPortError : AsyncType::kPortActive);
+  if (old_port.pkeys != new_port.pkeys) report(AsyncType::kPkeyChange);
+  if (old_port.active != new_port.active) {
+    report(old_port.active ? AsyncType::kPortError : AsyncType::kPortActive);
   }
-  if (before.lid != now.lid || before.lmc != now.lmc) report(AsyncType::kLidChange);
-  if (before.sm_lid != now.sm_lid || before.sm_sl != now.sm_sl) report(AsyncType::kSmChange);
-  if (before.link.reregistrations != now.link.reregistrations) report(AsyncType::kClientReregister);
-  const bool same_gids =
-      std::ranges::equal(before.gids, now.gids, [](const ipc::GidEntry& a, const ipc::GidEntry& b) {
+  if (old_port.lid != new_port.lid || old_port.lmc != new_port.lmc) report(AsyncType::kLidChange);
+  if (old_port.sm_lid != new_port.sm_lid || old_port.sm_sl != new_port.sm_sl)
+    report(AsyncType::kSmChange);
+  if (old_port.link.reregistrations != new_port.link.reregistrations)
+    report(AsyncType::kClientReregister);
+  const bool same_gids = std::ranges::equal(
+      old_port.gids, new_port.gids, [](const ipc::GidEntry& a, const ipc::GidEntry& b) {
         return a.gid == b.gid && a.interface == b.interface && a.index == b.index;
       });
   if (!same_gids) report(AsyncType::kGidChange);
@@ -270,14 +273,14 @@ Result<void> Process::move_qp(hca::QpHandle qp, const hca::QpAttributes& attribu
   using namespace hca::attribute;
   if (((mask & kPath) != 0 && is_remote(attributes.path)) ||
       ((mask & kAlternatePath) != 0 && is_remote(attributes.alternate_path))) {
-    hears_others_ = true;
+    may_hear_other_hosts_ = true;
   }
   if ((mask & kPath) != 0) lanes_.on_new_peer();
   // A UD QP can receive from RTR on.  Its creation alone does not count: libfabric creates and
   // destroys one to find out what the device supports.
   if ((mask & kState) != 0 && attributes.state == hca::QpState::kRtr &&
       VB_TRY(engine_.query_qp(qp)).init.type == hca::QpType::kUd) {
-    hears_others_ = true;
+    may_hear_other_hosts_ = true;
   }
   if ((mask & kDestinationQpn) != 0)
     leases_.numbers().mark_known_to_peer(VB_TRY(engine_.query_qp(qp)).qpn);
@@ -289,7 +292,9 @@ Result<void> Process::destroy_qp(hca::QpHandle qp, Time now) {
   VB_TRY_VOID(engine_.destroy_qp(qp));
   leases_.numbers().release(info.qpn, now);
   table_.mark_outdated();
-  if (Connection* const user = connections_.find_by_qpn(info.qpn)) connections_.remove_qp(*user);
+  if (Connection* const connection = connections_.find_by_qpn(info.qpn)) {
+    connections_.remove_qp(*connection);
+  }
   return {};
 }
 
@@ -373,16 +378,16 @@ void Process::receive(const link::Arrival& arrival, Time now) {
 
 bool Process::receive_lanes(Time now) {
   if (lanes_.empty()) return false;
-  bool changed = false;
-  const bool packets = lanes_.receive([&](const auto& record) {
+  bool has_records = false;
+  const bool has_packets = lanes_.receive([&](const auto& record) {
     engine_.receive(record, now);
-    changed = true;
+    has_records = true;
   });
-  if (changed) {
+  if (has_records) {
     table_.mark_outdated();
     drain_engine(now);
   }
-  return packets;
+  return has_packets;
 }
 
 bool Process::transmit(link::Burst& burst, Time now) {
@@ -430,7 +435,7 @@ void Process::drain_engine(Time now) {
       on_qp_event(std::get<hca::QpEvent>(*event));
     }
   }
-  if (table_.may_update(now)) table_.update(engine_, counts(), now);
+  if (table_.mark_outdated_and_check_due(now)) table_.update(engine_, counts(), now);
 }
 
 // Notifies the agent of the peer's first packet, and the program of all events except kFirstPacket.

@@ -150,7 +150,7 @@ class Process {
   // Returns null if there is no such port, or no agent.
   const ipc::Port* find_port(PortId port) const { return ipc::find_port(devices_, port); }
   // Returns true as soon as a QP of this program may get packets from other hosts.
-  bool may_hear_other_hosts() const { return hears_others_; }
+  bool may_hear_other_hosts() const { return may_hear_other_hosts_; }
   // Returns the QPN ranges that the program has leased from this agent.  A range is the upper 12
   // bits of its QPNs.  The list is empty before the first QP.
   std::span<const std::uint16_t> ranges() const { return leases_.numbers().ranges(); }
@@ -224,9 +224,9 @@ class Process {
   // ADDRINFO_ERROR follows; after a success connection() has the services.  Fails with kBadState if
   // the id is not bound to a port, has begun to resolve an address, is looking up services, or has
   // found services.  Fails with kNotSupported if the port is not an InfiniBand port.
-  Started<ipc::Done> find_services_for(ConnectionHandle id, const ServiceFilter& wanted);
+  Started<ipc::Done> find_services_for(ConnectionHandle id, const ServiceFilter& filter);
   // Asks for services without an id.
-  Started<ipc::ServicesFound> find_services(PortId port, const ServiceFilter& wanted,
+  Started<ipc::ServicesFound> find_services(PortId port, const ServiceFilter& filter,
                                             Completion<ipc::ServicesFound> done);
   // The next two functions register a service with the subnet administration, and end the
   // registration.
@@ -313,10 +313,10 @@ class Process {
   // Sends the agent a request about an id.  Fails as find_with_agent() does.
   template <class Reply, class Message>
   Started<Reply> ask_about(ConnectionHandle id, Message message, Completion<Reply> done);
-  // Sends the request without waiting for a reply, and moves the id to `next`.  If the agent
-  // refuses, an event follows.
+  // Sends the request without waiting for a reply, and moves the id to `next_stage`.  If the agent
+  // refuses the request, an event follows.
   template <class Message>
-  Started<ipc::Done> send_without_reply(Connection& connection, Connection::Stage next,
+  Started<ipc::Done> send_without_reply(Connection& connection, Connection::Stage next_stage,
                                         Message message);
   Result<Connection*> find(ConnectionHandle id) const;
   // Finds an id about which a request can be sent.  Fails if the handle is stale, if the agent of
@@ -337,7 +337,7 @@ class Process {
   std::vector<std::uint16_t> ranges_in_use() const;
   Result<void> on_reply(const ipc::Envelope& envelope, bool has_descriptors);
   Result<void> on_devices(std::vector<ipc::Device> devices);
-  void report_port_changes(PortId port, const ipc::Port& before, const ipc::Port& now);
+  void report_port_changes(PortId port, const ipc::Port& old_port, const ipc::Port& new_port);
   bool is_of_this_host(const Gid& gid) const;
   Result<hca::Path> path_of(const rdmacm::PathInfo& from) const;
   std::uint16_t pkey_index_of(const rdmacm::PathInfo& path) const;
@@ -365,7 +365,7 @@ class Process {
   void on_migrated(Qpn qpn);
   bool is_on_subnet(const Connection& connection) const;
   void report_route(ConnectionHandle id, Connection& connection);
-  static ipc::FindServices message_of(PortId port, const ServiceFilter& wanted);
+  static ipc::FindServices message_of(PortId port, const ServiceFilter& filter);
   void on_services(ConnectionHandle id, Result<ipc::ServicesFound> reply);
   Started<ipc::Done> resolve_service(ConnectionHandle id, Duration timeout,
                                      Completion<ipc::Done> done);
@@ -373,13 +373,13 @@ class Process {
   Result<void> join_on_subnet(ConnectionHandle id, const rdmacm::SocketAddress& group,
                               bool receives, std::uint64_t cookie);
   Result<void> on_joined(ConnectionHandle id, std::uint64_t cookie,
-                         const ipc::MulticastJoined& joined);
+                         const ipc::MulticastJoined& reply);
   void on_multicast_lost(const ipc::MulticastLost& message);
   Result<void> apply_qkey(Connection& connection, Qkey qkey);
   Result<Qkey> qkey_of(const Connection& connection) const;
   void attach_or_report(ConnectionHandle id, std::uint64_t cookie, const Gid& group,
                         std::uint32_t interface);
-  void report_join(ConnectionHandle id, std::uint64_t cookie, const Result<ipc::Done>& attached);
+  void report_join(ConnectionHandle id, std::uint64_t cookie, const Result<ipc::Done>& result);
   void leave(Connection::Group& group);
   Result<void> prepare_qp(ConnectionHandle id, const hca::Engine::QpInfo& info, Time now);
   Result<void> move_to_error(Connection& connection, Time now);
@@ -393,7 +393,7 @@ class Process {
   GroupJoins group_joins_;
   LaneManager lanes_;
   std::vector<ipc::Device> devices_{};  // empty without an agent
-  bool hears_others_ = false;
+  bool may_hear_other_hosts_ = false;
   // Holds the connections of dead agents that the next agent has to disconnect.  An agent that dies
   // adds at most ids_max of them.
   std::vector<rdmacm::PendingDisconnect> pending_disconnects_{};

@@ -9,13 +9,13 @@ using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
 TEST_F(ProcessTest, OnlyTheFirstQpLeasesARange) {
-  std::uint32_t last = 0;
+  std::uint32_t last_qpn = 0;
   for (int i = 0; i < 5000; ++i) {
     const auto qp = create_qp();
     const auto qpn = process_.engine().query_qp(qp).value().qpn.value;
     ASSERT_EQ(qpn >> 12, kRange);
-    ASSERT_NE(qpn, last);  // a number is not used again at once
-    last = qpn;
+    ASSERT_NE(qpn, last_qpn);  // a number is not used again at once
+    last_qpn = qpn;
     ASSERT_TRUE(process_.destroy_qp(qp, kNow).has_value());
   }
   EXPECT_FALSE(process_.poll_message());
@@ -39,14 +39,14 @@ TEST_F(ProcessTest, ManyShortConnectionsLeaseMoreRanges) {
   };
   for (std::uint32_t i = 0; i < ipc::kLeaseQpns; ++i) use_one_number();
   EXPECT_FALSE(process_.poll_message());
-  std::optional<hca::QpHandle> made;
-  keep_pending(process_.create_qp(init_, kNow, [&](auto qp) { made = qp.value(); }));
-  EXPECT_FALSE(made.has_value());
+  std::optional<hca::QpHandle> new_qp;
+  keep_pending(process_.create_qp(init_, kNow, [&](auto qp) { new_qp = qp.value(); }));
+  EXPECT_FALSE(new_qp.has_value());
   answer<ipc::Lease>(ipc::Done{.failed = true, .code = Errc::kNoResources});
-  ASSERT_TRUE(made.has_value());
-  EXPECT_TRUE(process_.destroy_qp(*made, kNow).has_value());
-  const auto later = process_.create_qp(init_, kNow + QpNumbers::kQuarantine, {});
-  EXPECT_TRUE(std::get<Result<hca::QpHandle>>(later).has_value());
+  ASSERT_TRUE(new_qp.has_value());
+  EXPECT_TRUE(process_.destroy_qp(*new_qp, kNow).has_value());
+  const auto qp_after_quarantine = process_.create_qp(init_, kNow + QpNumbers::kQuarantine, {});
+  EXPECT_TRUE(std::get<Result<hca::QpHandle>>(qp_after_quarantine).has_value());
 }
 
 TEST_F(ProcessTest, AQpWithARemotePeerExpectsPacketsFromOtherHosts) {
@@ -109,7 +109,7 @@ TEST_F(ProcessTest, AUdQpExpectsPacketsFromOtherHostsFromRtrOn) {
   const auto qp = create_qp();
   const std::uint32_t to_init = kState | kPkeyIndex | kPort | kQkey;
   ASSERT_TRUE(process_.modify_qp(qp, {.state = QpState::kInit}, to_init, kNow).has_value());
-  EXPECT_FALSE(process_.may_hear_other_hosts()) << "a QP that is not in RTR receives nothing";
+  EXPECT_FALSE(process_.may_hear_other_hosts()) << "a QP receives nothing before RTR";
   ASSERT_TRUE(process_.modify_qp(qp, {.state = QpState::kRtr}, kState, kNow).has_value());
   EXPECT_TRUE(process_.may_hear_other_hosts());
 }
@@ -134,7 +134,8 @@ TEST_F(ProcessTest, ADatagramIdUsesTheQKeyOfItsPortSpace) {
 
 TEST_F(ProcessTest, TheNextQpUsesARangeLeasedForADroppedRequest) {
   {
-    const auto dropped = process_.create_qp(init_, kNow, [](auto) { FAIL() << "it was dropped"; });
+    const auto dropped =
+        process_.create_qp(init_, kNow, [](auto) { FAIL() << "the request was dropped"; });
     ASSERT_TRUE(std::holds_alternative<Pending>(dropped));
   }
   answer<ipc::Lease>(ipc::Leased{kRange});
@@ -143,7 +144,7 @@ TEST_F(ProcessTest, TheNextQpUsesARangeLeasedForADroppedRequest) {
   EXPECT_FALSE(process_.poll_message());
 }
 
-TEST_F(ProcessTest, TheFirstRequestForAnIdCreatesItInTheAgent) {
+TEST_F(ProcessTest, TheFirstRequestForAnIdCreatesTheIdInTheAgent) {
   ASSERT_TRUE(process_.destroy_id(create_id()).has_value());
   EXPECT_FALSE(process_.poll_message());
   EXPECT_EQ(process_.create_id(0x999, 2, 0).error().code, Errc::kNotSupported);
@@ -179,7 +180,7 @@ TEST_F(ProcessTest, TheTextOfARefusalIsStored) {
 TEST_F(ProcessTest, StaleHandlesAreRefused) {
   const ConnectionHandle id = create_id();
   ASSERT_TRUE(process_.destroy_id(id).has_value());
-  const auto refused = [](const auto& started) {
+  const auto is_refused = [](const auto& started) {
     const auto* result = std::get_if<0>(&started);
     return result != nullptr && !*result && result->error().code == Errc::kBadHandle;
   };
@@ -189,23 +190,23 @@ TEST_F(ProcessTest, StaleHandlesAreRefused) {
   EXPECT_EQ(process_.set_cookie(id, 1).error().code, Errc::kBadHandle);
   EXPECT_EQ(process_.connection(id).error().code, Errc::kBadHandle);
   EXPECT_EQ(process_.transition(id, QpState::kInit).error().code, Errc::kBadHandle);
-  EXPECT_TRUE(refused(process_.bind(id, {}, never)));
-  EXPECT_TRUE(refused(process_.resolve_address(id, {}, {}, {}, never)));
-  EXPECT_TRUE(refused(process_.resolve_route(id, std::chrono::seconds(1), {})));
-  EXPECT_TRUE(refused(process_.listen(id, 1, never)));
-  EXPECT_TRUE(refused(process_.connect(id, {}, never)));
-  EXPECT_TRUE(refused(process_.accept(id, {}, kNow, never)));
-  EXPECT_TRUE(refused(process_.reject(id, {}, never)));
-  EXPECT_TRUE(refused(process_.establish(id, {}, kNow, never)));
-  EXPECT_TRUE(refused(process_.disconnect(id, kNow, never)));
-  EXPECT_TRUE(refused(process_.load_path(id, {}, {}, never)));
-  EXPECT_TRUE(refused(process_.answer_path(id, {}, kNow, never)));
+  EXPECT_TRUE(is_refused(process_.bind(id, {}, never)));
+  EXPECT_TRUE(is_refused(process_.resolve_address(id, {}, {}, {}, never)));
+  EXPECT_TRUE(is_refused(process_.resolve_route(id, std::chrono::seconds(1), {})));
+  EXPECT_TRUE(is_refused(process_.listen(id, 1, never)));
+  EXPECT_TRUE(is_refused(process_.connect(id, {}, never)));
+  EXPECT_TRUE(is_refused(process_.accept(id, {}, kNow, never)));
+  EXPECT_TRUE(is_refused(process_.reject(id, {}, never)));
+  EXPECT_TRUE(is_refused(process_.establish(id, {}, kNow, never)));
+  EXPECT_TRUE(is_refused(process_.disconnect(id, kNow, never)));
+  EXPECT_TRUE(is_refused(process_.load_path(id, {}, {}, never)));
+  EXPECT_TRUE(is_refused(process_.answer_path(id, {}, kNow, never)));
   EXPECT_EQ(process_.notify(id).error().code, Errc::kBadHandle);
-  EXPECT_TRUE(refused(process_.set_option(id, 0, 0, 0, never)));
+  EXPECT_TRUE(is_refused(process_.set_option(id, 0, 0, 0, never)));
   EXPECT_FALSE(process_.poll_message());
 }
 
-TEST_F(ProcessTest, AResponseMovesTheQpToRtsAndEstablishes) {
+TEST_F(ProcessTest, AResponseMovesTheQpToRtsAndEstablishesTheConnection) {
   const ConnectionHandle id = create_id();
   const hca::QpHandle qp = create_qp();
   ASSERT_TRUE(process_.set_qp(id, qp, kNow).has_value());
@@ -284,7 +285,7 @@ TEST_F(ProcessTest, ARequestForADestroyedListenerIsRefused) {
   EXPECT_THAT(cm_notices(), IsEmpty());
 }
 
-TEST_F(ProcessTest, ASecondQpOfAnIdReplacesTheFirst) {
+TEST_F(ProcessTest, ASecondQpOfAnIdReplacesTheFirstQp) {
   const ConnectionHandle id = create_id();
   const hca::QpHandle first = create_qp();
   const hca::QpHandle second = create_qp();
@@ -295,7 +296,7 @@ TEST_F(ProcessTest, ASecondQpOfAnIdReplacesTheFirst) {
 }
 
 // DAPL creates its QP on one id and accepts with it on another.
-TEST_F(ProcessTest, GivingAQpToAnotherIdRemovesItFromTheFirst) {
+TEST_F(ProcessTest, GivingAQpToAnotherIdRemovesTheQpFromTheFirstId) {
   const ConnectionHandle first = create_id();
   const ConnectionHandle second = create_id();
   const hca::QpHandle qp = create_qp();
@@ -338,10 +339,11 @@ TEST_F(ProcessTest, TheTimerUpdatesTheTableAfterTheLastPacket) {
     const auto found = std::ranges::find(all, name, &ipc::NamedCount::name);
     return found == all.end() ? ~std::uint64_t{0} : found->value;
   };
-  const std::vector<std::byte> stray(16);
-  process_.receive({link::Address{}, stray}, kNow);
+  const std::vector<std::byte> stray_packet(16);
+  process_.receive({link::Address{}, stray_packet}, kNow);
   EXPECT_EQ(counter_in_table("packets_in"), 1u);
-  process_.receive({link::Address{}, stray}, kNow);  // too soon for another update of the table
+  process_.receive({link::Address{}, stray_packet},
+                   kNow);  // too soon for another update of the table
   EXPECT_EQ(counter_in_table("packets_in"), 1u);
   ASSERT_LT(process_.deadline(), kNever);
   process_.on_timer(process_.deadline());
@@ -404,22 +406,25 @@ TEST_F(OwnLane, ANewLaneWakesTheProgressThreadThatMayBeAsleep) {
   EXPECT_TRUE(LaneManager::is_own(*lane));
 }
 
-TEST_F(ProcessTest, TheLimitOfIdsHasACounter) {
+TEST_F(ProcessTest, IdsThatTheLimitRefusesAreCounted) {
   Process::Config config{.build = "test"};
   config.ids_max = 1;
-  Process small(config, Random(1));
+  Process limited_process(config, Random(1));
   std::vector<std::uint64_t> memory(ipc::QpTable::kBytes / 8 + 1);
   const auto bytes = std::as_writable_bytes(std::span(memory));
-  small.set_qp_table(bytes);
-  const auto next = [&] { return ipc::open(small.poll_message().value().message).value().request; };
-  const auto deliver = [&](const ipc::Bytes& message) {
-    ASSERT_TRUE(small.on_message(message, kNow).has_value());
+  limited_process.set_qp_table(bytes);
+  const auto next_request_number = [&] {
+    return ipc::open(limited_process.poll_message().value().message).value().request;
   };
-  auto hello = small.hello([](auto) {});
-  deliver(ipc::encode(next(), ipc::Welcome{.devices = {device()}}));
-  EXPECT_TRUE(small.create_id(rdmacm::kPortSpaceTcp, 2, 0).has_value());
-  EXPECT_EQ(small.create_id(rdmacm::kPortSpaceTcp, 2, 0).error().code, Errc::kNoResources);
-  small.on_timer(kNow);
+  const auto deliver = [&](const ipc::Bytes& message) {
+    ASSERT_TRUE(limited_process.on_message(message, kNow).has_value());
+  };
+  auto hello = limited_process.hello([](auto) {});
+  deliver(ipc::encode(next_request_number(), ipc::Welcome{.devices = {device()}}));
+  EXPECT_TRUE(limited_process.create_id(rdmacm::kPortSpaceTcp, 2, 0).has_value());
+  EXPECT_EQ(limited_process.create_id(rdmacm::kPortSpaceTcp, 2, 0).error().code,
+            Errc::kNoResources);
+  limited_process.on_timer(kNow);
   const auto counters = ipc::QpTable(bytes).counters();
   const auto counter = std::ranges::find(counters, "limit_ids", &ipc::NamedCount::name);
   ASSERT_NE(counter, counters.end());
@@ -454,16 +459,16 @@ TEST_F(ProcessTest, WhenTheAgentDiesRequestsFailAndQpsAreFlushed) {
   EXPECT_EQ(process_.engine().poll_cq(init_.recv_cq, done).value(), 2u);
   EXPECT_EQ(done[0].status, hca::WcStatus::kFlushed);
 
-  int fatal = 0;
-  int removed = 0;
+  int fatal_events = 0;
+  int removal_events = 0;
   while (const auto notice = process_.poll_notice()) {
     const auto* async = std::get_if<AsyncNotice>(&*notice);
     const auto* cm = std::get_if<CmNotice>(&*notice);
-    if (async != nullptr && async->type == 8) ++fatal;
-    if (cm != nullptr && cm->event.kind == EventKind::kDeviceRemoval) ++removed;
+    if (async != nullptr && async->type == 8) ++fatal_events;
+    if (cm != nullptr && cm->event.kind == EventKind::kDeviceRemoval) ++removal_events;
   }
-  EXPECT_EQ(fatal, 1);
-  EXPECT_EQ(removed, 1);
+  EXPECT_EQ(fatal_events, 1);
+  EXPECT_EQ(removal_events, 1);
 }
 
 TEST_F(ProcessTest, WithoutAnAgentEveryRequestFailsAtOnce) {
@@ -471,20 +476,20 @@ TEST_F(ProcessTest, WithoutAnAgentEveryRequestFailsAtOnce) {
   const ConnectionHandle child = report_connect_request(kFirstId);
   ASSERT_TRUE(process_.set_qp(child, create_qp(), kNow).has_value());
   process_.on_agent_died(kNow);
-  const auto fatal = [](const auto& started) {
+  const auto is_fatal = [](const auto& started) {
     const auto* result = std::get_if<0>(&started);
     return result != nullptr && !*result && result->error().code == Errc::kDeviceFatal;
   };
   const auto never = [](const auto&) { FAIL(); };
   EXPECT_EQ(process_.create_id(0x106, 2, 0).error().code, Errc::kDeviceFatal);
-  EXPECT_TRUE(fatal(process_.create_qp(init_, kNow, never)));
-  EXPECT_TRUE(fatal(process_.bind(child, {}, never)));
-  EXPECT_TRUE(fatal(process_.listen(child, 1, never)));
-  EXPECT_TRUE(fatal(process_.connect(child, {}, never)));
-  EXPECT_TRUE(fatal(process_.disconnect(child, kNow, never)));
+  EXPECT_TRUE(is_fatal(process_.create_qp(init_, kNow, never)));
+  EXPECT_TRUE(is_fatal(process_.bind(child, {}, never)));
+  EXPECT_TRUE(is_fatal(process_.listen(child, 1, never)));
+  EXPECT_TRUE(is_fatal(process_.connect(child, {}, never)));
+  EXPECT_TRUE(is_fatal(process_.disconnect(child, kNow, never)));
   EXPECT_EQ(process_.notify(child).error().code, Errc::kDeviceFatal);
-  EXPECT_TRUE(fatal(process_.flush_capture(never)));
-  EXPECT_TRUE(fatal(process_.accept(child, {}, kNow, never)));
+  EXPECT_TRUE(is_fatal(process_.flush_capture(never)));
+  EXPECT_TRUE(is_fatal(process_.accept(child, {}, kNow, never)));
   EXPECT_TRUE(process_.destroy_id(child).has_value());
   EXPECT_FALSE(process_.poll_message());
 }
@@ -505,7 +510,7 @@ TEST_F(ProcessTest, RandomMessagesDoNoHarm) {
   Random random(4);
   const ConnectionHandle id = create_id();
   ASSERT_TRUE(process_.set_qp(id, create_qp(), kNow).has_value());
-  const std::vector<ipc::Bytes> good = {
+  const std::vector<ipc::Bytes> valid_messages = {
       ipc::encode(0, ipc::CmEvent{{.id = kFirstId,
                                    .listen_id = kFirstId,
                                    .kind = EventKind::kConnectRequest,
@@ -523,13 +528,13 @@ TEST_F(ProcessTest, RandomMessagesDoNoHarm) {
       ipc::encode(9, ipc::Bound{}),
   };
   for (int i = 0; i < 20'000; ++i) {
-    ipc::Bytes bytes = good[random.below(good.size())];
+    ipc::Bytes bytes = valid_messages[random.below(valid_messages.size())];
     if (random.chance({1, 8})) {
       bytes.resize(random.below(400));
       for (auto& byte : bytes) byte = static_cast<std::byte>(random.next());
     }
-    const auto wrong = bytes.empty() ? 0 : random.below(4);
-    for (std::uint64_t n = 0; n < wrong; ++n) {
+    const auto wrong_bytes = bytes.empty() ? 0 : random.below(4);
+    for (std::uint64_t n = 0; n < wrong_bytes; ++n) {
       bytes[random.below(bytes.size())] = static_cast<std::byte>(random.next());
     }
     (void)process_.on_message(bytes, kNow).has_value();

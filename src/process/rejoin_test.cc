@@ -45,7 +45,7 @@ class Rejoin : public ProcessTest {
             .remote_comm_id = {8},
             .remote_qpn = {0x456789}};
   }
-  void agent_dies() {
+  void let_agent_die() {
     process_.on_agent_died(kNow);
     while (process_.poll_notice()) {
     }
@@ -53,10 +53,10 @@ class Rejoin : public ProcessTest {
   Qpn qpn(hca::QpHandle qp) { return process_.engine().query_qp(qp).value().qpn; }
 };
 
-TEST_F(Rejoin, ConnectionsOfADeadAgentAreHandedToTheNextOne) {
+TEST_F(Rejoin, ConnectionsOfADeadAgentAreHandedToTheNextAgent) {
   const hca::QpHandle qp = create_qp();
   accept_connection(qp);
-  agent_dies();
+  let_agent_die();
   join_agent();
   const auto hand_over = expect_message<ipc::UnfinishedWork>();
   EXPECT_THAT(hand_over.message.ranges, ElementsAre(kRange));
@@ -67,7 +67,7 @@ TEST_F(Rejoin, ConnectionsOfADeadAgentAreHandedToTheNextOne) {
 
   // The second agent has replied, so the program hands nothing over to a third agent.
   EXPECT_TRUE(process_.destroy_qp(qp, kNow));
-  agent_dies();
+  let_agent_die();
   join_agent();
   EXPECT_FALSE(process_.poll_message());
 }
@@ -75,10 +75,10 @@ TEST_F(Rejoin, ConnectionsOfADeadAgentAreHandedToTheNextOne) {
 TEST_F(Rejoin, HandOverIsRepeatedIfTheNextAgentAlsoDies) {
   const hca::QpHandle qp = create_qp();
   accept_connection(qp);
-  agent_dies();
+  let_agent_die();
   join_agent();
   EXPECT_THAT(expect_message<ipc::UnfinishedWork>().message.disconnects, ::testing::SizeIs(1));
-  agent_dies();
+  let_agent_die();
   join_agent();
   EXPECT_THAT(expect_message<ipc::UnfinishedWork>().message.disconnects, ::testing::SizeIs(1));
 }
@@ -86,7 +86,7 @@ TEST_F(Rejoin, HandOverIsRepeatedIfTheNextAgentAlsoDies) {
 TEST_F(Rejoin, ConnectionOfADestroyedIdIsHandedOver) {
   const hca::QpHandle qp = create_qp();
   const ConnectionHandle id = accept_connection(qp);
-  agent_dies();
+  let_agent_die();
   EXPECT_TRUE(process_.destroy_id(id));
   EXPECT_TRUE(process_.destroy_qp(qp, kNow));
   join_agent();
@@ -100,38 +100,40 @@ TEST_F(Rejoin, DisconnectedConnectionIsNotHandedOver) {
   accept_connection(qp);
   deliver(kChildId, EventKind::kDisconnected);
   EXPECT_TRUE(process_.destroy_qp(qp, kNow));
-  agent_dies();
+  let_agent_die();
   join_agent();
   EXPECT_FALSE(process_.poll_message());
 }
 
-TEST_F(Rejoin, OldObjectsFailAndNewOnesWork) {
-  const hca::QpHandle old = create_qp();
-  const ConnectionHandle old_id = accept_connection(old);
-  agent_dies();
-  EXPECT_EQ(state(old), QpState::kError);
+TEST_F(Rejoin, RequestsForOldObjectsFailAndNewObjectsWork) {
+  const hca::QpHandle old_qp = create_qp();
+  const ConnectionHandle old_id = accept_connection(old_qp);
+  let_agent_die();
+  EXPECT_EQ(state(old_qp), QpState::kError);
   join_agent();
   (void)expect_message<ipc::UnfinishedWork>();
 
   const auto code = [](const Result<void>& result) {
     return result ? std::nullopt : std::optional(result.error().code);
   };
-  EXPECT_EQ(code(process_.modify_qp(old, {.state = QpState::kReset}, hca::attribute::kState, kNow)),
-            Errc::kDeviceFatal);
-  EXPECT_EQ(code(process_.modify_qp(old, {.state = QpState::kError}, hca::attribute::kState, kNow)),
-            std::nullopt);
+  EXPECT_EQ(
+      code(process_.modify_qp(old_qp, {.state = QpState::kReset}, hca::attribute::kState, kNow)),
+      Errc::kDeviceFatal);
+  EXPECT_EQ(
+      code(process_.modify_qp(old_qp, {.state = QpState::kError}, hca::attribute::kState, kNow)),
+      std::nullopt);
   const auto result =
       process_.disconnect(old_id, kNow, [](auto) { FAIL() << "the call fails at once"; });
   EXPECT_EQ(std::get<Result<ipc::Done>>(result).error().code, Errc::kDeviceFatal);
 
-  hca::QpHandle made{};
-  keep_pending(process_.create_qp(init_, kNow, [&](auto qp) { made = qp.value(); }));
+  hca::QpHandle new_qp{};
+  keep_pending(process_.create_qp(init_, kNow, [&](auto qp) { new_qp = qp.value(); }));
   answer<ipc::Lease>(ipc::Leased{kNextRange});
-  EXPECT_EQ(qpn(made).value >> 12, kNextRange);
+  EXPECT_EQ(qpn(new_qp).value >> 12, kNextRange);
   const ConnectionHandle id = create_id();
-  EXPECT_TRUE(process_.set_qp(id, made, kNow));
-  EXPECT_EQ(code(process_.set_qp(id, old, kNow)), Errc::kDeviceFatal);
-  EXPECT_TRUE(process_.destroy_qp(old, kNow));
+  EXPECT_TRUE(process_.set_qp(id, new_qp, kNow));
+  EXPECT_EQ(code(process_.set_qp(id, old_qp, kNow)), Errc::kDeviceFatal);
+  EXPECT_TRUE(process_.destroy_qp(old_qp, kNow));
   EXPECT_TRUE(process_.destroy_id(old_id));
   EXPECT_FALSE(process_.poll_message()) << "the new agent does not know the old objects";
 }
@@ -143,7 +145,7 @@ TEST_F(Rejoin, NewQpsGetNoNumbersOfOldQps) {
   for (int i = 0; i < 4000; ++i) qps.push_back(create_qp());
   std::set<std::uint32_t> numbers;
   for (const auto qp : qps) numbers.insert(qpn(qp).value);
-  agent_dies();
+  let_agent_die();
   join_agent();
   (void)expect_message<ipc::UnfinishedWork>();
   for (int i = 0; i < 96; ++i) EXPECT_TRUE(numbers.insert(qpn(create_qp()).value).second);
@@ -151,7 +153,7 @@ TEST_F(Rejoin, NewQpsGetNoNumbersOfOldQps) {
 
 TEST_F(Rejoin, HelloIsTheFirstMessageToTheNextAgent) {
   const ConnectionHandle id = create_id();
-  agent_dies();
+  let_agent_die();
   EXPECT_TRUE(process_.destroy_id(id));
   join_agent();  // checks that the first message is Hello
   EXPECT_FALSE(process_.poll_message());
@@ -175,7 +177,7 @@ TEST_F(Rejoin, ManyConnectionsAreHandedOverInSeveralMessages) {
     keep_pending(process_.accept(cm_notices().at(0).new_id, {.qpn = own.value}, kNow, [](auto) {}));
     (void)expect_message<ipc::Accept>();
   }
-  agent_dies();
+  let_agent_die();
   join_agent();
   const auto first = expect_message<ipc::UnfinishedWork>();
   EXPECT_EQ(first.message.disconnects.size(), ipc::UnfinishedWork::kDisconnectsMax);
@@ -190,19 +192,20 @@ TEST_F(Rejoin, ManyConnectionsAreHandedOverInSeveralMessages) {
 // ---- leases
 
 TEST_F(Rejoin, ManyFirstQpsAtOnceLeaseOneRange) {
-  std::vector<hca::QpHandle> made;
+  std::vector<hca::QpHandle> new_qps;
   for (int i = 0; i < 3; ++i) {
-    keep_pending(process_.create_qp(init_, kNow, [&](auto qp) { made.push_back(qp.value()); }));
+    keep_pending(process_.create_qp(init_, kNow, [&](auto qp) { new_qps.push_back(qp.value()); }));
   }
   {
-    const auto dropped = process_.create_qp(init_, kNow, [](auto) { FAIL() << "it was dropped"; });
+    const auto dropped =
+        process_.create_qp(init_, kNow, [](auto) { FAIL() << "the request was dropped"; });
     ASSERT_TRUE(std::holds_alternative<Pending>(dropped));
   }
   const auto lease = expect_message<ipc::Lease>();
   EXPECT_FALSE(process_.poll_message()) << "one lease serves all requests";
   deliver(ipc::encode(lease.request, ipc::Leased{kRange}));
-  ASSERT_EQ(made.size(), 3u);
-  EXPECT_NE(qpn(made[0]), qpn(made[1]));
+  ASSERT_EQ(new_qps.size(), 3u);
+  EXPECT_NE(qpn(new_qps[0]), qpn(new_qps[1]));
   EXPECT_THAT(process_.ranges(), ElementsAre(kRange));
 }
 
@@ -250,27 +253,27 @@ TEST_F(Rejoin, ARefusedDescriptorFailsOnlyItsRequest) {
 // ---- the port
 
 TEST_F(Rejoin, PortChangesRaiseEvents) {
-  ipc::Port down = port();
-  down.active = false;
+  ipc::Port down_port = port();
+  down_port.active = false;
   report_port(port());
   EXPECT_THAT(async_events(), IsEmpty());
-  report_port(down);
+  report_port(down_port);
   EXPECT_THAT(async_events(), ElementsAre(10u));  // IBV_EVENT_PORT_ERR
   report_port(port());
   EXPECT_THAT(async_events(), ElementsAre(9u));  // IBV_EVENT_PORT_ACTIVE
 }
 
 TEST_F(Rejoin, GidTableChangesRaiseEvents) {
-  ipc::Port more = port();
-  more.gids.push_back({.gid = kRemoteGid, .interface = 2, .index = 1});
-  report_port(more);
+  ipc::Port changed_port = port();
+  changed_port.gids.push_back({.gid = kRemoteGid, .interface = 2, .index = 1});
+  report_port(changed_port);
   EXPECT_THAT(async_events(), ElementsAre(18u));  // IBV_EVENT_GID_CHANGE
-  more.gids[1].mtu_bytes = 9000;                  // does not change the GID table
-  report_port(more);
+  changed_port.gids[1].mtu_bytes = 9000;          // does not change the GID table
+  report_port(changed_port);
   EXPECT_THAT(async_events(), IsEmpty());
-  more.gids.pop_back();
-  more.active = false;
-  report_port(more);
+  changed_port.gids.pop_back();
+  changed_port.active = false;
+  report_port(changed_port);
   EXPECT_THAT(async_events(), ElementsAre(10u, 18u));
 }
 

@@ -38,7 +38,7 @@ Started<ipc::Done> Process::set_path(ConnectionHandle id, const rdmacm::PathInfo
 
 // An id that has found services cannot look up services again, as on Linux, because the answer
 // decides the id's destination.
-Started<ipc::Done> Process::find_services_for(ConnectionHandle id, const ServiceFilter& wanted) {
+Started<ipc::Done> Process::find_services_for(ConnectionHandle id, const ServiceFilter& filter) {
   const auto found = find_with_agent(id);
   if (!found) return failed(found.error());
   Connection& connection = **found;
@@ -52,16 +52,16 @@ Started<ipc::Done> Process::find_services_for(ConnectionHandle id, const Service
     return failed({Errc::kBadState, 0, "this id has looked up services already"});
   }
   connection.service_lookup = requests_.ask<ipc::ServicesFound>(
-      message_of(connection.path.address.port, wanted),
+      message_of(connection.path.address.port, filter),
       Completion<ipc::ServicesFound>(
           [this, id](Result<ipc::ServicesFound> reply) { on_services(id, std::move(reply)); }));
   return Result<ipc::Done>(ipc::Done{});
 }
 
-Started<ipc::ServicesFound> Process::find_services(PortId port, const ServiceFilter& wanted,
+Started<ipc::ServicesFound> Process::find_services(PortId port, const ServiceFilter& filter,
                                                    Completion<ipc::ServicesFound> done) {
   if (!connected()) return Result<ipc::ServicesFound>(fail(Errc::kDeviceFatal, kNoAgentText));
-  return requests_.ask<ipc::ServicesFound>(message_of(port, wanted), std::move(done));
+  return requests_.ask<ipc::ServicesFound>(message_of(port, filter), std::move(done));
 }
 
 Started<ipc::ServiceAdded> Process::add_service(PortId port, const ipc::Service& service,
@@ -75,13 +75,13 @@ Started<ipc::Done> Process::remove_service(std::uint64_t registration, Completio
   return requests_.ask<ipc::Done>(ipc::RemoveService{registration}, std::move(done));
 }
 
-ipc::FindServices Process::message_of(PortId port, const ServiceFilter& wanted) {
+ipc::FindServices Process::message_of(PortId port, const ServiceFilter& filter) {
   return {.port = port,
-          .by_name = wanted.name.has_value(),
-          .name = wanted.name.value_or(ipc::ServiceName{}),
-          .by_id = wanted.service_id.has_value(),
-          .service_id = wanted.service_id.value_or(ServiceId{}),
-          .timeout = wanted.timeout};
+          .by_name = filter.name.has_value(),
+          .name = filter.name.value_or(ipc::ServiceName{}),
+          .by_id = filter.service_id.has_value(),
+          .service_id = filter.service_id.value_or(ServiceId{}),
+          .timeout = filter.timeout};
 }
 
 void Process::on_services(ConnectionHandle id, Result<ipc::ServicesFound> reply) {

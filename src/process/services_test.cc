@@ -45,9 +45,9 @@ class IdsOnInfiniband : public ProcessTest {
   }
   ConnectionHandle bound_id() {
     const ConnectionHandle id = create_id(rdmacm::kPortSpaceIb);
-    const rdmacm::SocketAddress at{.ip = kOwnGid, .family = 6, .by_gid = true};
-    keep_pending(process_.bind(id, at, [](auto) {}));
-    answer<ipc::Bind>(ipc::Bound{.source = at, .on_device = true, .path = path({})});
+    const rdmacm::SocketAddress address{.ip = kOwnGid, .family = 6, .by_gid = true};
+    keep_pending(process_.bind(id, address, [](auto) {}));
+    answer<ipc::Bind>(ipc::Bound{.source = address, .on_device = true, .path = path({})});
     return id;
   }
   Started<ipc::Done> find_services(ConnectionHandle id) {

@@ -38,7 +38,7 @@ class StatusTable {
   // Marks the table as outdated.  Returns true if the caller has to update it now.  Returns false
   // if there is no memory, or if the last update was less than kUpdateInterval ago: only people
   // read the table, so the next update may wait.
-  bool may_update(Time now) {
+  bool mark_outdated_and_check_due(Time now) {
     outdated_ = true;  // so that deadline() asks for an update even if nothing else happens
     return table_ && now >= updated_ + kUpdateInterval;
   }

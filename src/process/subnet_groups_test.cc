@@ -217,19 +217,19 @@ TEST_F(SubnetGroups, ADestroyedIdLeavesItsGroupsAfterTheReplies) {
   const auto id = bound_id();
   ASSERT_TRUE(join(id, 1).has_value());
   ASSERT_TRUE(join(id, 2).has_value());
-  const auto refused = expect_message<ipc::JoinMulticast>().request;
+  const auto refused_number = expect_message<ipc::JoinMulticast>().request;
   const auto number = expect_message<ipc::JoinMulticast>().request;
   ASSERT_TRUE(process_.destroy_id(id).has_value());
   expect_message<ipc::DestroyId>();
   EXPECT_TRUE(has_no_unsent_message());
-  deliver(ipc::encode(refused, ipc::Done{.failed = true, .code = Errc::kTimedOut}));
+  deliver(ipc::encode(refused_number, ipc::Done{.failed = true, .code = Errc::kTimedOut}));
   EXPECT_TRUE(has_no_unsent_message()) << "a join that failed sends no leave";
   deliver(ipc::encode(number, join_reply(4)));
   EXPECT_EQ(expect_message<ipc::LeaveMulticast>().message.membership, 4u);
   EXPECT_TRUE(cm_notices().empty());
 }
 
-TEST_F(SubnetGroups, LeavingWhileTheQpIsBeingAttachedUndoesBoth) {
+TEST_F(SubnetGroups, LeavingWhileTheQpIsBeingAttachedUndoesTheJoinAndTheAttachment) {
   const auto id = bound_id();
   const auto qp = give_qp(id);
   ASSERT_TRUE(join(id, 1).has_value());
@@ -312,9 +312,9 @@ TEST_F(SubnetGroups, AGroupMayBeLostWhileTheQpIsBeingAttached) {
 }
 
 TEST_F(SubnetGroups, MembershipsEndWhenTheAgentDies) {
-  const auto old = bound_id();
-  complete_join(old, 1, join_reply(4));
-  ASSERT_TRUE(join(old, 2).has_value());
+  const auto old_id = bound_id();
+  complete_join(old_id, 1, join_reply(4));
+  ASSERT_TRUE(join(old_id, 2).has_value());
   expect_message<ipc::JoinMulticast>();
   process_.on_agent_died(kNow);
   const auto notices = cm_notices();
@@ -325,7 +325,7 @@ TEST_F(SubnetGroups, MembershipsEndWhenTheAgentDies) {
   report_subnet_port();
   const auto id = bound_id();
   complete_join(id, 1, join_reply(4));  // the next agent uses the same number
-  ASSERT_TRUE(process_.destroy_id(old).has_value());
+  ASSERT_TRUE(process_.destroy_id(old_id).has_value());
   EXPECT_TRUE(has_no_unsent_message()) << "the membership of the old id has ended";
   ASSERT_TRUE(process_.leave_multicast(id, 1).has_value());
   EXPECT_EQ(expect_message<ipc::LeaveMulticast>().message.membership, 4u);
@@ -414,9 +414,9 @@ TEST_F(SubnetGroups, AGroupWithAnotherQkeyIsRefusedAndSendsALeave) {
     const auto id = bound_id(space);
     const bool ipoib = space == rdmacm::kPortSpaceIpoib;
     complete_join(id, 1, join_reply(4, ipoib ? kIpoibQkey : kUdpQkey));
-    for (const Qkey other : {ipoib ? kUdpQkey : kIpoibQkey, Qkey{}}) {
+    for (const Qkey other_qkey : {ipoib ? kUdpQkey : kIpoibQkey, Qkey{}}) {
       ASSERT_TRUE(join(id, 2).has_value());
-      answer<ipc::JoinMulticast>(join_reply(5, other));
+      answer<ipc::JoinMulticast>(join_reply(5, other_qkey));
       EXPECT_EQ(next_error(), EINVAL);
       EXPECT_EQ(expect_message<ipc::LeaveMulticast>().message.membership, 5u);
     }

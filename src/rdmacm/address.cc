@@ -45,9 +45,9 @@ SocketAddress wildcard(std::uint8_t family, bool by_gid = false) {
 
 // Returns the port space of a service id (AF_IB).  An id of RDMA_PS_IB may also use the port space
 // RDMA_PS_UDP if the id is for datagrams, and RDMA_PS_TCP otherwise.
-Result<std::uint16_t> space_of(ServiceId service, std::uint16_t port_space, bool datagrams) {
+Result<std::uint16_t> space_of(ServiceId service, std::uint16_t port_space, bool for_datagrams) {
   const std::uint64_t space = service.value >> 16;
-  const std::uint16_t alternative = datagrams ? kPortSpaceUdp : kPortSpaceTcp;
+  const std::uint16_t alternative = for_datagrams ? kPortSpaceUdp : kPortSpaceTcp;
   if (space == 0 || space == port_space) return port_space;
   if (port_space == kPortSpaceIb && space == alternative) return alternative;
   return fail(Errc::kNotSupported, "a service id of another port space");
@@ -217,34 +217,36 @@ void Manager::cancel_query(Id& id) {
 // SA.  RoCE has no SA, so the path is computed.
 PathInfo Manager::path_of(const Id& id, const Route& route) const {
   link::Address address = route.address;
-  std::uint8_t life = route.packet_life_time;
+  std::uint8_t packet_life_time = route.packet_life_time;
   if (!address.is_infiniband()) {
     address.source = id.source.ip;
     address.destination = id.destination.ip;
-    life = route.is_loopback ? config_.loopback_packet_life : config_.network_packet_life;
+    packet_life_time =
+        route.is_loopback ? config_.loopback_packet_life : config_.network_packet_life;
   }
   return {.address = address,
           .sgid_index = route.sgid_index,
           .pkey = route.pkey,
           .mtu = std::clamp<std::uint8_t>(route.mtu, 1, 5),
-          .packet_life_time = life};
+          .packet_life_time = packet_life_time};
 }
 
 Result<void> Manager::set_path(Owner owner, IdHandle handle, const PathInfo& path) {
   Id& id = *VB_TRY(find(owner, handle));
   if (id.state != IdState::kResolved) return fail(Errc::kBadState, "no address resolved");
-  const link::Address& current = id.path.address;
-  const link::Address& wanted = path.address;
-  if (!current.is_infiniband()) {
+  const link::Address& current_address = id.path.address;
+  const link::Address& new_address = path.address;
+  if (!current_address.is_infiniband()) {
     return fail(Errc::kNotSupported, "on RoCE the host's route determines the path");
   }
-  if (!wanted.is_infiniband() || wanted.source != current.source || wanted.port != current.port) {
+  if (!new_address.is_infiniband() || new_address.source != current_address.source ||
+      new_address.port != current_address.port) {
     return fail(Errc::kInvalidArgument, "the path does not begin at the id's port");
   }
   constexpr std::uint8_t kMtuCodeMax = 5;
   constexpr std::uint8_t kTimeoutCodeMax = 31;
   if (path.mtu < 1 || path.mtu > kMtuCodeMax || path.packet_life_time > kTimeoutCodeMax ||
-      wanted.destination_lid == Lid{}) {
+      new_address.destination_lid == Lid{}) {
     return fail(Errc::kInvalidArgument, "the path has an invalid MTU, packet life time or LID");
   }
   id.path = path;
@@ -260,9 +262,9 @@ Result<void> Manager::listen(Owner owner, IdHandle handle, std::uint32_t backlog
   auto listening = make_listening(backlog);  // this allocates, so it comes before all changes
   if (VB_TRY(ports_.listen(id.port_space, id.source.port, handle))) {
     const ServiceId service = service_id(id.port_space, id.source.port);
-    if (const auto listened = cm_.listen({.id = service}, kByPort); !listened) {
+    if (const auto result = cm_.listen({.id = service}, kByPort); !result) {
       ports_.unlisten(id.port_space, id.source.port, handle);
-      return listened;
+      return result;
     }
   }
   start_listening(id, std::move(listening));

@@ -67,7 +67,7 @@ TEST_F(AddressTest, ReuseAddrAllowsTwoBindsAndOneListener) {
   EXPECT_TRUE(cm.listen(kProgram, two, 0).has_value());
 }
 
-TEST_F(AddressTest, BindsOnlyToOwnAddresses) {
+TEST_F(AddressTest, IdBindsOnlyToAddressesOfItsHost) {
   EXPECT_EQ(bind(address(hosts.p.ip4(), kPort)), Errc::kAddressNotFound);
   // The interface of this address is down.
   EXPECT_EQ(bind(address(wire::ipv4_gid(0x0a630001), kPort)), Errc::kAddressNotFound);
@@ -102,10 +102,10 @@ TEST_F(AddressTest, EphemeralPortsAreUniqueAndInRange) {
 }
 
 TEST_F(AddressTest, EphemeralPortsRunOut) {
-  constexpr int kAll = kEphemeralLast - kEphemeralFirst + 1;
+  constexpr int kPortCount = kEphemeralLast - kEphemeralFirst + 1;
   Ports ports;
   Random random(1);
-  for (int i = 0; i < kAll; ++i) {
+  for (int i = 0; i < kPortCount; ++i) {
     ASSERT_TRUE(
         ports.bind_ephemeral(6, {static_cast<std::uint64_t>(i)}, {.address = any4()}, random));
   }
@@ -253,7 +253,7 @@ TEST_F(AddressTest, RouteOfADestroyedIdIsIgnored) {
   EXPECT_EQ(cm.deadline(), kNever);
 }
 
-TEST_F(AddressTest, CallsInTheWrongStateFail) {
+TEST_F(AddressTest, CallsInTheWrongStateOrWithInvalidValuesFail) {
   hosts.a.auto_continue = false;
   const IdHandle id = hosts.a.create_id();
   const ConnParam valid = param(1);
@@ -305,13 +305,16 @@ TEST_F(AddressTest, ForgedAndForeignIdsAreErrors) {
 }
 
 TEST_F(AddressTest, LimitsIdsPerHostAndOwner) {
-  Manager small({.ids_max = 3, .ids_per_owner_max = 2}, Random(1));
-  EXPECT_TRUE(small.create_id(1, kPortSpaceTcp, kQpTypeRc, {}).has_value());
-  EXPECT_TRUE(small.create_id(1, kPortSpaceTcp, kQpTypeRc, {}).has_value());
-  EXPECT_EQ(small.create_id(1, kPortSpaceTcp, kQpTypeRc, {}).error().code, Errc::kNoResources);
-  EXPECT_TRUE(small.create_id(2, kPortSpaceTcp, kQpTypeRc, {}).has_value());
-  EXPECT_EQ(small.create_id(2, kPortSpaceTcp, kQpTypeRc, {}).error().code, Errc::kNoResources);
-  EXPECT_EQ(small.limit_refusals(), (Manager::LimitRefusals{.ids = 1, .ids_per_owner = 1}));
+  Manager limited_manager({.ids_max = 3, .ids_per_owner_max = 2}, Random(1));
+  EXPECT_TRUE(limited_manager.create_id(1, kPortSpaceTcp, kQpTypeRc, {}).has_value());
+  EXPECT_TRUE(limited_manager.create_id(1, kPortSpaceTcp, kQpTypeRc, {}).has_value());
+  EXPECT_EQ(limited_manager.create_id(1, kPortSpaceTcp, kQpTypeRc, {}).error().code,
+            Errc::kNoResources);
+  EXPECT_TRUE(limited_manager.create_id(2, kPortSpaceTcp, kQpTypeRc, {}).has_value());
+  EXPECT_EQ(limited_manager.create_id(2, kPortSpaceTcp, kQpTypeRc, {}).error().code,
+            Errc::kNoResources);
+  EXPECT_EQ(limited_manager.limit_refusals(),
+            (Manager::LimitRefusals{.ids = 1, .ids_per_owner = 1}));
 }
 
 TEST_F(AddressTest, RowsShowTheStatesOfIds) {

@@ -73,7 +73,7 @@ TEST_F(AlternatePathsTest, AcceptMayTakeOrDeclineTheOfferedPath) {
   EXPECT_EQ(hosts.p.count(EventKind::kEstablished), 2U);
 }
 
-TEST_F(AlternatePathsTest, RouteWithOnePathOffersNone) {
+TEST_F(AlternatePathsTest, RouteWithOnePathOffersNoAlternatePath) {
   use_infiniband(false);
   hosts.p.create_listener(any4(kPort));
   hosts.p.adjust = [&](ConnParam& sent) { sent.alternate_accepted = true; };

@@ -212,10 +212,10 @@ Result<void> Manager::disconnect(Owner owner, IdHandle handle, Time now,
 }
 
 Result<void> Manager::inherit_disconnect(const PendingDisconnect& pending, Time now) {
-  const bool ours = std::ranges::any_of(interfaces_, [&](const Interface& interface) {
+  const bool is_our_address = std::ranges::any_of(interfaces_, [&](const Interface& interface) {
     return interface.gid == pending.address.source && interface.port == pending.address.port;
   });
-  if (!ours) {
+  if (!is_our_address) {
     cm_.count_inherited_refused();
     return fail(Errc::kAddressNotFound, "not an address of this host");
   }

@@ -15,20 +15,20 @@ class ConnectTest : public testing::Test {
  protected:
   void connect(const std::string& data = "") {
     listener = hosts.p.create_listener(any4(kPort));
-    active = hosts.a.connect(address(hosts.p.ip4(), kPort), data);
+    active_id = hosts.a.connect(address(hosts.p.ip4(), kPort), data);
     hosts.run(100ms);
-    passive = hosts.p.last(EventKind::kConnectRequest)->id;
+    passive_id = hosts.p.last(EventKind::kConnectRequest)->id;
   }
   Hosts hosts;
   IdHandle listener{};
-  IdHandle active{};
-  IdHandle passive{};
+  IdHandle active_id{};
+  IdHandle passive_id{};
 };
 
-TEST_F(ConnectTest, RunsFromResolveToTimewait) {
+TEST_F(ConnectTest, ConnectionRunsFromResolveToTimewait) {
   connect("ping");
   hosts.a.call([&](Manager& m) {
-    EXPECT_TRUE(m.disconnect(kProgram, active, hosts.world.now()).has_value());
+    EXPECT_TRUE(m.disconnect(kProgram, active_id, hosts.world.now()).has_value());
   });
   hosts.run(5s);
 
@@ -46,7 +46,7 @@ P DISCONNECTED
 A DISCONNECTED
 A TIMEWAIT_EXIT
 P TIMEWAIT_EXIT)");
-  EXPECT_TRUE(hosts.p.cm.disconnect(kProgram, passive, hosts.world.now()).has_value());
+  EXPECT_TRUE(hosts.p.cm.disconnect(kProgram, passive_id, hosts.world.now()).has_value());
   EXPECT_TRUE(hosts.world.is_idle());
 }
 
@@ -65,7 +65,7 @@ TEST_F(ConnectTest, IdsByGidGiveTheProgramAllPrivateData) {
       hosts.p.cm.bind(kProgram, listener, by_gid({.port = kPort, .family = 6}), hosts.world.now()));
   ASSERT_TRUE(hosts.p.cm.listen(kProgram, listener, 0));
   const std::string max_data(kConnectByGidPrivateBytes, 'x');
-  active = hosts.a.connect(by_gid(address(hosts.p.ip4(), kPort)), max_data);
+  active_id = hosts.a.connect(by_gid(address(hosts.p.ip4(), kPort)), max_data);
   hosts.run(100ms);
   const Event* request = hosts.p.last(EventKind::kConnectRequest);
   ASSERT_NE(request, nullptr) << hosts.text();
@@ -117,7 +117,7 @@ TEST_F(ConnectTest, GidsAndAddressesShareThePorts) {
 }
 
 // The service id may belong to an endpoint that is not an RDMA CM id.
-TEST_F(ConnectTest, IdsByGidConnectToAnyServiceId) {
+TEST_F(ConnectTest, IdsByGidSendRequestsForAnyServiceId) {
   SocketAddress to = by_gid(address(hosts.p.ip4(), 0));
   to.service = {0x1000'0000'0000'0042};
   hosts.a.connect(to);
@@ -144,11 +144,11 @@ TEST_F(ConnectTest, ProgramRejectsWithTheVendorReason) {
   hosts.p.auto_continue = false;
   hosts.a.connect(address(hosts.p.ip4(), kPort));
   hosts.run(100ms);
-  passive = hosts.p.last(EventKind::kConnectRequest)->id;
+  passive_id = hosts.p.last(EventKind::kConnectRequest)->id;
   hosts.p.call([&](Manager& m) {
-    EXPECT_EQ(m.reject(kProgram, passive, {.reason = 8}, hosts.world.now()).error().code,
+    EXPECT_EQ(m.reject(kProgram, passive_id, {.reason = 8}, hosts.world.now()).error().code,
               Errc::kInvalidArgument);
-    EXPECT_TRUE(m.reject(kProgram, passive, {.reason = kRejectVendorOption}, hosts.world.now())
+    EXPECT_TRUE(m.reject(kProgram, passive_id, {.reason = kRejectVendorOption}, hosts.world.now())
                     .has_value());
   });
   hosts.run(100ms);
@@ -197,12 +197,13 @@ TEST_F(ConnectTest, EventsCarryAllThatAQpNeeds) {
 TEST_F(ConnectTest, TheProgramMayChoosePsnAndAckTimeout) {
   listener = hosts.p.create_listener(any4(kPort));
   hosts.a.auto_continue = false;
-  active = hosts.a.connect(address(hosts.p.ip4(), kPort));
-  EXPECT_TRUE(hosts.a.cm.set_option(kProgram, active, Option::kAckTimeout, 20).has_value());
-  EXPECT_TRUE(hosts.a.cm.set_option(kProgram, active, Option::kTos, 0x28).has_value());
+  active_id = hosts.a.connect(address(hosts.p.ip4(), kPort));
+  EXPECT_TRUE(hosts.a.cm.set_option(kProgram, active_id, Option::kAckTimeout, 20).has_value());
+  EXPECT_TRUE(hosts.a.cm.set_option(kProgram, active_id, Option::kTos, 0x28).has_value());
   ConnParam wanted = param(0x11);
   wanted.psn = 0x123456;
-  hosts.a.call([&](Manager& m) { (void)m.connect(kProgram, active, wanted, hosts.world.now()); });
+  hosts.a.call(
+      [&](Manager& m) { (void)m.connect(kProgram, active_id, wanted, hosts.world.now()); });
   hosts.run(100ms);
   EXPECT_EQ(hosts.p.last(EventKind::kConnectRequest)->qp.sq_psn, 0x123456u);
   EXPECT_EQ(hosts.p.last(EventKind::kConnectRequest)->qp.ack_timeout, 20);
@@ -307,7 +308,7 @@ A REJECTED 8)");
 
 TEST_F(ConnectTest, SilentPeerIsUnreachable) {
   hosts.lose_all = true;
-  active = hosts.a.connect(address(hosts.p.ip4(), kPort));
+  active_id = hosts.a.connect(address(hosts.p.ip4(), kPort));
   hosts.run(60s);
   ASSERT_NE(hosts.a.last(EventKind::kUnreachable), nullptr);
   EXPECT_EQ(hosts.a.last(EventKind::kUnreachable)->status, -ETIMEDOUT);
@@ -319,7 +320,7 @@ TEST_F(ConnectTest, RejectCarriesPrivateData) {
   connect("ping");
   hosts.p.call([&](Manager& m) {
     const std::string no = "no";
-    EXPECT_TRUE(m.reject(kProgram, passive, {.private_data = std::as_bytes(std::span(no))},
+    EXPECT_TRUE(m.reject(kProgram, passive_id, {.private_data = std::as_bytes(std::span(no))},
                          hosts.world.now())
                     .has_value());
   });
@@ -333,23 +334,23 @@ A REJECTED 28 'no')");
   EXPECT_EQ(hosts.a.last(EventKind::kRejected)->param.private_data_bytes, kRejectPrivateBytes);
 }
 
-TEST_F(ConnectTest, DestroyBeforeTheAnswerRejectsAtThePeer) {
+TEST_F(ConnectTest, DestroyBeforeTheAnswerIsReportedToThePeerAsRejected) {
   hosts.p.auto_continue = false;
   connect();
   hosts.a.call([&](Manager& m) {
-    EXPECT_TRUE(m.destroy_id(kProgram, active, hosts.world.now()).has_value());
+    EXPECT_TRUE(m.destroy_id(kProgram, active_id, hosts.world.now()).has_value());
   });
   hosts.run(100ms);
   EXPECT_EQ(hosts.p.last(EventKind::kRejected)->status, 4);
-  EXPECT_EQ(hosts.p.cm.accept(kProgram, passive, param(1), hosts.world.now()).error().code,
+  EXPECT_EQ(hosts.p.cm.accept(kProgram, passive_id, param(1), hosts.world.now()).error().code,
             Errc::kBadState);
 }
 
 TEST_F(ConnectTest, BothSidesDisconnect) {
   connect();
   hosts.clear();
-  hosts.a.call([&](Manager& m) { (void)m.disconnect(kProgram, active, hosts.world.now()); });
-  hosts.p.call([&](Manager& m) { (void)m.disconnect(kProgram, passive, hosts.world.now()); });
+  hosts.a.call([&](Manager& m) { (void)m.disconnect(kProgram, active_id, hosts.world.now()); });
+  hosts.p.call([&](Manager& m) { (void)m.disconnect(kProgram, passive_id, hosts.world.now()); });
   hosts.run(5s);
   EXPECT_EQ(hosts.text(), R"(
 A --- DREQ -->
@@ -362,26 +363,27 @@ A TIMEWAIT_EXIT
 P TIMEWAIT_EXIT)");
 }
 
-TEST_F(ConnectTest, DisconnectBeforeEstablished) {
+TEST_F(ConnectTest, PassiveSideMayDisconnectBeforeTheRtu) {
   hosts.a.auto_continue = false;
   listener = hosts.p.create_listener(any4(kPort));
-  active = hosts.a.connect(address(hosts.p.ip4(), kPort));
-  hosts.a.call([&](Manager& m) { (void)m.connect(kProgram, active, param(1), hosts.world.now()); });
+  active_id = hosts.a.connect(address(hosts.p.ip4(), kPort));
+  hosts.a.call(
+      [&](Manager& m) { (void)m.connect(kProgram, active_id, param(1), hosts.world.now()); });
   hosts.run(3ms);
-  passive = hosts.p.last(EventKind::kConnectRequest)->id;
+  passive_id = hosts.p.last(EventKind::kConnectRequest)->id;
   hosts.p.call([&](Manager& m) {
-    EXPECT_TRUE(m.disconnect(kProgram, passive, hosts.world.now()).has_value());
+    EXPECT_TRUE(m.disconnect(kProgram, passive_id, hosts.world.now()).has_value());
   });
   hosts.run(5s);
   EXPECT_EQ(hosts.a.count(EventKind::kDisconnected), 1u);
   EXPECT_EQ(hosts.p.count(EventKind::kDisconnected), 1u);
-  EXPECT_EQ(hosts.a.cm.establish(kProgram, active, hosts.world.now()).error().code,
+  EXPECT_EQ(hosts.a.cm.establish(kProgram, active_id, hosts.world.now()).error().code,
             Errc::kBadState);
 }
 
 TEST_F(ConnectTest, FirstDataEstablishesTheConnection) {
   listener = hosts.p.create_listener(any4(kPort));
-  active = hosts.a.connect(address(hosts.p.ip4(), kPort));
+  active_id = hosts.a.connect(address(hosts.p.ip4(), kPort));
   hosts.run(2ms);  // the REP is in flight
   EXPECT_EQ(hosts.p.count(EventKind::kEstablished), 0u);
   hosts.p.call([&](Manager& m) { m.comm_established({0x22}, hosts.world.now()); });

@@ -59,27 +59,28 @@ Result<void> Manager::reject_datagrams(Id& id, std::span<const std::byte> privat
 
 void Manager::on(const cm::SidrReqReceived& request, Time now) {
   const std::span<const std::byte> data = request.req.private_data;
-  const auto made = make_child({.listener = {request.cookie},
-                                .service_id = request.req.service_id,
-                                .private_data = data,
-                                .address = request.address,
-                                .qp_type = kQpTypeUd});
-  if (!made) {
+  const auto child = make_child({.listener = {request.cookie},
+                                 .service_id = request.req.service_id,
+                                 .private_data = data,
+                                 .address = request.address,
+                                 .qp_type = kQpTypeUd});
+  if (!child) {
     // The backlog may have space when the peer repeats its SIDR_REQ.
-    if (made.error() == ChildError::kLimitReached) return (void)cm_.sidr().drop(request.resolution);
-    const auto status = made.error() == ChildError::kNotForThisHost
+    if (child.error() == ChildError::kLimitReached)
+      return (void)cm_.sidr().drop(request.resolution);
+    const auto status = child.error() == ChildError::kNotForThisHost
                             ? SidrStatus::kRejected
                             : SidrStatus::kServiceIdNotSupported;
     return (void)cm_.sidr().answer(request.resolution, {.status = status}, now);
   }
-  Id& id = *ids_.find(*made);
+  Id& id = *ids_.find(*child);
   id.resolution = request.resolution;
-  (void)cm_.sidr().set_cookie(request.resolution, made->value);
+  (void)cm_.sidr().set_cookie(request.resolution, child->value);
   const mad::Address& address = request.address;
   id.path = {
       .address = address.path, .sgid_index = sgid_index(address), .pkey = request.req.pkey.value};
   id.path.address.traffic_class = id.tos;
-  Event connect = event(*made, id, EventKind::kConnectRequest);
+  Event connect = event(*child, id, EventKind::kConnectRequest);
   connect.listen_id = id.listener;
   set_private_data(connect.param, data.subspan(id.has_header() ? wire::kRdmaIpCmHeaderBytes : 0));
   emit(connect);

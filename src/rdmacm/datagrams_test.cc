@@ -25,7 +25,7 @@ class DatagramsTest : public testing::Test {
 
 TEST_F(DatagramsTest, ConnectResolvesThePeersQp) {
   listen();
-  const IdHandle active = connect("ping");
+  const IdHandle active_id = connect("ping");
   hosts.run(100ms);
   EXPECT_EQ(hosts.text(), R"(
 A ADDR_RESOLVED
@@ -47,7 +47,7 @@ A ESTABLISHED 'hello')");
   EXPECT_EQ(request.qp.valid, 0);
 
   const Event& established = *hosts.a.last(EventKind::kEstablished);
-  EXPECT_EQ(established.id, active);
+  EXPECT_EQ(established.id, active_id);
   EXPECT_EQ(established.param.qpn, 0x22u);
   EXPECT_EQ(established.param.qkey, kDatagramQkey);
   EXPECT_EQ(established.param.private_data_bytes, kAcceptDatagramPrivateBytes);
@@ -56,8 +56,8 @@ A ESTABLISHED 'hello')");
   // There is no connection to end: no message is sent, and no timer runs.
   const Time now = hosts.world.now();
   hosts.clear();
-  EXPECT_TRUE(hosts.a.cm.disconnect(kProgram, active, now).has_value());
-  EXPECT_TRUE(hosts.a.cm.destroy_id(kProgram, active, now).has_value());
+  EXPECT_TRUE(hosts.a.cm.disconnect(kProgram, active_id, now).has_value());
+  EXPECT_TRUE(hosts.a.cm.destroy_id(kProgram, active_id, now).has_value());
   EXPECT_TRUE(hosts.p.cm.destroy_id(kProgram, request.id, now).has_value());
   EXPECT_TRUE(hosts.p.cm.destroy_id(kProgram, listener, now).has_value());
   hosts.run(1s);
@@ -81,11 +81,12 @@ TEST_F(DatagramsTest, RejectIsReportedAsUnreachableWithAStatus) {
   listen();
   connect();
   hosts.run(10ms);
-  const IdHandle passive = hosts.p.last(EventKind::kConnectRequest)->id;
+  const IdHandle passive_id = hosts.p.last(EventKind::kConnectRequest)->id;
   hosts.p.call([&](Manager& m) {
     const std::array<std::byte, 2> no{std::byte{'n'}, std::byte{'o'}};
-    EXPECT_TRUE(m.reject(kProgram, passive, {.private_data = no}, hosts.world.now()).has_value());
-    EXPECT_EQ(m.accept(kProgram, passive, param(1), hosts.world.now()).error().code,
+    EXPECT_TRUE(
+        m.reject(kProgram, passive_id, {.private_data = no}, hosts.world.now()).has_value());
+    EXPECT_EQ(m.accept(kProgram, passive_id, param(1), hosts.world.now()).error().code,
               Errc::kBadState);
   });
   hosts.run(10ms);
@@ -136,11 +137,11 @@ TEST_F(DatagramsTest, AnswerFreesABacklogEntry) {
 TEST_F(DatagramsTest, DestroyedIdRejectsItsRequest) {
   hosts.p.auto_continue = false;
   listen();
-  const IdHandle destroyed = connect("one");
+  const IdHandle destroyed_id = connect("one");
   connect("two");
   hosts.run(10ms);
   hosts.a.call([&](Manager& m) {
-    EXPECT_TRUE(m.destroy_id(kProgram, destroyed, hosts.world.now()).has_value());
+    EXPECT_TRUE(m.destroy_id(kProgram, destroyed_id, hosts.world.now()).has_value());
   });
   hosts.p.call([&](Manager& m) { m.remove_client(kProgram, hosts.world.now()); });
   hosts.run(1s);
@@ -153,12 +154,13 @@ TEST_F(DatagramsTest, DestroyedIdRejectsItsRequest) {
 TEST_F(DatagramsTest, PrivateDataHasLimits) {
   hosts.a.auto_continue = hosts.p.auto_continue = false;
   listen();
-  const IdHandle active = connect();
+  const IdHandle active_id = connect();
   const Time now = hosts.world.now();
-  EXPECT_EQ(hosts.a.cm.connect(kProgram, active, param(1, std::string(181, 'x')), now).error().code,
-            Errc::kInvalidArgument);
+  EXPECT_EQ(
+      hosts.a.cm.connect(kProgram, active_id, param(1, std::string(181, 'x')), now).error().code,
+      Errc::kInvalidArgument);
   hosts.a.call([&](Manager& m) {
-    EXPECT_TRUE(m.connect(kProgram, active, param(1, std::string(180, 'x')), now).has_value());
+    EXPECT_TRUE(m.connect(kProgram, active_id, param(1, std::string(180, 'x')), now).has_value());
   });
   hosts.run(10ms);
   const Event& request = *hosts.p.last(EventKind::kConnectRequest);
@@ -207,10 +209,11 @@ TEST_F(DatagramsTest, IbPortSpaceConnectsBothQpTypes) {
     const IdHandle listening_id = *hosts.p.cm.create_id(kProgram, kPortSpaceIb, type, Time{});
     ASSERT_TRUE(hosts.p.cm.bind(kProgram, listening_id, at, hosts.world.now()).has_value());
     ASSERT_TRUE(hosts.p.cm.listen(kProgram, listening_id, 0).has_value());
-    const IdHandle active = *hosts.a.cm.create_id(kProgram, kPortSpaceIb, type, Time{});
+    const IdHandle active_id = *hosts.a.cm.create_id(kProgram, kPortSpaceIb, type, Time{});
     hosts.a.call([&](Manager& m) {
       const SocketAddress to = address(hosts.p.ip4(), type);
-      EXPECT_TRUE(m.resolve_addr(kProgram, active, nullptr, to, 2s, hosts.world.now()).has_value());
+      EXPECT_TRUE(
+          m.resolve_addr(kProgram, active_id, nullptr, to, 2s, hosts.world.now()).has_value());
     });
     hosts.run(100ms);
     const Event& request = *hosts.p.last(EventKind::kConnectRequest);
@@ -220,7 +223,7 @@ TEST_F(DatagramsTest, IbPortSpaceConnectsBothQpTypes) {
     const EventKind answer =
         type == kQpTypeUd ? EventKind::kEstablished : EventKind::kConnectResponse;
     ASSERT_NE(hosts.a.last(answer), nullptr);
-    EXPECT_EQ(hosts.a.last(answer)->id, active);
+    EXPECT_EQ(hosts.a.last(answer)->id, active_id);
   }
 }
 

@@ -36,7 +36,7 @@ std::expected<Manager::ListenerMatch, Manager::ChildError> Manager::find_listene
     const IncomingRequest& request) const {
   const auto space = static_cast<std::uint16_t>(request.service_id.value >> 16);
   const auto port = static_cast<std::uint16_t>(request.service_id.value);
-  const auto listener = [&](const Gid& ip) {
+  const auto listener_at = [&](const Gid& ip) {
     return ports_.listener(space, port, ip, request.address.path.interface);
   };
   const auto family_of = [](const Gid& ip) {
@@ -63,7 +63,8 @@ std::expected<Manager::ListenerMatch, Manager::ChildError> Manager::find_listene
     if (!is_match) return std::unexpected(ChildError::kNoListener);
     return found_by_gid(request.listener);
   }
-  if (const auto by_gid = listener(address.local()); by_gid && !ids_.find(*by_gid)->has_header()) {
+  if (const auto by_gid = listener_at(address.local());
+      by_gid && !ids_.find(*by_gid)->has_header()) {
     return found_by_gid(*by_gid);
   }
   const auto header = wire::decode_exact<wire::RdmaIpCmHeader>(
@@ -79,7 +80,7 @@ std::expected<Manager::ListenerMatch, Manager::ChildError> Manager::find_listene
   if (address.path.is_infiniband() && !is_at_port(ips->destination, address.path.port)) {
     return std::unexpected(ChildError::kNotForThisHost);
   }
-  const auto found = listener(ips->destination);
+  const auto found = listener_at(ips->destination);
   if (!found || !ids_.find(*found)->has_header()) return std::unexpected(ChildError::kNoListener);
   const std::uint8_t family = family_of(ips->destination);
   return ListenerMatch{
@@ -134,24 +135,24 @@ void Manager::on(const cm::ReqReceived& request, Time now) {
   const mad::Address address = request.address.path.is_infiniband()
                                    ? cm::address_of(req.primary_path, request.address)
                                    : request.address;
-  const auto made = make_child({.listener = id_of(request.cookie),
-                                .service_id = req.service_id,
-                                .private_data = req.private_data,
-                                .address = address,
-                                .qp_type = kQpTypeRc});
-  if (!made) {
+  const auto child = make_child({.listener = id_of(request.cookie),
+                                 .service_id = req.service_id,
+                                 .private_data = req.private_data,
+                                 .address = address,
+                                 .qp_type = kQpTypeRc});
+  if (!child) {
     // The backlog may have space when the peer repeats its REQ.  cm counts the drop.
-    if (made.error() == ChildError::kLimitReached) return (void)cm_.drop(request.endpoint);
-    const auto reason = made.error() == ChildError::kNotForThisHost ? RejReason::kConsumer
-                                                                    : RejReason::kInvalidServiceId;
+    if (child.error() == ChildError::kLimitReached) return (void)cm_.drop(request.endpoint);
+    const auto reason = child.error() == ChildError::kNotForThisHost ? RejReason::kConsumer
+                                                                     : RejReason::kInvalidServiceId;
     (void)cm_.reject(request.endpoint, {.reason = reason}, now);
     return (void)cm_.destroy(request.endpoint, now);
   }
-  Id& id = *ids_.find(*made);
+  Id& id = *ids_.find(*child);
   id.endpoint = request.endpoint;
-  (void)cm_.set_cookie(request.endpoint, made->value);
+  (void)cm_.set_cookie(request.endpoint, child->value);
   apply_request(id, request);
-  report_request(*made, id, id.listener, request);
+  report_request(*child, id, id.listener, request);
 }
 
 void Manager::report_request(IdHandle handle, const Id& id, IdHandle listener,

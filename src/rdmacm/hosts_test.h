@@ -27,11 +27,11 @@ inline constexpr Owner kProgram = 7;
 inline constexpr Owner kOther = 8;
 inline constexpr std::uint16_t kPort = 7174;
 
-inline Gid ipv6(std::uint8_t last, std::uint16_t prefix = 0xfd77) {
+inline Gid ipv6(std::uint8_t last_byte, std::uint16_t prefix = 0xfd77) {
   Gid gid;
   gid.bytes[0] = static_cast<std::byte>(prefix >> 8);
   gid.bytes[1] = static_cast<std::byte>(prefix);
-  gid.bytes[15] = static_cast<std::byte>(last);
+  gid.bytes[15] = static_cast<std::byte>(last_byte);
   return gid;
 }
 inline SocketAddress address(const Gid& ip, std::uint16_t port = 0, std::uint32_t scope = 0) {
@@ -54,16 +54,16 @@ inline std::string text_of(const ConnParam& param) {
 }
 inline constexpr std::uint32_t kVendorOptions = 0x89abcdef;
 inline ConnParam param(std::uint32_t qpn, const std::string& data = "", std::uint32_t vendor = 0) {
-  ConnParam made{.responder_resources = 4,
-                 .initiator_depth = 3,
-                 .retry_count = 7,
-                 .rnr_retry_count = 6,
-                 .qpn = qpn,
-                 .ece_vendor_id = vendor,
-                 .ece_options = vendor == 0 ? 0 : kVendorOptions};
-  std::memcpy(made.private_data.data(), data.data(), data.size());
-  made.private_data_bytes = static_cast<std::uint8_t>(data.size());
-  return made;
+  ConnParam result{.responder_resources = 4,
+                   .initiator_depth = 3,
+                   .retry_count = 7,
+                   .rnr_retry_count = 6,
+                   .qpn = qpn,
+                   .ece_vendor_id = vendor,
+                   .ece_options = vendor == 0 ? 0 : kVendorOptions};
+  std::memcpy(result.private_data.data(), data.data(), data.size());
+  result.private_data_bytes = static_cast<std::uint8_t>(data.size());
+  return result;
 }
 
 class Hosts;
@@ -190,19 +190,19 @@ inline Time Host::now() const { return hosts_.world.now(); }
 
 inline IdHandle Host::create_listener(const SocketAddress& at, std::uint32_t backlog, Owner owner,
                                       std::uint16_t space) {
-  const IdHandle made = create_id(owner, space);
-  if (!cm.bind(owner, made, at, now()) || !cm.listen(owner, made, backlog)) return {};
-  return made;
+  const IdHandle id = create_id(owner, space);
+  if (!cm.bind(owner, id, at, now()) || !cm.listen(owner, id, backlog)) return {};
+  return id;
 }
 
 inline IdHandle Host::connect(const SocketAddress& to, const std::string& data,
                               std::uint16_t space) {
-  const IdHandle made = create_id(kProgram, space);
+  const IdHandle id = create_id(kProgram, space);
   connect_data = data;
   call([&](Manager& m) {
-    (void)m.resolve_addr(kProgram, made, nullptr, to, std::chrono::seconds(2), now());
+    (void)m.resolve_addr(kProgram, id, nullptr, to, std::chrono::seconds(2), now());
   });
-  return made;
+  return id;
 }
 
 inline void Host::receive(const mad::Address& from, const mad::Mad& mad) {
@@ -262,9 +262,9 @@ inline void Host::on(const Event& event) {
 // ---- Hosts
 
 inline void Hosts::transmit(const std::string& from, const mad::SendMad& send) {
-  const bool local = send.to.remote() == send.to.local();
+  const bool is_loopback = send.to.remote() == send.to.local();
   Host& source = from == "A" ? a : p;
-  Host& to = local ? source : from == "A" ? p : a;
+  Host& to = is_loopback ? source : from == "A" ? p : a;
   const auto header =
       wire::decode_exact<wire::MadHeader>(std::span(send.mad).first<wire::kMadHeaderBytes>());
   const std::string name =

@@ -61,7 +61,7 @@ mad::Mad with_id(mad::Mad mad, std::size_t at, CommId id) {
 class LinuxTest : public testing::Test {
  protected:
   explicit LinuxTest(Guid guid = kPassiveGuid) : cm({.cm = {.ca_guid = guid}}, Random(1)) {
-    const Gid ip = guid == kPassiveGuid ? passive : active;
+    const Gid ip = guid == kPassiveGuid ? passive_gid : active_gid;
     cm.on_interfaces(
         {{.address = ip, .gid = ip, .index = 2, .mtu = 3, .sgid_index = 1, .up = true}}, now);
   }
@@ -73,19 +73,19 @@ class LinuxTest : public testing::Test {
   }
   void drain() {
     while (auto output = cm.poll()) {
-      if (const auto* send = std::get_if<mad::SendMad>(&*output)) sent = send->mad;
-      if (const auto* event = std::get_if<Event>(&*output)) last = *event;
+      if (const auto* send = std::get_if<mad::SendMad>(&*output)) last_mad = send->mad;
+      if (const auto* event = std::get_if<Event>(&*output)) last_event = *event;
       if (const auto* query = std::get_if<RouteQuery>(&*output)) token = query->token;
     }
   }
 
-  const Gid active = wire::ipv4_gid(0x0a4d0003);
-  const Gid passive = wire::ipv4_gid(0x0a4d0002);
+  const Gid active_gid = wire::ipv4_gid(0x0a4d0003);
+  const Gid passive_gid = wire::ipv4_gid(0x0a4d0002);
   Time now{};
   Manager cm;
   mad::Dispatcher dispatcher;
-  mad::Mad sent{};
-  Event last{};
+  mad::Mad last_mad{};
+  Event last_event{};
   std::uint64_t token = 0;
 };
 
@@ -94,37 +94,38 @@ TEST_F(LinuxTest, AnswersLinuxAsLinuxDoes) {
   ASSERT_TRUE(cm.bind(kProgram, listener, any4(kPort), now).has_value());
   ASSERT_TRUE(cm.listen(kProgram, listener, 3).has_value());
 
-  receive(kReq, active, passive);
-  ASSERT_EQ(last.kind, EventKind::kConnectRequest);
-  EXPECT_EQ(last.source, address(passive, kPort));
-  EXPECT_EQ(last.destination, address(active, 0xcd45));
-  EXPECT_EQ(last.qp.remote_qpn, 0x11u);
-  EXPECT_EQ(last.qp.sq_psn, 0x375335u);  // the server's first READ request has this PSN (rxe-rping)
-  EXPECT_EQ(last.qp.path.address.flow_label, 0x8f761u);
-  EXPECT_EQ(last.qp.ack_timeout, 0x13);
+  receive(kReq, active_gid, passive_gid);
+  ASSERT_EQ(last_event.kind, EventKind::kConnectRequest);
+  EXPECT_EQ(last_event.source, address(passive_gid, kPort));
+  EXPECT_EQ(last_event.destination, address(active_gid, 0xcd45));
+  EXPECT_EQ(last_event.qp.remote_qpn, 0x11u);
+  // In rxe-rping.pcap, the server's first READ request has this PSN.
+  EXPECT_EQ(last_event.qp.sq_psn, 0x375335u);
+  EXPECT_EQ(last_event.qp.path.address.flow_label, 0x8f761u);
+  EXPECT_EQ(last_event.qp.ack_timeout, 0x13);
 
   const ConnParam answer{.responder_resources = 1,
                          .initiator_depth = 1,
                          .rnr_retry_count = 7,
                          .qpn = 0x11,
                          .psn = 0x2e7e4e};
-  ASSERT_TRUE(cm.accept(kProgram, last.id, answer, now).has_value());
+  ASSERT_TRUE(cm.accept(kProgram, last_event.id, answer, now).has_value());
   drain();
-  const CommId ours = message<Rep>(sent).local_comm_id;
-  EXPECT_EQ(sent, with_id(kRep, 24, ours));
+  const CommId our_id = message<Rep>(last_mad).local_comm_id;
+  EXPECT_EQ(last_mad, with_id(kRep, 24, our_id));
 
-  receive(with_id(kRtu, 28, ours), active, passive);
-  EXPECT_EQ(last.kind, EventKind::kEstablished);
+  receive(with_id(kRtu, 28, our_id), active_gid, passive_gid);
+  EXPECT_EQ(last_event.kind, EventKind::kEstablished);
   receive(wire::cm::encode_mad(
               wire::cm::mad_header(wire::cm::AttributeId::kLap, 7),
               wire::cm::Lap{.local_comm_id = message<wire::cm::Req>(kReq).local_comm_id,
-                            .remote_comm_id = ours,
+                            .remote_comm_id = our_id,
                             .remote_qpn = {0x11}}),
-          active, passive);
-  EXPECT_EQ(message<wire::cm::Apr>(sent).status, wire::cm::AprStatus::kNotSupported);
-  receive(with_id(kDreq, 28, ours), active, passive);
-  EXPECT_EQ(last.kind, EventKind::kDisconnected);
-  EXPECT_EQ(sent, with_id(kDrep, 24, ours));
+          active_gid, passive_gid);
+  EXPECT_EQ(message<wire::cm::Apr>(last_mad).status, wire::cm::AprStatus::kNotSupported);
+  receive(with_id(kDreq, 28, our_id), active_gid, passive_gid);
+  EXPECT_EQ(last_event.kind, EventKind::kDisconnected);
+  EXPECT_EQ(last_mad, with_id(kDrep, 24, our_id));
 }
 
 // The header has the addresses 10.77.0.3 and 10.77.0.2, but one address of the packet differs.
@@ -132,16 +133,17 @@ TEST_F(LinuxTest, RequestWithAnotherHostsAddressIsRejected) {
   const IdHandle listener = *cm.create_id(kProgram, kPortSpaceTcp, kQpTypeRc, now);
   ASSERT_TRUE(cm.bind(kProgram, listener, any4(kPort), now).has_value());
   ASSERT_TRUE(cm.listen(kProgram, listener, 3).has_value());
-  const Gid another = wire::ipv4_gid(0x0a4d0004);
-  for (const auto& [from, to] : {std::pair{another, passive}, std::pair{active, another}}) {
+  const Gid other_gid = wire::ipv4_gid(0x0a4d0004);
+  for (const auto& [from, to] :
+       {std::pair{other_gid, passive_gid}, std::pair{active_gid, other_gid}}) {
     Req req = message<Req>(kReq);
     req.primary_path.local_gid = from;
     req.primary_path.remote_gid = to;
-    sent = {};
+    last_mad = {};
     receive(wire::cm::encode_mad(wire::cm::mad_header(wire::cm::AttributeId::kReq, 9), req), from,
             to);
-    EXPECT_EQ(message<wire::cm::Rej>(sent).reason, wire::cm::RejReason::kConsumer);
-    EXPECT_NE(last.kind, EventKind::kConnectRequest);
+    EXPECT_EQ(message<wire::cm::Rej>(last_mad).reason, wire::cm::RejReason::kConsumer);
+    EXPECT_NE(last_event.kind, EventKind::kConnectRequest);
   }
 }
 
@@ -152,14 +154,14 @@ class LinuxServerTest : public LinuxTest {
 
 TEST_F(LinuxServerTest, ConnectsToLinuxAsLinuxDoes) {
   const IdHandle id = *cm.create_id(kProgram, kPortSpaceTcp, kQpTypeRc, now);
-  const SocketAddress from = address(active, 0xcd45);
-  ASSERT_TRUE(
-      cm.resolve_addr(kProgram, id, &from, address(passive, kPort), std::chrono::seconds(2), now)
-          .has_value());
+  const SocketAddress from = address(active_gid, 0xcd45);
+  ASSERT_TRUE(cm.resolve_addr(kProgram, id, &from, address(passive_gid, kPort),
+                              std::chrono::seconds(2), now)
+                  .has_value());
   drain();
   cm.on_route(token,
-              Route{.source = active,
-                    .address = {.source = active, .interface = 2},
+              Route{.source = active_gid,
+                    .address = {.source = active_gid, .interface = 2},
                     .sgid_index = 1,
                     .mtu = 3},
               now);
@@ -174,7 +176,7 @@ TEST_F(LinuxServerTest, ConnectsToLinuxAsLinuxDoes) {
 
   // Of these fields, the first two are random for each connection.  The others are timeouts, which
   // this stack may choose itself: it answers sooner than Linux.
-  const Req ours = message<Req>(sent);
+  const Req ours = message<Req>(last_mad);
   Req theirs = message<Req>(kReq);
   theirs.local_comm_id = ours.local_comm_id;
   theirs.primary_path.flow_label = ours.primary_path.flow_label;
@@ -182,18 +184,18 @@ TEST_F(LinuxServerTest, ConnectsToLinuxAsLinuxDoes) {
   theirs.primary_path.local_ack_timeout = ours.primary_path.local_ack_timeout;
   EXPECT_EQ(ours, theirs);
 
-  receive(with_id(kRep, 28, ours.local_comm_id), passive, active);
-  ASSERT_EQ(last.kind, EventKind::kConnectResponse);
-  EXPECT_EQ(last.qp.sq_psn, 0x2e7e4eu);  // the client's first SEND has this PSN
-  EXPECT_EQ(last.qp.rnr_retry_count, 7);
+  receive(with_id(kRep, 28, ours.local_comm_id), passive_gid, active_gid);
+  ASSERT_EQ(last_event.kind, EventKind::kConnectResponse);
+  EXPECT_EQ(last_event.qp.sq_psn, 0x2e7e4eu);  // the client's first SEND has this PSN
+  EXPECT_EQ(last_event.qp.rnr_retry_count, 7);
   ASSERT_TRUE(cm.establish(kProgram, id, now).has_value());
   drain();
-  EXPECT_EQ(message<Rtu>(sent), message<Rtu>(with_id(kRtu, 24, ours.local_comm_id)));
+  EXPECT_EQ(message<Rtu>(last_mad), message<Rtu>(with_id(kRtu, 24, ours.local_comm_id)));
   ASSERT_TRUE(cm.disconnect(kProgram, id, now).has_value());
   drain();
-  EXPECT_EQ(message<Dreq>(sent), message<Dreq>(with_id(kDreq, 24, ours.local_comm_id)));
-  receive(with_id(kDrep, 28, ours.local_comm_id), passive, active);
-  EXPECT_EQ(last.kind, EventKind::kDisconnected);
+  EXPECT_EQ(message<Dreq>(last_mad), message<Dreq>(with_id(kDreq, 24, ours.local_comm_id)));
+  receive(with_id(kDrep, 28, ours.local_comm_id), passive_gid, active_gid);
+  EXPECT_EQ(last_event.kind, EventKind::kDisconnected);
 }
 
 }  // namespace

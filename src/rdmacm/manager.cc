@@ -14,9 +14,9 @@ Manager::Manager(const Config& config, Random random)
 Result<IdHandle> Manager::create_id(Owner owner, std::uint16_t port_space, std::uint8_t qp_type,
                                     Time, std::uint64_t name) {
   VB_TRY_VOID(check_port_space(port_space, qp_type));
-  const IdHandle made = VB_TRY(add_id(owner, port_space, qp_type));
-  ids_.find(made)->name = name;
-  return made;
+  const IdHandle handle = VB_TRY(add_id(owner, port_space, qp_type));
+  ids_.find(handle)->name = name;
+  return handle;
 }
 
 std::uint64_t Manager::name(IdHandle handle) const {
@@ -26,24 +26,24 @@ std::uint64_t Manager::name(IdHandle handle) const {
 
 Result<IdHandle> Manager::add_id(Owner owner, std::uint16_t port_space, std::uint8_t qp_type) {
   if (counts_.count_of_owner(owner) >= config_.ids_per_owner_max) {
-    ++limits_met_.ids_per_owner;
+    ++limit_refusals_.ids_per_owner;
     return fail(Errc::kNoResources, "a program's RDMA CM ids are all in use (ids_per_owner_max)");
   }
   if (counts_.count_of_user(owner) >= config_.ids_per_user_max) {
-    ++limits_met_.ids_per_user;
+    ++limit_refusals_.ids_per_user;
     return fail(Errc::kNoResources, "a user's RDMA CM ids are all in use (ids_per_user_max)");
   }
   auto id = std::make_unique<Id>();
   id->owner = owner;
   id->port_space = port_space;
   id->qp_type = qp_type;
-  const auto made = ids_.insert(std::move(id));
-  if (!made) {
-    ++limits_met_.ids;
-    return fail(made.error().code, "the host's RDMA CM ids are all in use (ids_max)");
+  const auto handle = ids_.insert(std::move(id));
+  if (!handle) {
+    ++limit_refusals_.ids;
+    return fail(handle.error().code, "the host's RDMA CM ids are all in use (ids_max)");
   }
   counts_.add(owner);
-  return *made;
+  return *handle;
 }
 
 Result<void> Manager::destroy_id(Owner owner, IdHandle handle, Time now) {

@@ -176,7 +176,7 @@ class Manager {
     std::uint64_t ids_per_user = 0;
     friend bool operator==(const LimitRefusals&, const LimitRefusals&) = default;
   };
-  const LimitRefusals& limit_refusals() const { return limits_met_; }
+  const LimitRefusals& limit_refusals() const { return limit_refusals_; }
   const cm::Counters& cm_counters() const { return cm_.counters(); }
   // Calls f(const Row&) for each id, in order of slots.
   void visit(auto&& f) const {
@@ -282,7 +282,7 @@ class Manager {
   std::map<std::uint64_t, Query> queries_;  // by token
   std::set<std::pair<Time, IdHandle>> query_deadlines_;
   std::uint64_t next_token_ = 1;
-  LimitRefusals limits_met_{};
+  LimitRefusals limit_refusals_{};
   std::deque<Output> outputs_;
 };
 

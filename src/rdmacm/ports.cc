@@ -43,10 +43,11 @@ std::optional<IdHandle> Ports::find_conflict(std::uint16_t space, IdHandle id,
        at != reservations_.end() && at->first.key == key; ++at) {
     const Reservation& other = at->second;
     if (at->first.id == id || !overlap(reservation, other)) continue;
-    const bool share = reservation.reuse && other.reuse;
-    const bool same = reservation.address.family == other.address.family &&
-                      same_address(reservation.address, other.address);
-    if (!share || (same && reservation.listening && other.listening)) return at->first.id;
+    const bool may_share = reservation.reuse && other.reuse;
+    const bool has_same_address = reservation.address.family == other.address.family &&
+                                  same_address(reservation.address, other.address);
+    if (!may_share || (has_same_address && reservation.listening && other.listening))
+      return at->first.id;
   }
   return std::nullopt;
 }
@@ -84,9 +85,9 @@ Result<bool> Ports::listen(std::uint16_t space, std::uint16_t port, IdHandle id)
   listener_entry.listening = true;
   if (find_conflict(space, id, listener_entry))
     return fail(Errc::kAddressInUse, "the port is in use");
-  const bool first = !has_listener(key);
+  const bool is_first = !has_listener(key);
   entry->second = listener_entry;
-  return first;
+  return is_first;
 }
 
 void Ports::unlisten(std::uint16_t space, std::uint16_t port, IdHandle id) {
@@ -98,9 +99,9 @@ bool Ports::release(std::uint16_t space, std::uint16_t port, IdHandle id) {
   const Key key{space, port};
   const auto entry = reservations_.find(ReservationKey{key, id});
   if (entry == reservations_.end()) return false;
-  const bool listened = entry->second.listening;
+  const bool was_listening = entry->second.listening;
   reservations_.erase(entry);
-  return listened && !has_listener(key);
+  return was_listening && !has_listener(key);
 }
 
 bool Ports::is_reserved(std::uint16_t space, std::uint16_t port) const {

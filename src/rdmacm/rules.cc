@@ -7,10 +7,11 @@ Result<void> check_port_space(std::uint32_t port_space, std::uint32_t qp_type) {
       port_space != kPortSpaceIpoib && port_space != kPortSpaceNone) {
     return fail(Errc::kNotSupported, "unknown port space");
   }
-  const bool rc =
+  const bool is_valid_rc =
       qp_type == kQpTypeRc && port_space != kPortSpaceUdp && port_space != kPortSpaceIpoib;
-  const bool ud = is_datagram(qp_type) && port_space != kPortSpaceTcp;
-  if (!rc && !ud) return fail(Errc::kNotSupported, "the port space does not support this QP type");
+  const bool is_valid_ud = is_datagram(qp_type) && port_space != kPortSpaceTcp;
+  if (!is_valid_rc && !is_valid_ud)
+    return fail(Errc::kNotSupported, "the port space does not support this QP type");
   return {};
 }
 

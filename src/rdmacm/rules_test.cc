@@ -5,7 +5,7 @@
 namespace verbena::rdmacm {
 namespace {
 
-TEST(Rules, PortSpacesHaveTheirQpTypes) {
+TEST(Rules, PortSpacesAllowOnlyTheirQpTypes) {
   EXPECT_TRUE(check_port_space(kPortSpaceTcp, kQpTypeRc));
   EXPECT_TRUE(check_port_space(kPortSpaceUdp, kQpTypeUd));
   EXPECT_TRUE(check_port_space(kPortSpaceIpoib, kQpTypeUd));

@@ -59,11 +59,11 @@ Result<const Interface*> Manager::source_of(const PathInfo& path) const {
 }
 
 Result<void> Manager::check_alternate(const Id& id, const ConnParam& param) const {
-  const bool alternate = param.alternate.address.source != Gid{};
-  if (id.port_space != kPortSpaceNone && (alternate || param.peer_to_peer)) {
+  const bool has_alternate = param.alternate.address.source != Gid{};
+  if (id.port_space != kPortSpaceNone && (has_alternate || param.peer_to_peer)) {
     return fail(Errc::kNotSupported, "the RDMA CM has no alternate paths and no peer to peer");
   }
-  if (alternate) VB_TRY_VOID(source_of(param.alternate));
+  if (has_alternate) VB_TRY_VOID(source_of(param.alternate));
   return {};
 }
 

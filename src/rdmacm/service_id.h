@@ -13,9 +13,9 @@ constexpr NamedBy named_by(const SocketAddress& address) {
   if (!address.by_gid) return NamedBy::kPort;
   if (address.service.value == 0) return address.port == 0 ? NamedBy::kNothing : NamedBy::kPort;
   const std::uint64_t space = address.service.value >> 16;
-  const bool port = space == 0 || space == kPortSpaceTcp || space == kPortSpaceUdp ||
-                    space == kPortSpaceIb || space == kPortSpaceIpoib;
-  return port ? NamedBy::kPort : NamedBy::kService;
+  const bool is_port_space = space == 0 || space == kPortSpaceTcp || space == kPortSpaceUdp ||
+                             space == kPortSpaceIb || space == kPortSpaceIpoib;
+  return is_port_space ? NamedBy::kPort : NamedBy::kService;
 }
 
 }  // namespace verbena::rdmacm

@@ -24,35 +24,35 @@ std::vector<std::byte> bytes(const std::string& text) {
 }
 
 SocketAddress service_at(const Gid& gid, ServiceId service = kService) {
-  SocketAddress made = address(gid, static_cast<std::uint16_t>(service.value));
-  made.by_gid = true;
-  made.service = service;
-  return made;
+  SocketAddress result = address(gid, static_cast<std::uint16_t>(service.value));
+  result.by_gid = true;
+  result.service = service;
+  return result;
 }
 
 class ServiceTest : public testing::Test {
  protected:
   // Returns an id that is bound to all GIDs or to one GID.
   IdHandle bound_id(Host& host, const SocketAddress& at = service_at({})) {
-    const IdHandle made = host.create_id(kProgram, kPortSpaceNone);
-    EXPECT_TRUE(host.cm.bind(kProgram, made, at, hosts.world.now()));
-    return made;
+    const IdHandle id = host.create_id(kProgram, kPortSpaceNone);
+    EXPECT_TRUE(host.cm.bind(kProgram, id, at, hosts.world.now()));
+    return id;
   }
   IdHandle create_listener(const Filter& filter = {}, const SocketAddress& at = service_at({})) {
-    const IdHandle made = bound_id(hosts.p, at);
-    EXPECT_TRUE(hosts.p.cm.listen_for(kProgram, made, filter, 0));
-    return made;
+    const IdHandle id = bound_id(hosts.p, at);
+    EXPECT_TRUE(hosts.p.cm.listen_for(kProgram, id, filter, 0));
+    return id;
   }
   IdHandle connect(const std::string& data = "", ServiceId service = kService) {
-    const IdHandle made = hosts.a.connect(service_at(hosts.p.ip4(), service), data, kPortSpaceNone);
+    const IdHandle id = hosts.a.connect(service_at(hosts.p.ip4(), service), data, kPortSpaceNone);
     hosts.run(100ms);
     ++hosts.a.qpn, ++hosts.p.accepting_qpn;  // each QP is connected once
-    return made;
+    return id;
   }
   void establish_connection() {
     listener_id = create_listener();
-    active = connect();
-    passive = hosts.p.last(EventKind::kConnectRequest)->id;
+    active_id = connect();
+    passive_id = hosts.p.last(EventKind::kConnectRequest)->id;
     ASSERT_EQ(hosts.p.count(EventKind::kEstablished), 1u) << hosts.text();
     hosts.clear();
   }
@@ -60,22 +60,23 @@ class ServiceTest : public testing::Test {
 
   Hosts hosts;
   IdHandle listener_id{};
-  IdHandle active{};
-  IdHandle passive{};
+  IdHandle active_id{};
+  IdHandle passive_id{};
 };
 
 TEST_F(ServiceTest, EachMessageCarriesPrivateData) {
   listener_id = create_listener();
   hosts.a.auto_continue = false;
-  active = connect();
+  active_id = connect();
   const std::string max_data(kConnectByGidPrivateBytes, 'q');
-  hosts.a.call(
-      [&](Manager& m) { EXPECT_TRUE(m.connect(kProgram, active, param(0x11, max_data), now())); });
+  hosts.a.call([&](Manager& m) {
+    EXPECT_TRUE(m.connect(kProgram, active_id, param(0x11, max_data), now()));
+  });
   hosts.run(100ms);
   hosts.a.call([&](Manager& m) {
-    EXPECT_EQ(m.establish(kProgram, active, now(), bytes(std::string(225, 'x'))).error().code,
+    EXPECT_EQ(m.establish(kProgram, active_id, now(), bytes(std::string(225, 'x'))).error().code,
               Errc::kInvalidArgument);
-    EXPECT_TRUE(m.establish(kProgram, active, now(), bytes("ready")));
+    EXPECT_TRUE(m.establish(kProgram, active_id, now(), bytes("ready")));
   });
   hosts.run(100ms);
   const Event& request = *hosts.p.last(EventKind::kConnectRequest);
@@ -86,7 +87,7 @@ TEST_F(ServiceTest, EachMessageCarriesPrivateData) {
   ASSERT_EQ(hosts.p.count(EventKind::kEstablished), 1u) << hosts.text();
   EXPECT_EQ(text_of(hosts.p.last(EventKind::kEstablished)->param), "ready");
   hosts.a.call(
-      [&](Manager& m) { EXPECT_TRUE(m.disconnect(kProgram, active, now(), bytes("bye"))); });
+      [&](Manager& m) { EXPECT_TRUE(m.disconnect(kProgram, active_id, now(), bytes("bye"))); });
   hosts.run(100ms);
   EXPECT_EQ(text_of(hosts.p.last(EventKind::kDisconnected)->param), "bye");
 }
@@ -137,7 +138,7 @@ TEST_F(ServiceTest, PortsConflictWithServiceIds) {
   EXPECT_EQ(request.param.private_data.at(wire::kRdmaIpCmHeaderBytes), std::byte{'p'});
 }
 
-TEST_F(ServiceTest, ListenerAtOneGidIgnoresOtherGids) {
+TEST_F(ServiceTest, ListenerAtOneGidGetsNoRequestsForOtherGids) {
   create_listener({}, service_at(hosts.p.ip6()));
   connect();
   EXPECT_EQ(hosts.a.last(EventKind::kRejected)->status, 8) << hosts.text();
@@ -153,14 +154,14 @@ TEST_F(ServiceTest, EveryRejectReasonCarriesInfoAndData) {
   for (std::uint16_t reason = 1; reason <= kRejectReasonMax; ++reason) reasons.push_back(reason);
   for (const std::uint16_t reason : reasons) {
     connect();
-    passive = hosts.p.last(EventKind::kConnectRequest)->id;
+    passive_id = hosts.p.last(EventKind::kConnectRequest)->id;
     const auto info = bytes("more info");
     const auto data = bytes("sorry");
     hosts.p.call([&](Manager& m) {
-      const auto refused =
-          m.reject(kProgram, passive,
+      const auto result =
+          m.reject(kProgram, passive_id,
                    {.reason = reason, .additional_info = info, .private_data = data}, now());
-      EXPECT_TRUE(refused) << reason;
+      EXPECT_TRUE(result) << reason;
     });
     hosts.run(100ms);
     const Event& event = *hosts.a.last(EventKind::kRejected);
@@ -169,13 +170,13 @@ TEST_F(ServiceTest, EveryRejectReasonCarriesInfoAndData) {
     EXPECT_EQ(text_of(event.param), "sorry");
   }
   connect();
-  passive = hosts.p.last(EventKind::kConnectRequest)->id;
+  passive_id = hosts.p.last(EventKind::kConnectRequest)->id;
   for (const std::uint16_t reason : std::to_array<std::uint16_t>({0, 34, 36})) {
-    EXPECT_EQ(hosts.p.cm.reject(kProgram, passive, {.reason = reason}, now()).error().code,
+    EXPECT_EQ(hosts.p.cm.reject(kProgram, passive_id, {.reason = reason}, now()).error().code,
               Errc::kInvalidArgument);
   }
   const std::vector<std::byte> too_much(73);
-  EXPECT_FALSE(hosts.p.cm.reject(kProgram, passive, {.additional_info = too_much}, now()));
+  EXPECT_FALSE(hosts.p.cm.reject(kProgram, passive_id, {.additional_info = too_much}, now()));
 }
 
 TEST_F(ServiceTest, PeerToPeerMakesOneConnection) {
@@ -186,13 +187,13 @@ TEST_F(ServiceTest, PeerToPeerMakesOneConnection) {
   // One id has become the passive side, although it called connect().
   Host& passive_host = hosts.a.count(EventKind::kConnectRequest) == 1 ? hosts.a : hosts.p;
   Host& active_host = &passive_host == &hosts.a ? hosts.p : hosts.a;
-  const IdHandle passive_id = &passive_host == &hosts.a ? a : p;
+  const IdHandle id_of_passive_host = &passive_host == &hosts.a ? a : p;
   ASSERT_EQ(passive_host.count(EventKind::kConnectRequest), 1u) << hosts.text();
   EXPECT_EQ(active_host.count(EventKind::kConnectRequest), 0u);
-  EXPECT_EQ(passive_host.last(EventKind::kConnectRequest)->id, passive_id);
-  EXPECT_EQ(passive_host.last(EventKind::kConnectRequest)->listen_id, passive_id);
+  EXPECT_EQ(passive_host.last(EventKind::kConnectRequest)->id, id_of_passive_host);
+  EXPECT_EQ(passive_host.last(EventKind::kConnectRequest)->listen_id, id_of_passive_host);
   EXPECT_EQ(passive_host.last(EventKind::kConnectRequest)->source.service, kService);
-  EXPECT_EQ(passive_host.last(EventKind::kEstablished)->id, passive_id);
+  EXPECT_EQ(passive_host.last(EventKind::kEstablished)->id, id_of_passive_host);
   EXPECT_EQ(active_host.count(EventKind::kConnectResponse), 1u);
   EXPECT_EQ(hosts.a.cm.ids() + hosts.p.cm.ids(), 2u);
   EXPECT_EQ(text_of(passive_host.last(EventKind::kConnectRequest)->param),
@@ -255,12 +256,12 @@ TEST_F(ServiceTest, OfferedPathIsAnsweredAndUsed) {
   establish_connection();
   const PathInfo other{.address = {.source = hosts.a.ip6(), .destination = hosts.p.ip6()}};
   hosts.a.call([&](Manager& m) {
-    EXPECT_TRUE(m.load_path(kProgram, active, other, bytes("offer"), now()));
-    EXPECT_EQ(m.load_path(kProgram, active, other, {}, now()).error().code, Errc::kBusy);
+    EXPECT_TRUE(m.load_path(kProgram, active_id, other, bytes("offer"), now()));
+    EXPECT_EQ(m.load_path(kProgram, active_id, other, {}, now()).error().code, Errc::kBusy);
   });
   hosts.p.call([&](Manager& m) {  // the passive side must not load a path
     EXPECT_EQ(
-        m.load_path(kProgram, passive,
+        m.load_path(kProgram, passive_id,
                     {.address = {.source = hosts.p.ip6(), .destination = hosts.a.ip6()}}, {}, now())
             .error()
             .code,
@@ -268,32 +269,33 @@ TEST_F(ServiceTest, OfferedPathIsAnsweredAndUsed) {
   });
   hosts.run(2ms);
   const Event& offered = *hosts.p.last(EventKind::kPathOffered);
-  EXPECT_EQ(offered.id, passive);
+  EXPECT_EQ(offered.id, passive_id);
   EXPECT_EQ(text_of(offered.param), "offer");
   EXPECT_EQ(offered.param.alternate.address.source, hosts.p.ip6());
   EXPECT_EQ(offered.param.alternate.address.destination, hosts.a.ip6());
   const auto info = bytes("why");
   hosts.p.call([&](Manager& m) {
-    EXPECT_EQ(m.answer_path(kProgram, passive, {.status = 14}, now()).error().code,
+    EXPECT_EQ(m.answer_path(kProgram, passive_id, {.status = 14}, now()).error().code,
               Errc::kInvalidArgument);
-    EXPECT_TRUE(m.answer_path(kProgram, passive, {.status = kPathRejected, .additional_info = info},
-                              now()));
-    EXPECT_EQ(m.answer_path(kProgram, passive, {}, now()).error().code, Errc::kBadState);
+    EXPECT_TRUE(m.answer_path(kProgram, passive_id,
+                              {.status = kPathRejected, .additional_info = info}, now()));
+    EXPECT_EQ(m.answer_path(kProgram, passive_id, {}, now()).error().code, Errc::kBadState);
   });
   hosts.run(100ms);
   EXPECT_EQ(hosts.a.last(EventKind::kPathAnswered)->status, kPathRejected);
   EXPECT_EQ(hosts.a.last(EventKind::kPathAnswered)->additional_info, info);
 
-  hosts.a.call([&](Manager& m) { EXPECT_TRUE(m.load_path(kProgram, active, other, {}, now())); });
+  hosts.a.call(
+      [&](Manager& m) { EXPECT_TRUE(m.load_path(kProgram, active_id, other, {}, now())); });
   hosts.run(2ms);
-  hosts.p.call([&](Manager& m) { EXPECT_TRUE(m.answer_path(kProgram, passive, {}, now())); });
+  hosts.p.call([&](Manager& m) { EXPECT_TRUE(m.answer_path(kProgram, passive_id, {}, now())); });
   hosts.run(100ms);
   EXPECT_EQ(hosts.a.last(EventKind::kPathAnswered)->status, 0);
   // After the QP has migrated, messages take the new path, too.
   hosts.a.cm.path_migrated({0x11});
   hosts.a.cm.path_migrated({0x99});  // no connection has this QPN
   std::vector<mad::SendMad> sent;
-  ASSERT_TRUE(hosts.a.cm.disconnect(kProgram, active, now()));
+  ASSERT_TRUE(hosts.a.cm.disconnect(kProgram, active_id, now()));
   while (auto output = hosts.a.cm.poll()) {
     if (const auto* send = std::get_if<mad::SendMad>(&*output)) sent.push_back(*send);
   }
@@ -305,7 +307,7 @@ TEST_F(ServiceTest, OfferedPathIsAnsweredAndUsed) {
 TEST_F(ServiceTest, UnansweredPathIsGivenUp) {
   establish_connection();
   hosts.a.call([&](Manager& m) {
-    EXPECT_TRUE(m.load_path(kProgram, active,
+    EXPECT_TRUE(m.load_path(kProgram, active_id,
                             {.address = {.source = hosts.a.ip6(), .destination = hosts.p.ip6()}},
                             {}, now()));
   });
@@ -322,10 +324,10 @@ TEST_F(ServiceTest, DatagramsConnectByServiceId) {
   ASSERT_TRUE(id);
   ASSERT_TRUE(hosts.p.cm.bind(kProgram, *id, service_at({}), hosts.world.now()));
   ASSERT_TRUE(hosts.p.cm.listen_for(kProgram, *id, {}, 0));
-  const auto active_id = hosts.a.cm.create_id(kProgram, kPortSpaceNone, kQpTypeUd, now());
+  const auto connecting_id = hosts.a.cm.create_id(kProgram, kPortSpaceNone, kQpTypeUd, now());
   hosts.a.call([&](Manager& m) {
     EXPECT_TRUE(
-        m.resolve_addr(kProgram, *active_id, nullptr, service_at(hosts.p.ip4()), 2s, now()));
+        m.resolve_addr(kProgram, *connecting_id, nullptr, service_at(hosts.p.ip4()), 2s, now()));
   });
   hosts.run(100ms);
   ASSERT_EQ(hosts.p.count(EventKind::kConnectRequest), 1u) << hosts.text();

@@ -151,15 +151,15 @@ class Explorer {
   }
 
   void switch_sides() {
-    const std::size_t from = side_;
-    if (!can_run(1 - from)) {
+    const std::size_t caller = side_;
+    if (!can_run(1 - caller)) {
       // Each side waits or has ended.
-      if (!sides_[1 - from].ended || !sides_[from].ended) deadlocked_ = true;
-      swapcontext(&sides_[from].context, &main_);
+      if (!sides_[1 - caller].ended || !sides_[caller].ended) deadlocked_ = true;
+      swapcontext(&sides_[caller].context, &main_);
       return;
     }
-    side_ = 1 - from;
-    swapcontext(&sides_[from].context, &sides_[side_].context);
+    side_ = 1 - caller;
+    swapcontext(&sides_[caller].context, &sides_[side_].context);
   }
 
   static void run_side() {

@@ -116,12 +116,13 @@ class BasicProducer {
   Result<std::optional<std::span<std::byte>>> prepare(std::size_t bytes) {
     VB_CHECK(bytes <= record_bytes_max(data_.size()));
     if (ended_) return fail(Errc::kMalformed, "ring: invalid position of the consumer");
-    const std::size_t skip = skip_before(bytes);
-    if (!has_space(skip + record_stride(bytes))) {
+    const std::size_t skip_bytes = skip_before(bytes);
+    const std::size_t needed_bytes = skip_bytes + record_stride(bytes);
+    if (!has_space(needed_bytes)) {
       VB_TRY_VOID(read_head());
-      if (!has_space(skip + record_stride(bytes))) return std::optional<std::span<std::byte>>{};
+      if (!has_space(needed_bytes)) return std::optional<std::span<std::byte>>{};
     }
-    if (skip != 0) publish(detail::kSkipMark << 48, skip);
+    if (skip_bytes != 0) publish(detail::kSkipMark << 48, skip_bytes);
     const std::size_t offset = tail_ & (data_.size() - 1);
     prepared_bytes_ = bytes;
     return std::optional(data_.subspan(offset + kHeaderBytes, bytes));

@@ -43,14 +43,14 @@ class Conversation {
     return explorer.explore(
         [&] {
           shared_ = std::make_unique<Shared>();
-          read_.clear();
+          numbers_read_.clear();
           return Explorer::Scenario{{[&] { produce(); }, [&] { consume(); }},
                                     [&] { check(explorer); }};
         },
-        [&] { return lost_wake_ || wrong_bytes_; });
+        [&] { return has_lost_wake_ || has_wrong_bytes_; });
   }
-  bool lost_wake() const { return lost_wake_; }
-  bool wrong_bytes() const { return wrong_bytes_; }
+  bool has_lost_wake() const { return has_lost_wake_; }
+  bool has_wrong_bytes() const { return has_wrong_bytes_; }
 
  private:
   void produce() {
@@ -73,10 +73,10 @@ class Conversation {
 
   void consume() {
     auto consumer = *BasicConsumer<Memory>::attach(&shared_->control, shared_->data);
-    while (read_.size() < records_) {
+    while (numbers_read_.size() < records_) {
       const auto record = *consumer.peek();
       if (record) {
-        read_.push_back(
+        numbers_read_.push_back(
             Memory::load_relaxed(*reinterpret_cast<const std::uint64_t*>(record->payload.data())));
         consumer.consume();
         continue;
@@ -87,29 +87,31 @@ class Conversation {
   }
 
   static void sleep(int& eventfd) {
-    const std::function<bool()> readable = [&] { return eventfd != 0; };
-    model::current_explorer->wait(readable);
+    const std::function<bool()> is_readable = [&] { return eventfd != 0; };
+    model::current_explorer->wait(is_readable);
     eventfd = 0;
   }
 
   void check(const Explorer& explorer) {
-    lost_wake_ |= explorer.deadlocked();
-    for (std::uint64_t i = 0; i < read_.size(); ++i) wrong_bytes_ |= read_[i] != i + 1;
-    if (!explorer.deadlocked()) wrong_bytes_ |= read_.size() != records_;
+    has_lost_wake_ |= explorer.deadlocked();
+    for (std::uint64_t i = 0; i < numbers_read_.size(); ++i)
+      has_wrong_bytes_ |= numbers_read_[i] != i + 1;
+    if (!explorer.deadlocked()) has_wrong_bytes_ |= numbers_read_.size() != records_;
   }
 
   std::uint64_t records_;
   std::unique_ptr<Shared> shared_;
-  std::vector<std::uint64_t> read_;
-  bool lost_wake_ = false;
-  bool wrong_bytes_ = false;
+  std::vector<std::uint64_t> numbers_read_;
+  bool has_lost_wake_ = false;
+  bool has_wrong_bytes_ = false;
 };
 
-TEST(RingModel, NoSideSleepsForEver) {
-  Conversation<ModelMemory<>> conversation(6);  // more records than fit, so that both sides sleep
+TEST(RingModel, NoSideSleepsForEverAndAllRecordsArrive) {
+  // The records do not all fit into the ring, so each side may have to sleep.
+  Conversation<ModelMemory<>> conversation(6);
   const std::uint64_t runs = conversation.explore(budget(2));
-  EXPECT_FALSE(conversation.lost_wake());
-  EXPECT_FALSE(conversation.wrong_bytes());
+  EXPECT_FALSE(conversation.has_lost_wake());
+  EXPECT_FALSE(conversation.has_wrong_bytes());
   EXPECT_GT(runs, 1000U);
   RecordProperty("runs", static_cast<int>(runs));
 }
@@ -117,13 +119,13 @@ TEST(RingModel, NoSideSleepsForEver) {
 TEST(RingModel, DetectsALostWakeWithoutFences) {
   Conversation<ModelMemory<false, true>> conversation(6);
   conversation.explore(3);
-  EXPECT_TRUE(conversation.lost_wake());
+  EXPECT_TRUE(conversation.has_lost_wake());
 }
 
 TEST(RingModel, DetectsWrongBytesWithoutReleaseOrder) {
   Conversation<ModelMemory<true, false>> conversation(6);
   conversation.explore(3);
-  EXPECT_TRUE(conversation.wrong_bytes());
+  EXPECT_TRUE(conversation.has_wrong_bytes());
 }
 
 }  // namespace

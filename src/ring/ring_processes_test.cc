@@ -92,59 +92,61 @@ class RingProcesses : public testing::Test {
     return pid;
   }
 
-  // Writes the records from `next` on, until all are written or the ring is full.
+  // Writes the records from `number` on, until all are written or the ring is full.
   template <class Memory>
-  static void produce(RingMemory& ring_memory, std::uint64_t& next) {
+  static void produce(RingMemory& ring_memory, std::uint64_t& number) {
     auto producer = *BasicProducer<Memory>::attach(&ring_memory.control, ring_memory.data, 0);
-    for (; next < kRecords; ++next) {
-      const std::size_t bytes = 8 + next * 16;
+    for (; number < kRecords; ++number) {
+      const std::size_t bytes = 8 + number * 16;
       const auto memory = *producer.prepare(bytes);
       if (!memory) break;
-      std::memset(memory->data(), static_cast<int>(next), bytes);
-      producer.commit(bytes, static_cast<std::uint16_t>(next));
+      std::memset(memory->data(), static_cast<int>(number), bytes);
+      producer.commit(bytes, static_cast<std::uint16_t>(number));
       producer.flush();
     }
   }
 
   // Reads and checks all records in the ring, and returns how many there were.  The first record
-  // has the number `from`.
-  static std::uint64_t read_all(Consumer& consumer, std::uint64_t from) {
-    std::uint64_t next = from;
+  // has the number `first_number`.
+  static std::uint64_t read_all(Consumer& consumer, std::uint64_t first_number) {
+    std::uint64_t number = first_number;
     for (;;) {
       const auto record = consumer.peek();
       EXPECT_TRUE(record.has_value());
       if (!record.has_value() || !record->has_value()) break;
-      EXPECT_EQ((*record)->kind, next);
-      EXPECT_EQ((*record)->payload.size(), 8 + next * 16);
-      for (const std::byte byte : (*record)->payload) EXPECT_EQ(byte, static_cast<std::byte>(next));
+      EXPECT_EQ((*record)->kind, number);
+      EXPECT_EQ((*record)->payload.size(), 8 + number * 16);
+      for (const std::byte byte : (*record)->payload) {
+        EXPECT_EQ(byte, static_cast<std::byte>(number));
+      }
       consumer.consume();
-      ++next;
+      ++number;
     }
     consumer.finish();
-    return next - from;
+    return number - first_number;
   }
 
   RingMemory* ring_memory_ = nullptr;
 };
 
-TEST_F(RingProcesses, ConsumerReadsWholeRecordsOfAKilledProducer) {
+TEST_F(RingProcesses, ConsumerReadsOnlyWholeRecordsOfAKilledProducer) {
   bool has_exited = false;
-  std::uint64_t longest = 0;
+  std::uint64_t most_records = 0;
   for (int access = 1; !has_exited; ++access) {
     clear();
     const pid_t pid = fork_child(access, SIGKILL, [&] {
-      std::uint64_t next = 0;
-      produce<SignalingMemory>(*ring_memory_, next);
+      std::uint64_t number = 0;
+      produce<SignalingMemory>(*ring_memory_, number);
     });
     int status = 0;
     ASSERT_EQ(waitpid(pid, &status, 0), pid);
     has_exited = WIFEXITED(status);
     auto consumer = *Consumer::attach(&ring_memory_->control, ring_memory_->data);
-    const std::uint64_t read = read_all(consumer, 0);
-    EXPECT_GE(read, longest) << "the process died later but wrote fewer records";
-    longest = read;
+    const std::uint64_t record_count = read_all(consumer, 0);
+    EXPECT_GE(record_count, most_records) << "the process died later but wrote fewer records";
+    most_records = record_count;
   }
-  EXPECT_GE(longest, 3U);
+  EXPECT_GE(most_records, 3U);
 }
 
 TEST_F(RingProcesses, ProducerStoppedAtAnyAccessCanContinue) {
@@ -152,13 +154,13 @@ TEST_F(RingProcesses, ProducerStoppedAtAnyAccessCanContinue) {
   for (int access = 1; !has_exited; ++access) {
     clear();
     const pid_t pid = fork_child(access, SIGSTOP, [&] {
-      std::uint64_t next = 0;
-      produce<SignalingMemory>(*ring_memory_, next);
+      std::uint64_t number = 0;
+      produce<SignalingMemory>(*ring_memory_, number);
     });
     int status = 0;
     ASSERT_EQ(waitpid(pid, &status, WUNTRACED), pid);
     auto consumer = *Consumer::attach(&ring_memory_->control, ring_memory_->data);
-    const std::uint64_t before = read_all(consumer, 0);
+    const std::uint64_t count_before = read_all(consumer, 0);
     if (WIFSTOPPED(status)) {
       ASSERT_EQ(kill(pid, SIGCONT), 0);
       ASSERT_EQ(waitpid(pid, &status, 0), pid);
@@ -166,8 +168,8 @@ TEST_F(RingProcesses, ProducerStoppedAtAnyAccessCanContinue) {
       has_exited = true;
     }
     EXPECT_TRUE(WIFEXITED(status));
-    const std::uint64_t after = read_all(consumer, before);
-    EXPECT_GE(before + after, 3U);
+    const std::uint64_t count_after = read_all(consumer, count_before);
+    EXPECT_GE(count_before + count_after, 3U);
   }
 }
 

@@ -84,13 +84,13 @@ TEST(Ring, AcceptsTheLongestRecordAtEveryOffset) {
   }
 }
 
-TEST(Ring, FullRingAcceptsARecordAfterOneIsConsumed) {
+TEST(Ring, FullRingAcceptsARecordAfterTheConsumerHasFreedARecord) {
   Ring ring(256);
   auto producer = *Producer::attach(ring.control, ring.data);
   auto consumer = *Consumer::attach(ring.control, ring.data);
-  int written = 0;
-  while (write(producer, bytes_of(8, 1))) ++written;
-  EXPECT_EQ(written, 3);  // the fourth cache line is for the next header
+  int record_count = 0;
+  while (write(producer, bytes_of(8, 1))) ++record_count;
+  EXPECT_EQ(record_count, 3);  // the fourth cache line is for the next header
   EXPECT_FALSE(*producer.request_wake_for_space(8));
   EXPECT_FALSE(consumer.finish());  // no record was consumed
   ASSERT_TRUE((*consumer.peek()).has_value());
@@ -136,13 +136,13 @@ TEST(Ring, ConsumerNeverReadsOldBytesAsARecord) {
   auto producer = *Producer::attach(ring.control, ring.data);
   auto consumer = *Consumer::attach(ring.control, ring.data);
   // Makes a payload that looks like a header at every position where a header could be.
-  std::vector<std::byte> forged(record_bytes_max(256));
+  std::vector<std::byte> forged_headers(record_bytes_max(256));
   const std::uint64_t header = detail::header(8, 99);
-  for (std::size_t at = 0; at + 8 <= forged.size(); at += 8) {
-    std::memcpy(forged.data() + at, &header, sizeof header);
+  for (std::size_t at = 0; at + 8 <= forged_headers.size(); at += 8) {
+    std::memcpy(forged_headers.data() + at, &header, sizeof header);
   }
   for (int lap = 0; lap < 50; ++lap) {
-    ASSERT_TRUE(write(producer, std::span(forged).first(lap % 2 == 0 ? 100 : 20), 1));
+    ASSERT_TRUE(write(producer, std::span(forged_headers).first(lap % 2 == 0 ? 100 : 20), 1));
     const auto record = *consumer.peek();
     ASSERT_TRUE(record.has_value());
     EXPECT_EQ(record->kind, 1);
@@ -187,15 +187,15 @@ TEST(Ring, ConsumerFailsAfterAnInvalidHeader) {
     Ring ring(256);
     auto consumer = *Consumer::attach(ring.control, ring.data);
     detail::word_at(ring.data, 0) = header;
-    const auto read = consumer.peek();
-    ASSERT_FALSE(read.has_value()) << std::hex << header;
-    EXPECT_EQ(read.error().code, Errc::kMalformed);
+    const auto result = consumer.peek();
+    ASSERT_FALSE(result.has_value()) << std::hex << header;
+    EXPECT_EQ(result.error().code, Errc::kMalformed);
     detail::word_at(ring.data, 0) = 0;
     EXPECT_FALSE(consumer.peek().has_value()) << "later calls must fail, too";
   }
 }
 
-TEST(Ring, RefusesARecordPastTheEndOfTheRing) {
+TEST(Ring, ConsumerRefusesARecordPastTheEndOfTheRing) {
   Ring ring(256);
   auto producer = *Producer::attach(ring.control, ring.data);
   auto consumer = *Consumer::attach(ring.control, ring.data);
@@ -209,7 +209,7 @@ TEST(Ring, RefusesARecordPastTheEndOfTheRing) {
   EXPECT_FALSE(consumer.peek().has_value());
 }
 
-TEST(Ring, RefusesMemoryOfInvalidSizeOrAlignment) {
+TEST(Ring, AttachRefusesMemoryOfInvalidSizeOrAlignment) {
   Ring ring(1024);
   for (const std::size_t bytes : {std::size_t{0}, std::size_t{128}, std::size_t{320}}) {
     EXPECT_FALSE(Producer::attach(ring.control, ring.data.first(bytes)).has_value()) << bytes;
@@ -221,19 +221,19 @@ TEST(Ring, RefusesMemoryOfInvalidSizeOrAlignment) {
 
 TEST(Ring, NewProducerAndConsumerContinueAtAGivenPosition) {
   Ring ring(512);
-  std::uint64_t written = 0;
-  std::uint64_t read = 0;
+  std::uint64_t producer_position = 0;
+  std::uint64_t consumer_position = 0;
   for (unsigned round = 0; round < 40; ++round) {
-    auto producer = *Producer::attach(ring.control, ring.data, written);
-    auto consumer = *Consumer::attach(ring.control, ring.data, read);
+    auto producer = *Producer::attach(ring.control, ring.data, producer_position);
+    auto consumer = *Consumer::attach(ring.control, ring.data, consumer_position);
     ASSERT_TRUE(write(producer, bytes_of(round, round)));
     const auto record = *consumer.peek();
     ASSERT_TRUE(record.has_value());
     EXPECT_EQ(record->payload.size(), round);
     consumer.consume();
     consumer.finish();
-    written = producer.position();
-    read = consumer.position();
+    producer_position = producer.position();
+    consumer_position = consumer.position();
   }
 }
 
@@ -284,7 +284,7 @@ TEST(Ring, SurvivesAPeerThatWritesRandomBytes) {
 }
 
 // Two threads use one ring and wake each other; ThreadSanitizer checks the accesses.
-TEST(Ring, TwoThreadsExchangeRecordsAndSleep) {
+TEST(Ring, ThreadReadsAllRecordsOfAnotherThread) {
   constexpr std::uint64_t kRecords = 20'000;
   Ring ring(2048);
   std::atomic<int> consumer_eventfd = 0;
@@ -316,15 +316,15 @@ TEST(Ring, TwoThreadsExchangeRecordsAndSleep) {
     if (producer.flush()) wake(consumer_eventfd);
   });
   auto consumer = *Consumer::attach(ring.control, ring.data);
-  std::uint64_t wrong = 0;
+  std::uint64_t wrong_count = 0;
   for (std::uint64_t i = 0; i < kRecords;) {
     const auto record = *consumer.peek();
     if (record) {
       std::uint64_t number = 0;
       std::memcpy(&number, record->payload.data(), sizeof number);
-      wrong += number == i ? 0 : 1;
+      wrong_count += number == i ? 0 : 1;
       for (const std::byte byte : record->payload.subspan(8)) {
-        wrong += byte == static_cast<std::byte>(i) ? 0 : 1;
+        wrong_count += byte == static_cast<std::byte>(i) ? 0 : 1;
       }
       consumer.consume();
       ++i;
@@ -334,7 +334,7 @@ TEST(Ring, TwoThreadsExchangeRecordsAndSleep) {
     if (consumer.park()) sleep(consumer_eventfd);
   }
   writer.join();
-  EXPECT_EQ(wrong, 0U);
+  EXPECT_EQ(wrong_count, 0U);
 }
 
 }  // namespace

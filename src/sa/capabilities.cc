@@ -28,7 +28,7 @@ void Capabilities::retry_later(Time now) {
 
 void Capabilities::set_port(const PortState& state, const PortChange& change, Time now) {
   port_is_ready_ = state.is_ready();
-  if (!change.became_ready && !change.manager) return;
+  if (!change.became_ready && !change.manager_changed) return;
   info_.reset();
   // A pending query is sent to the new manager again, so its answer is valid.
   may_be_stale_ = false;
@@ -41,15 +41,15 @@ void Capabilities::reregister(Time now) {
   ask(now);
 }
 
-void Capabilities::receive(const QueryResult& end, Time now) {
-  if (query_ != end.id) return;
+void Capabilities::receive(const QueryResult& result, Time now) {
+  if (query_ != result.id) return;
   query_.reset();
   if (may_be_stale_) return ask(now);
-  if (end.outcome != QueryResult::Outcome::kAnswered) {
+  if (result.outcome != QueryResult::Outcome::kAnswered) {
     ++counters_.failed;
     return retry_later(now);
   }
-  const auto records = end.records<wire::ClassPortInfo>(1);
+  const auto records = result.records<wire::ClassPortInfo>(1);
   if (!records || records->empty()) {
     ++counters_.failed;
     return retry_later(now);

@@ -42,7 +42,7 @@ class Capabilities {
 
   void set_port(const PortState& state, const PortChange& change, Time now);
   void reregister(Time now);
-  void receive(const QueryResult& end, Time now);
+  void receive(const QueryResult& result, Time now);
   void on_timer(Time now);
   Time deadline() const { return retry_at_; }
 

@@ -13,7 +13,7 @@ using wire::ClassPortInfo;
 class CapabilitiesTest : public ManualSaTest {
  protected:
   CapabilitiesTest() { set_port(port); }
-  void on_query_end(const QueryResult& end) override { capabilities.receive(end, now); }
+  void on_query_result(const QueryResult& result) override { capabilities.receive(result, now); }
   void on_timer() override { capabilities.on_timer(now); }
   Time deadline() override { return capabilities.deadline(); }
 
@@ -63,21 +63,21 @@ TEST_F(CapabilitiesTest, CapabilitiesAreQueriedAgainAfterANewManagerOrAReregistr
 }
 
 TEST_F(CapabilitiesTest, QueryIsSentAgainIfAReregistrationCameBeforeItsAnswer) {
-  const auto before = request();
+  const auto first_request = request();
   capabilities.reregister(now);
   EXPECT_TRUE(sent().empty()) << "only one query is pending at a time";
-  answer(before, info(true));
+  answer(first_request, info(true));
   EXPECT_FALSE(capabilities.has_send_only_full_members().has_value());
   answer(request(), info(false));
   EXPECT_EQ(capabilities.has_send_only_full_members(), false);
 }
 
 TEST_F(CapabilitiesTest, PendingQueryIsSentToTheNewManager) {
-  const auto old = request();
+  const auto old_request = request();
   PortState other = port;
   other.sm_lid = {2};
   set_port(other);
-  answer(old, info(true));
+  answer(old_request, info(true));
   EXPECT_FALSE(capabilities.has_send_only_full_members().has_value());
   answer(request(), info(false));
   EXPECT_EQ(capabilities.has_send_only_full_members(), false);
@@ -87,9 +87,9 @@ TEST_F(CapabilitiesTest, PendingQueryIsSentToTheNewManager) {
 TEST_F(CapabilitiesTest, RefusedQueryIsRepeatedLater) {
   refuse(request(), wire::SaStatus::kNoResources);
   EXPECT_TRUE(run_for(Capabilities::kRetryPause - 1ms).empty());
-  const auto again = run_until(capabilities.deadline());
-  ASSERT_EQ(again.size(), 1U);
-  answer(again[0], info(true));
+  const auto repeats = run_until(capabilities.deadline());
+  ASSERT_EQ(repeats.size(), 1U);
+  answer(repeats[0], info(true));
   EXPECT_EQ(capabilities.has_send_only_full_members(), true);
   EXPECT_EQ(capabilities.counters().failed, 1U);
 }

@@ -117,23 +117,23 @@ void Client::pump(Time now) {
   }
   // Every SA answers a query for its ClassPortInfo, so the answer shows whether there is an SA.
   if (queries_.was_refused_since_last_call()) capabilities_.ask(now);
-  while (const auto end = queries_.next_result()) dispatch(*end, now);
+  while (const auto result = queries_.next_result()) dispatch(*result, now);
   paths_.set_notices(subscriptions_.is_registered(TrapNumber::kGidInService) &&
                      subscriptions_.is_registered(TrapNumber::kGidOutOfService));
 }
 
-void Client::dispatch(const QueryResult& end, Time now) {
-  switch (end.owner) {
-    case QueryOwner::kPaths: return paths_.receive(end, now);
-    case QueryOwner::kMemberships: return memberships_.receive(end, now);
-    case QueryOwner::kSubscriptions: return subscriptions_.receive(end, now);
-    case QueryOwner::kServices: return services_.receive(end, now);
-    case QueryOwner::kCapabilities: return receive_capabilities(end, now);
+void Client::dispatch(const QueryResult& result, Time now) {
+  switch (result.owner) {
+    case QueryOwner::kPaths: return paths_.receive(result, now);
+    case QueryOwner::kMemberships: return memberships_.receive(result, now);
+    case QueryOwner::kSubscriptions: return subscriptions_.receive(result, now);
+    case QueryOwner::kServices: return services_.receive(result, now);
+    case QueryOwner::kCapabilities: return receive_capabilities(result, now);
   }
 }
 
-void Client::receive_capabilities(const QueryResult& end, Time now) {
-  capabilities_.receive(end, now);
+void Client::receive_capabilities(const QueryResult& result, Time now) {
+  capabilities_.receive(result, now);
   memberships_.set_send_only_full_members(capabilities_.has_send_only_full_members(), now);
 }
 

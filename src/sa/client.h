@@ -74,8 +74,8 @@ class Client {
 
   void pump(Time now);
   void handle_notice(const wire::SaNotice& notice, Time now);
-  void receive_capabilities(const QueryResult& end, Time now);
-  void dispatch(const QueryResult& end, Time now);
+  void receive_capabilities(const QueryResult& result, Time now);
+  void dispatch(const QueryResult& result, Time now);
 
   PortId port_;
   PortState state_{};

@@ -135,21 +135,21 @@ class ClientRun {
     if (member) members_.push_back(*member);
   }
   void service_or_subscription() {
-    const std::uint8_t what = take();
-    if (what % 4 == 0) (void)client_->services().add({.lease_seconds = take()}, 0, now_);
-    if (what % 4 == 1) (void)client_->services().find({}, 0, std::chrono::seconds(5), now_);
-    if (what % 4 == 2) {
+    const std::uint8_t choice = take();
+    if (choice % 4 == 0) (void)client_->services().add({.lease_seconds = take()}, 0, now_);
+    if (choice % 4 == 1) (void)client_->services().find({}, 0, std::chrono::seconds(5), now_);
+    if (choice % 4 == 2) {
       (void)client_->subscriptions().subscribe(wire::TrapNumber{take()}, 0, now_);
     }
-    if (what % 4 == 3) client_->services().remove(ServiceTicket{take()}, now_);
+    if (choice % 4 == 3) client_->services().remove(ServiceTicket{take()}, now_);
   }
   void change_port() {
-    const std::uint8_t what = take();
-    if (what % 5 == 0) port_.active = !port_.active;
-    if (what % 5 == 1) port_.lid.value = take();
-    if (what % 5 == 2) port_.sm_lid.value = take() % 3;
-    if (what % 5 == 3) port_.pkeys.resize(take() % 3);
-    if (what % 5 == 4) port_.gids = {gid_of(5), gid_of(take())};
+    const std::uint8_t choice = take();
+    if (choice % 5 == 0) port_.active = !port_.active;
+    if (choice % 5 == 1) port_.lid.value = take();
+    if (choice % 5 == 2) port_.sm_lid.value = take() % 3;
+    if (choice % 5 == 3) port_.pkeys.resize(take() % 3);
+    if (choice % 5 == 4) port_.gids = {gid_of(5), gid_of(take())};
     client_->set_port(port_, now_);
   }
 

@@ -21,7 +21,7 @@ constexpr unsigned kGroups = 3;
 class ClientSim {
  public:
   explicit ClientSim(std::uint64_t seed)
-      : random_(seed ^ 0x5a5a), net_(seed, kHosts, config_of(random_)) {
+      : random_(seed ^ 0x5a5a), net_(seed, kHosts, random_config(random_)) {
     age_ = 20s;
     net_.set_faults(bad_wire());
   }
@@ -38,9 +38,9 @@ class ClientSim {
   }
 
  private:
-  static Client::Config config_of(Random& random) {
-    const bool table = random.chance({1, 3});
-    return {.paths = {.mode = table ? PathCache::Mode::kTable : PathCache::Mode::kGet,
+  static Client::Config random_config(Random& random) {
+    const bool has_table = random.chance({1, 3});
+    return {.paths = {.mode = has_table ? PathCache::Mode::kTable : PathCache::Mode::kGet,
                       .entries_max = random.chance({1, 3}) ? std::size_t{2} : std::size_t{64},
                       .age = 20s,
                       .age_with_notices = 20s,
@@ -73,10 +73,10 @@ class ClientSim {
       case 4:
       case 5: return join(any_host());
       case 6: return leave_any();
-      case 7: return cancel_any();
+      case 7: return cancel_oldest_query();
       case 8: return change_host(any_host());
       case 9: return change_manager();
-      case 10: return break_manager();
+      case 10: return change_manager_faults();
       case 11: return add_service(any_host());
       default: return;
     }
@@ -95,7 +95,7 @@ class ClientSim {
     }
     net_.pump();
   }
-  void cancel_any() {
+  void cancel_oldest_query() {
     if (pending_.empty()) return;
     const auto cookie = pending_.begin()->first;
     const auto [host, ticket] = pending_.begin()->second;
@@ -152,7 +152,7 @@ class ClientSim {
     if (random_.chance({1, 2})) return net_.master().die();
     net_.change_master(static_cast<unsigned>(random_.below(2)));
   }
-  void break_manager() {
+  void change_manager_faults() {
     auto& faults = net_.master().faults;
     faults = {};
     if (random_.chance({1, 3})) faults.loss = {1, 3};

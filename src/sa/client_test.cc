@@ -59,9 +59,9 @@ TEST(ClientTest, KnownPathsNeedNoManager) {
   net.host(0).events.clear();
   net.run_for(11s);
   ASSERT_EQ(net.host(0).events.size(), 1U);
-  const auto& failed = std::get<PathEvent>(net.host(0).events[0]);
-  EXPECT_EQ(failed.error->code, Errc::kTimedOut);
-  EXPECT_STREQ(failed.error->context, "the subnet manager did not answer");
+  const auto& failure = std::get<PathEvent>(net.host(0).events[0]);
+  EXPECT_EQ(failure.error->code, Errc::kTimedOut);
+  EXPECT_STREQ(failure.error->context, "the subnet manager did not answer");
 }
 
 TEST(ClientTest, StandbyManagerGetsMembershipsSubscriptionsAndServicesAgain) {
@@ -127,7 +127,7 @@ TEST(ClientTest, AllToAllJobSendsOneQueryForEachPathOrEachPort) {
   for (const auto mode : {PathCache::Mode::kGet, PathCache::Mode::kTable}) {
     Net net(2, kHosts, {.paths = {.mode = mode}});
     net.run_for(2s);
-    for (int connections = 0; connections < 5; ++connections) {
+    for (int round = 0; round < 5; ++round) {
       for (unsigned from = 0; from < kHosts; ++from) {
         for (unsigned to = 0; to < kHosts; ++to) cached_lid(net, from, to);
       }
@@ -172,13 +172,13 @@ TEST(ClientTest, QueryThatTheSaDoesNotKnowEndsSoonWithoutOtherQueries) {
   ASSERT_TRUE(net.client(0).services().find({.service_id = {{7}}}, 0, 10min, net.world.now()));
   net.run_for(3s);
   ASSERT_EQ(net.host(0).events.size(), 1U);
-  const auto& failed = std::get<ServiceEvent>(net.host(0).events[0]);
-  ASSERT_TRUE(failed.error);
-  EXPECT_EQ(failed.error->code, Errc::kNotSupported);
+  const auto& failure = std::get<ServiceEvent>(net.host(0).events[0]);
+  ASSERT_TRUE(failure.error);
+  EXPECT_EQ(failure.error->code, Errc::kNotSupported);
   EXPECT_EQ(net.client(0).queries().counters().unsupported, 1U);
 }
 
-TEST(ClientTest, JoinOfASendOnlyFullMemberNeedsAManagerThatSupportsIt) {
+TEST(ClientTest, JoinOfASendOnlyFullMemberNeedsAManagerThatSupportsSuchMembers) {
   Net net(1, 1, {.notices = false});
   const JoinRequest request{.mgid = {.bytes = {std::byte{0xff}, std::byte{0x12}}},
                             .join_state = wire::join_state::kSendOnlyFullMember};

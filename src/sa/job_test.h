@@ -95,7 +95,7 @@ class Job {
 
  private:
   struct Process {
-    unsigned next = 1;  // the distance to the next host that it connects to
+    unsigned next_distance = 1;  // the distance to the next host that it connects to
     unsigned pending = 0;
   };
   struct Host {
@@ -107,8 +107,8 @@ class Job {
   // Begins as many connections of a process as its window allows.
   void connect(unsigned from, unsigned process) {
     Process& state = hosts_[from].processes[process];
-    while (state.next < hosts_.size() && state.pending < plan_.window) {
-      const unsigned to = (from + state.next++) % static_cast<unsigned>(hosts_.size());
+    while (state.next_distance < hosts_.size() && state.pending < plan_.window) {
+      const unsigned to = (from + state.next_distance++) % static_cast<unsigned>(hosts_.size());
       const auto found = hosts_[from].client->paths().find_for_connection(
           {.destination = job_gid(to), .source = job_gid(from), .pkey = wire::kDefaultPkey},
           process, plan_.route_timeout, world_.now());

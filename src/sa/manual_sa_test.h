@@ -12,12 +12,12 @@
 // Provides a port for which the test acts as the SA.  The test gets each request, and answers it.
 namespace verbena::sa {
 
-constexpr Gid test_gid(unsigned last) {
+constexpr Gid test_gid(unsigned number) {
   Gid gid{};
   gid.bytes[0] = std::byte{0xfe};
   gid.bytes[1] = std::byte{0x80};
-  gid.bytes[14] = static_cast<std::byte>(last >> 8);
-  gid.bytes[15] = static_cast<std::byte>(last);
+  gid.bytes[14] = static_cast<std::byte>(number >> 8);
+  gid.bytes[15] = static_cast<std::byte>(number);
   return gid;
 }
 
@@ -37,7 +37,7 @@ class ManualSaTest : public testing::Test {
   Queries queries{mads, agent, Random(7)};
 
   // Subclasses pass results of queries, and the time, to the part of the client that they test.
-  virtual void on_query_end(const QueryResult&) { FAIL() << "no query was sent"; }
+  virtual void on_query_result(const QueryResult&) { FAIL() << "no query was sent"; }
   virtual void on_timer() {}
   virtual Time deadline() { return kNever; }
 
@@ -63,9 +63,9 @@ class ManualSaTest : public testing::Test {
   }
   // Answers a request with a status and records.
   template <wire::Message Record>
-  void answer(const mad::SendMad& to, std::uint16_t status, const std::vector<Record>& records,
+  void answer(const mad::SendMad& request, std::uint16_t status, const std::vector<Record>& records,
               wire::SaAttribute attribute) {
-    wire::SaHeader header = header_in(to);
+    wire::SaHeader header = header_in(request);
     const bool is_table = header.mad.method == wire::Method::kGetTable;
     header.mad.response = true;
     if (header.mad.method == wire::Method::kSet) header.mad.method = wire::Method::kGet;
@@ -83,23 +83,23 @@ class ManualSaTest : public testing::Test {
       wire::encode_to(std::span(message).subspan(wire::kSaHeaderBytes + i * kRecordStride),
                       records[i]);
     }
-    deliver(to, header, std::move(message));
+    deliver(request, header, std::move(message));
   }
   template <wire::Message Record>
-  void answer(const mad::SendMad& to, const Record& record) {
-    answer(to, 0, std::vector{record}, wire::SaAttribute{header_in(to).mad.attribute_id});
+  void answer(const mad::SendMad& request, const Record& record) {
+    answer(request, 0, std::vector{record}, wire::SaAttribute{header_in(request).mad.attribute_id});
   }
-  void refuse(const mad::SendMad& to, std::uint16_t status) {
-    answer(to, status, std::vector<wire::PathRecord>(1),
-           wire::SaAttribute{header_in(to).mad.attribute_id});
+  void refuse(const mad::SendMad& request, std::uint16_t status) {
+    answer(request, status, std::vector<wire::PathRecord>(1),
+           wire::SaAttribute{header_in(request).mad.attribute_id});
   }
-  void refuse(const mad::SendMad& to, wire::SaStatus status) {
-    refuse(to, wire::mad_status_of(status));
+  void refuse(const mad::SendMad& request, wire::SaStatus status) {
+    refuse(request, wire::mad_status_of(status));
   }
 
   void pump() {
     while (const auto message = mads.next_message()) queries.receive(*message, now);
-    deliver_ends();
+    deliver_results();
   }
   // Advances the time to `end`, and returns the requests that were sent.
   std::vector<mad::SendMad> run_until(Time end) {
@@ -112,7 +112,7 @@ class ManualSaTest : public testing::Test {
       mads.on_timer(now);
       pump();
       queries.on_timer(now);
-      deliver_ends();
+      deliver_results();
       on_timer();
     }
     now = end;
@@ -121,19 +121,19 @@ class ManualSaTest : public testing::Test {
   std::vector<mad::SendMad> run_for(Duration duration) { return run_until(now + duration); }
 
  private:
-  void deliver_ends() {
-    if (test_reads_ends) return;
-    while (const auto end = queries.next_result()) on_query_end(*end);
+  void deliver_results() {
+    if (test_reads_results) return;
+    while (const auto result = queries.next_result()) on_query_result(*result);
   }
   // Sends an answer like a manager, with RMPP if the answer is a table.
-  void deliver(const mad::SendMad& to, const wire::SaHeader& header,
+  void deliver(const mad::SendMad& request, const wire::SaHeader& header,
                std::vector<std::byte> message) {
     mad::ManagementPort manager;
     const auto server = *manager.add_agent({.mgmt_class = 3,
                                             .class_version = 2,
                                             .methods = {~std::uint64_t{0} - 1, 0},
                                             .rmpp_version = 1});
-    EXPECT_TRUE(manager.send(server, {.to = to.to, .mad = std::move(message)}, now));
+    EXPECT_TRUE(manager.send(server, {.to = request.to, .mad = std::move(message)}, now));
     for (bool moved = true; moved;) {
       moved = false;
       while (const auto packet = manager.next_packet()) {
@@ -157,7 +157,7 @@ class ManualSaTest : public testing::Test {
   std::vector<mad::SendMad> requests_during_table_{};  // sent while a table arrived
 
  protected:
-  bool test_reads_ends = false;  // if true, the test itself calls queries.next_result()
+  bool test_reads_results = false;  // if true, the test itself calls queries.next_result()
 };
 
 }  // namespace verbena::sa

@@ -10,8 +10,8 @@
 // Provides the memberships of a port for which the test acts as the SA.
 namespace verbena::sa {
 
-constexpr Gid test_mgid(unsigned last) {
-  Gid gid = test_gid(last);
+constexpr Gid test_mgid(unsigned number) {
+  Gid gid = test_gid(number);
   gid.bytes[0] = std::byte{0xff};
   gid.bytes[1] = std::byte{0x12};
   return gid;
@@ -31,7 +31,7 @@ class MembershipsTest : public ManualSaTest {
     queries.set_port({}, state, now);
     memberships.set_port(state, change, now);
   }
-  void on_query_end(const QueryResult& end) override { memberships.receive(end, now); }
+  void on_query_result(const QueryResult& result) override { memberships.receive(result, now); }
   void on_timer() override { memberships.on_timer(now); }
   Time deadline() override { return memberships.deadline(); }
 

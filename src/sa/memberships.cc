@@ -102,11 +102,11 @@ std::optional<MemberEvent> Memberships::next_event() {
 // ---- groups -------------------------------------------------------------------------------------
 
 std::uint8_t Memberships::Group::wanted() const {
-  unsigned all = 0;
+  unsigned bits = 0;
   for (std::size_t i = 0; i < users.size(); ++i) {
-    if (users[i] != 0) all |= 1U << i;
+    if (users[i] != 0) bits |= 1U << i;
   }
-  return static_cast<std::uint8_t>(all);
+  return static_cast<std::uint8_t>(bits);
 }
 
 void Memberships::Group::add_users(std::uint8_t join_state, std::uint32_t difference) {
@@ -138,12 +138,12 @@ void Memberships::send_next_request(Groups::iterator found, Time now) {
                        Query::kGiveUpAfterDefault, now);
     }
     if (!group.waiting.empty()) {
-      const MemberId first = *group.waiting.begin();
-      if (finish_join_without_request(group, first)) continue;
+      const MemberId first_waiting = *group.waiting.begin();
+      if (finish_join_without_request(group, first_waiting)) continue;
       if (!group.record && now < new_groups_allowed_at_)
         return set_timer(key, group, new_groups_allowed_at_);
-      const Member& member = members_.at(first);
-      group.joining_member = first;
+      const Member& member = members_.at(first_waiting);
+      group.joining_member = first_waiting;
       return send_join(found, Request::kJoin, member.request, member.request.join_state,
                        member.until - now, now);
     }
@@ -223,8 +223,8 @@ void Memberships::ask(Groups::iterator found, Request request, const Query& quer
   schedule_repeat_after_strays(found->first, group, now);
 }
 
-void Memberships::record_strays(Group& group, const QueryResult& end, Time now) {
-  if (end.tries <= 1 && end.outcome != QueryResult::Outcome::kTimedOut) return;
+void Memberships::record_strays(Group& group, const QueryResult& result, Time now) {
+  if (result.tries <= 1 && result.outcome != QueryResult::Outcome::kTimedOut) return;
   auto& strays = group.request == Request::kLeave ? group.stray_leaves : group.stray_joins;
   strays |= group.request_join_state;
   group.stray_until = now + kStrayTime;
@@ -258,29 +258,29 @@ void Memberships::repeat_last_request(Groups::iterator found, Time now) {
 
 // Returns the request with the most parameters, because the rejoin may have to create the group.
 const JoinRequest& Memberships::rejoin_parameters(const Group& group) const {
-  const auto most = std::ranges::max_element(
+  const auto most_specific = std::ranges::max_element(
       group.joined, {}, [&](MemberId id) { return count_fields(members_.at(id).request); });
-  return members_.at(*most).request;
+  return members_.at(*most_specific).request;
 }
 
 // ---- answers ------------------------------------------------------------------------------------
 
-void Memberships::receive(const QueryResult& end, Time now) {
-  const auto pending = by_query_.find(end.id);
+void Memberships::receive(const QueryResult& result, Time now) {
+  const auto pending = by_query_.find(result.id);
   if (pending == by_query_.end()) return;
   const auto found = groups_.find(pending->second);
   by_query_.erase(pending);
-  record_strays(found->second, end, now);
-  if (found->second.request == Request::kLeave) return receive_leave(found, end, now);
-  receive_join(found, end, now);
+  record_strays(found->second, result, now);
+  if (found->second.request == Request::kLeave) return receive_leave(found, result, now);
+  receive_join(found, result, now);
 }
 
-void Memberships::receive_join(Groups::iterator found, const QueryResult& end, Time now) {
-  if (end.outcome != QueryResult::Outcome::kAnswered) {
-    return handle_failed_join(found, end.error(), end.outcome == QueryResult::Outcome::kTimedOut,
-                              now);
+void Memberships::receive_join(Groups::iterator found, const QueryResult& result, Time now) {
+  if (result.outcome != QueryResult::Outcome::kAnswered) {
+    return handle_failed_join(found, result.error(),
+                              result.outcome == QueryResult::Outcome::kTimedOut, now);
   }
-  const auto records = end.records<McMemberRecord>(1);
+  const auto records = result.records<McMemberRecord>(1);
   const Gid mgid = found->second.mgid;
   if (!records || records->empty() || records->front().mgid.bytes[0] != kMulticastPrefix ||
       (mgid != Gid{} && records->front().mgid != mgid)) {
@@ -291,7 +291,7 @@ void Memberships::receive_join(Groups::iterator found, const QueryResult& end, T
         true, now);
   }
   const std::uint8_t bits = found->second.request_join_state;
-  const MemberId joined = found->second.joining_member;
+  const MemberId joining_member = found->second.joining_member;
   const Request request = std::exchange(found->second.request, Request::kNone);
   const bool may_be_lost = found->second.may_be_lost;
   const bool is_merged = mgid == Gid{} && by_mgid_.contains(records->front().mgid);
@@ -303,9 +303,9 @@ void Memberships::receive_join(Groups::iterator found, const QueryResult& end, T
   if (!may_be_lost && !is_merged) group.confirmed |= bits;
   group.rejoin_refusals = 0;
   if (request == Request::kJoin) {
-    if (const auto member = members_.find(joined);
+    if (const auto member = members_.find(joining_member);
         member != members_.end() && member->second.group == found->first) {
-      complete_join(group, joined, records->front());
+      complete_join(group, joining_member, records->front());
     }
   }
   set_record(group, records->front());
@@ -373,16 +373,16 @@ void Memberships::handle_failed_join(Groups::iterator found, const Error& error,
   set_timer(found->first, group, now + pause + Duration(static_cast<std::int64_t>(jitter)));
 }
 
-void Memberships::receive_leave(Groups::iterator found, const QueryResult& end, Time now) {
+void Memberships::receive_leave(Groups::iterator found, const QueryResult& result, Time now) {
   Group& group = found->second;
   group.request = Request::kNone;
-  if (end.outcome == QueryResult::Outcome::kTimedOut && ++group.leave_rounds < kLeaveRounds) {
+  if (result.outcome == QueryResult::Outcome::kTimedOut && ++group.leave_rounds < kLeaveRounds) {
     // Users that need the group do not wait for the pause.
     const bool is_wanted = !group.waiting.empty() || (group.wanted() & ~group.confirmed) != 0;
     set_timer(found->first, group, is_wanted ? kNever : now + kLeavePause);
     return send_next_request(found, now);
   }
-  if (end.outcome == QueryResult::Outcome::kTimedOut) ++counters_.leaves_given_up;
+  if (result.outcome == QueryResult::Outcome::kTimedOut) ++counters_.leaves_given_up;
   group.leave_rounds = 0;
   group.possible = static_cast<std::uint8_t>(group.possible & ~group.request_join_state);
   // OpenSM 3.3.23 removes the port entirely if it was the last full member, so a join confirms the
@@ -429,14 +429,14 @@ void Memberships::delay_new_groups(Time now) {
 
 void Memberships::set_port(const PortState& state, const PortChange& change, Time now) {
   const PortState old_port = std::exchange(port_, state);
-  if (change.resends_queries() || change.gids) {
+  if (change.resends_queries() || change.gids_changed) {
     mark_all_as_lost(now);
     // The effect of a pending request is not lost if Queries sends the request again.
     if (!change.resends_queries()) return;
     for (auto& [key, group] : groups_) group.may_be_lost = false;
     return;
   }
-  if (!change.pkeys) return;
+  if (!change.pkeys_changed) return;
   for (auto found = groups_.begin(); found != groups_.end();) {
     const auto current = found++;
     const auto& record = current->second.record;
@@ -449,7 +449,7 @@ void Memberships::set_send_only_full_members(std::optional<bool> are_supported, 
   const bool are_unsupported = are_supported.has_value() && !*are_supported;
   const bool were_unsupported = std::exchange(lacks_send_only_full_, are_unsupported);
   if (!are_unsupported || were_unsupported) return;
-  std::set<GroupKey> changed;
+  std::set<GroupKey> changed_groups;
   for (auto it = members_.begin(); it != members_.end();) {
     const auto& [id, member] = *it++;
     const Group& group = groups_.at(member.group);
@@ -457,10 +457,10 @@ void Memberships::set_send_only_full_members(std::optional<bool> are_supported, 
     const bool is_pending = group.request == Request::kJoin && group.joining_member == id;
     if (!is_send_only_full(member.request) || is_pending) continue;
     ++counters_.unsupported;
-    changed.insert(member.group);
+    changed_groups.insert(member.group);
     fail_member(id, kNoSendOnlyFullMembers);
   }
-  for (const GroupKey key : changed) send_next_request(groups_.find(key), now);
+  for (const GroupKey key : changed_groups) send_next_request(groups_.find(key), now);
 }
 
 void Memberships::reregister(Time now) {
@@ -495,11 +495,11 @@ void Memberships::on_timer(Time now) {
 }
 
 Time Memberships::deadline() const {
-  Time next = kNever;
-  if (!joins_due_.empty()) next = joins_due_.begin()->first;
-  if (!timers_.empty()) next = std::min(next, timers_.begin()->first);
-  if (!repeats_due_.empty()) next = std::min(next, repeats_due_.begin()->first);
-  return next;
+  Time earliest = kNever;
+  if (!joins_due_.empty()) earliest = joins_due_.begin()->first;
+  if (!timers_.empty()) earliest = std::min(earliest, timers_.begin()->first);
+  if (!repeats_due_.empty()) earliest = std::min(earliest, repeats_due_.begin()->first);
+  return earliest;
 }
 
 void Memberships::visit(const std::function<void(const View&)>& f) const {

@@ -118,7 +118,7 @@ class Memberships {
   // Reports that the SA has deleted the group.
   void group_deleted(const Gid& mgid, Time now);
 
-  void receive(const QueryResult& end, Time now);
+  void receive(const QueryResult& result, Time now);
   void on_timer(Time now);
   Time deadline() const;
 
@@ -189,10 +189,10 @@ class Memberships {
   // Sets the earliest time of the next request of the group.  kNever: the request is not delayed.
   void set_timer(GroupKey key, Group& group, Time until);
 
-  void receive_join(Groups::iterator found, const QueryResult& end, Time now);
-  void receive_leave(Groups::iterator found, const QueryResult& end, Time now);
+  void receive_join(Groups::iterator found, const QueryResult& result, Time now);
+  void receive_leave(Groups::iterator found, const QueryResult& result, Time now);
   // Records that repeats of a request that has ended may still arrive at the SA.
-  void record_strays(Group& group, const QueryResult& end, Time now);
+  void record_strays(Group& group, const QueryResult& result, Time now);
   // Schedules a repeat of the new request if strays may undo it.
   void schedule_repeat_after_strays(GroupKey key, Group& group, Time now);
   void repeat_last_request(Groups::iterator found, Time now);

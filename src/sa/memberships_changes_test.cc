@@ -220,7 +220,7 @@ TEST_F(MembershipsTest, RejoinCarriesTheParametersThatCreateTheGroup) {
 }
 
 // Linux also asks the SA for its capabilities, and refuses the join with EOPNOTSUPP.
-TEST_F(MembershipsTest, SendOnlyFullMemberFailsAtOnceIfTheManagerDoesNotSupportIt) {
+TEST_F(MembershipsTest, SendOnlyFullMemberFailsAtOnceIfTheManagerSupportsNone) {
   memberships.set_send_only_full_members(false, now);
   const auto refused =
       memberships.join({.mgid = kGroup, .join_state = join_state::kSendOnlyFullMember}, 0, now);

@@ -126,7 +126,7 @@ TEST_F(MembershipsTest, JoinDuringALeaveIsSentAfterTheLeave) {
   EXPECT_EQ(events(), "joined ");
 }
 
-TEST_F(MembershipsTest, RefusedJoinFailsItsUserOnly) {
+TEST_F(MembershipsTest, RefusedJoinFailsOnlyItsUser) {
   become_member();
   join(join_state::kSendOnlyFullMember);
   refuse(request(), SaStatus::kRequestDenied);
@@ -234,7 +234,7 @@ TEST_F(MembershipsTest, ManagerChoosesTheMgid) {
   EXPECT_EQ(sent_text(), "");
 }
 
-TEST_F(MembershipsTest, MgidThatIsChosenTwiceIsOneGroup) {
+TEST_F(MembershipsTest, UsersThatGetTheSameMgidShareOneGroup) {
   const MemberId a = join(join_state::kFullMember, 0, Gid{});
   const MemberId b = join(join_state::kFullMember, 0, Gid{});
   const auto requests = sent();

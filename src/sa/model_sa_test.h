@@ -97,8 +97,8 @@ class ModelSa {
     if (!mads_) return;
     wire::SaNotice notice{.notice = {.producer = 4, .trap_number = trap, .issuer = lid_}};
     notice.notice.details = wire::encode(wire::GidChange{.gid = gid});
-    for (const auto& [subscriber, wanted] : subscriptions) {
-      if (wanted != trap) continue;
+    for (const auto& [subscriber, subscribed_trap] : subscriptions) {
+      if (subscribed_trap != trap) continue;
       std::vector<std::byte> mad(wire::kMadBytes);
       wire::encode_to(mad,
                       wire::SaHeader{.mad = {.mgmt_class = wire::MgmtClass::kSubnetAdministration,
@@ -167,8 +167,8 @@ class ModelSa {
     const auto from = subnet_.find(request.source_gid);
     for (const auto& [gid, lid] : subnet_) {
       if ((has_destination && gid != request.destination_gid) || from == subnet_.end()) continue;
-      const auto wanted = std::max<std::uint8_t>(request.numb_path, 1);
-      for (std::uint16_t i = 0; i < std::min<std::uint16_t>(wanted, lids_per_port); ++i) {
+      const auto wanted_count = std::max<std::uint8_t>(request.numb_path, 1);
+      for (std::uint16_t i = 0; i < std::min<std::uint16_t>(wanted_count, lids_per_port); ++i) {
         paths.push_back({.destination_gid = gid,
                          .source_gid = request.source_gid,
                          .destination_lid = {static_cast<std::uint16_t>(lid.value + i)},

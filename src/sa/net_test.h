@@ -113,8 +113,8 @@ class Net {
       const Time end = at + 1 < periods.size() ? periods[at + 1].since : kNever;
       if (periods[at].lid == lid && end >= since) return true;
     }
-    const Lid first{static_cast<std::uint16_t>(100 + i)};
-    return lid == first && periods.front().since >= since;
+    const Lid first_lid{static_cast<std::uint16_t>(100 + i)};
+    return lid == first_lid && periods.front().since >= since;
   }
 
   // Delivers packets and events, and sets timers.
@@ -166,12 +166,12 @@ class Net {
     }
   }
   void arrive(const mad::SendMad& packet) {
-    const Lid to = packet.to.path.destination_lid;
+    const Lid destination = packet.to.path.destination_lid;
     for (auto& manager : managers_) {
-      if (manager->lid() == to) manager->receive(packet);
+      if (manager->lid() == destination) manager->receive(packet);
     }
     for (Host& host_state : hosts_) {
-      if (host_state.port.lid != to || !host_state.port.active) continue;
+      if (host_state.port.lid != destination || !host_state.port.active) continue;
       mad::Address from = packet.to;
       from.path = packet.to.path.reversed();
       host_state.client->receive(

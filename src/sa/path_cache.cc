@@ -207,21 +207,21 @@ std::optional<PathEvent> PathCache::next_event() {
 
 // ---- answers and time ---------------------------------------------------------------------------
 
-void PathCache::receive(const QueryResult& end, Time now) {
-  if (table_query_ == end.id) return receive_table(end, now);
-  if (end.cookie != 0) return receive_uncached(end, now);
-  const auto pending = by_query_id_.find(end.id);
+void PathCache::receive(const QueryResult& result, Time now) {
+  if (table_query_ == result.id) return receive_table(result, now);
+  if (result.cookie != 0) return receive_uncached(result, now);
+  const auto pending = by_query_id_.find(result.id);
   if (pending == by_query_id_.end()) return;
   const auto found = entries_.find(*pending->second);
   by_query_id_.erase(pending);
   found->second.query_id.reset();
-  receive_path(found, end, now);
+  receive_path(found, result, now);
 }
 
-void PathCache::receive_path(Entries::iterator found, const QueryResult& end, Time now) {
+void PathCache::receive_path(Entries::iterator found, const QueryResult& result, Time now) {
   Entry& entry = found->second;
   const bool may_be_stale = std::exchange(entry.may_be_stale, false);
-  if (may_be_stale && end.outcome != QueryResult::Outcome::kTimedOut) {
+  if (may_be_stale && result.outcome != QueryResult::Outcome::kTimedOut) {
     ++counters_.stale;
     Time until = now;
     for (const PathTicket ticket : entry.waiters) {
@@ -232,13 +232,13 @@ void PathCache::receive_path(Entries::iterator found, const QueryResult& end, Ti
       if (ask(found, until, now)) return;
     }
   }
-  auto paths = paths_in(found->first, end);
-  entry.asked_at = end.first_sent;
+  auto paths = paths_in(found->first, result);
+  entry.asked_at = result.first_sent;
   if (paths) {
-    answer_waiters(entry, *paths, std::nullopt, end.tries, now);
+    answer_waiters(entry, *paths, std::nullopt, result.tries, now);
     entry.paths = *std::move(paths);
   } else {
-    answer_waiters(entry, {}, paths.error(), end.tries, now);
+    answer_waiters(entry, {}, paths.error(), result.tries, now);
     if (paths.error().code == Errc::kUnreachable) entry.negative_answer = paths.error();
   }
   if (may_be_stale || (entry.paths.empty() && !entry.negative_answer)) {
@@ -250,9 +250,9 @@ void PathCache::receive_path(Entries::iterator found, const QueryResult& end, Ti
 }
 
 Result<std::vector<PathRecord>> PathCache::paths_in(const PathQuery& query,
-                                                    const QueryResult& end) {
-  if (end.outcome != QueryResult::Outcome::kAnswered) return std::unexpected(end.error());
-  auto paths = end.records<PathRecord>(kTableRecordsMax);
+                                                    const QueryResult& result) {
+  if (result.outcome != QueryResult::Outcome::kAnswered) return std::unexpected(result.error());
+  auto paths = result.records<PathRecord>(kTableRecordsMax);
   if (!paths) {
     ++counters_.malformed;
     return paths;
@@ -279,10 +279,10 @@ void PathCache::on_timer(Time now) {
     const Waiter& waiter = waiters_.at(ticket);
     const Entry& entry = entries_.at(*waiter.query);
     const std::uint32_t tries = entry.query_id ? queries_.tries(*entry.query_id) : 0;
-    const QueryResult end{.outcome = QueryResult::Outcome::kTimedOut, .tries = tries};
+    const QueryResult result{.outcome = QueryResult::Outcome::kTimedOut, .tries = tries};
     events_.push_back({.ticket = ticket,
                        .cookie = waiter.cookie,
-                       .error = end.error(),
+                       .error = result.error(),
                        .waited = now - waiter.asked_at,
                        .tries = tries});
     remove_waiter(ticket, now);

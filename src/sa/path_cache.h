@@ -127,7 +127,7 @@ class PathCache {
   void set_notices(bool has_notices) { has_notices_ = has_notices; }
   Duration age() const { return has_notices_ ? config_.age_with_notices : config_.age; }
 
-  void receive(const QueryResult& end, Time now);
+  void receive(const QueryResult& result, Time now);
   void on_timer(Time now);
   Time deadline() const;
 
@@ -189,9 +189,9 @@ class PathCache {
   // Asks the SA, or makes the entry wait for the table.  Returns false if too many queries wait.
   bool ask(Entries::iterator found, Time until, Time now);
   Entries::iterator refresh(Entries::iterator found, Time now);
-  void receive_uncached(const QueryResult& end, Time now);
-  void receive_path(Entries::iterator found, const QueryResult& end, Time now);
-  Result<std::vector<wire::PathRecord>> paths_in(const PathQuery& query, const QueryResult& end);
+  void receive_uncached(const QueryResult& result, Time now);
+  void receive_path(Entries::iterator found, const QueryResult& result, Time now);
+  Result<std::vector<wire::PathRecord>> paths_in(const PathQuery& query, const QueryResult& result);
   void answer_waiters(Entry& entry, const std::vector<wire::PathRecord>& paths,
                       std::optional<Error> error, std::uint32_t tries, Time now);
 
@@ -205,7 +205,7 @@ class PathCache {
   Duration table_delay();
   void schedule_table(Time due, Time now);
   void load_table(Time now);
-  void receive_table(const QueryResult& end, Time now);
+  void receive_table(const QueryResult& result, Time now);
   void store_table(const std::vector<wire::PathRecord>& paths, Time asked_at, Time now);
   void end_table(Table state, Time now);
 

@@ -30,11 +30,11 @@ class PathCacheTest : public ManualSaTest {
     queries.set_port({}, state, now);
     cache->set_port(state, change, now);
   }
-  void on_query_end(const QueryResult& end) override { cache->receive(end, now); }
+  void on_query_result(const QueryResult& result) override { cache->receive(result, now); }
   void on_timer() override { cache->on_timer(now); }
   Time deadline() override { return cache->deadline(); }
 
-  static PathQuery to(unsigned destination) {
+  static PathQuery query_to(unsigned destination) {
     return {.destination = test_gid(destination), .source = test_gid(5)};
   }
   static PathRecord path_to(unsigned destination, Lid lid = {}) {
@@ -60,7 +60,7 @@ class PathCacheTest : public ManualSaTest {
     return std::get<KnownPaths>(*found).path.destination_lid;
   }
   // Makes the cache store a path.
-  void learn(unsigned destination) { learn(to(destination), {path_to(destination)}); }
+  void learn(unsigned destination) { learn(query_to(destination), {path_to(destination)}); }
   void learn(const PathQuery& query, const std::vector<PathRecord>& paths) {
     ASSERT_FALSE(is_known(query));
     answer(request(), 0, paths, wire::SaAttribute::kPathRecord);
@@ -70,7 +70,7 @@ class PathCacheTest : public ManualSaTest {
 };
 
 TEST_F(PathCacheTest, MissSendsAQueryAndHitDoesNot) {
-  const auto ticket = find(to(9), 42);
+  const auto ticket = find(query_to(9), 42);
   ASSERT_TRUE(ticket);
   now += 2ms;
   answer(request(), path_to(9));
@@ -80,7 +80,7 @@ TEST_F(PathCacheTest, MissSendsAQueryAndHitDoesNot) {
   EXPECT_EQ(event->ticket, std::get<PathTicket>(*ticket));
   EXPECT_EQ(event->paths, std::vector{path_to(9)});
   EXPECT_EQ(event->waited, 2ms);
-  EXPECT_EQ(lid_of(to(9)), Lid{9});
+  EXPECT_EQ(lid_of(query_to(9)), Lid{9});
   EXPECT_TRUE(sent().empty());
   EXPECT_FALSE(cache->next_event());
   EXPECT_EQ(cache->counters().hits, 1U);
@@ -89,7 +89,7 @@ TEST_F(PathCacheTest, MissSendsAQueryAndHitDoesNot) {
 
 // On Linux, each connection sends its own query.
 TEST_F(PathCacheTest, IdenticalQueriesInFlightAreSentOnce) {
-  for (std::uint64_t i = 0; i < 1000; ++i) ASSERT_TRUE(find(to(9), i));
+  for (std::uint64_t i = 0; i < 1000; ++i) ASSERT_TRUE(find(query_to(9), i));
   answer(request(), path_to(9));
   for (std::uint64_t i = 0; i < 1000; ++i) EXPECT_EQ(cache->next_event()->cookie, i);
   EXPECT_FALSE(cache->next_event());
@@ -99,7 +99,7 @@ TEST_F(PathCacheTest, IdenticalQueriesInFlightAreSentOnce) {
 // OFED's local_sa ignored the service ID and the QoS class when it compared queries.
 TEST_F(PathCacheTest, EveryFieldOfTheQueryIsCompared) {
   learn(9);
-  std::vector<PathQuery> others(15, to(9));
+  std::vector<PathQuery> others(15, query_to(9));
   others[0].source_lid = Lid{4};
   others[1].destination_lid = Lid{8};
   others[2].pkey = Pkey{0x8001};
@@ -131,14 +131,14 @@ TEST_F(PathCacheTest, EveryFieldOfTheQueryIsCompared) {
 
 TEST_F(PathCacheTest, NarrowerQueryIsAnsweredByKnownPathsThatMatch) {
   learn(9);
-  PathQuery other = to(9);
+  PathQuery other = query_to(9);
   other.pkey = wire::kDefaultPkey;
   other.mtu = PathQuery::Limit{wire::Selector::kGreater, 3};
   EXPECT_TRUE(is_known(other));
 }
 
 TEST_F(PathCacheTest, SeveralPathsAreChosenInTurn) {
-  PathQuery query = to(9);
+  PathQuery query = query_to(9);
   query.numb_path = 3;
   EXPECT_FALSE(is_known(query));
   const auto packet = request();
@@ -156,9 +156,9 @@ TEST_F(PathCacheTest, SeveralPathsAreChosenInTurn) {
 TEST_F(PathCacheTest, PathIsForgottenWhenItsAgeIsOver) {
   learn(9);
   now += 60s - 1ns;
-  EXPECT_TRUE(is_known(to(9)));
+  EXPECT_TRUE(is_known(query_to(9)));
   now += 1ns;
-  EXPECT_FALSE(is_known(to(9)));
+  EXPECT_FALSE(is_known(query_to(9)));
   EXPECT_EQ(sent().size(), 1U);
   EXPECT_EQ(cache->counters().expired, 1U);
 }
@@ -167,31 +167,31 @@ TEST_F(PathCacheTest, PathsAreUsedLongerWhileTheManagerReportsChanges) {
   cache->set_notices(true);
   learn(9);
   now += 61s;
-  EXPECT_TRUE(is_known(to(9)));
+  EXPECT_TRUE(is_known(query_to(9)));
   cache->set_notices(false);
-  EXPECT_FALSE(is_known(to(9)));
+  EXPECT_FALSE(is_known(query_to(9)));
 }
 
 TEST_F(PathCacheTest, NegativeAnswerIsStoredForAShortTime) {
-  ASSERT_TRUE(find(to(9), 1));
+  ASSERT_TRUE(find(query_to(9), 1));
   refuse(request(), SaStatus::kNoRecords);
   EXPECT_EQ(cache->next_event()->error->code, Errc::kUnreachable);
-  EXPECT_EQ(find(to(9)).error().code, Errc::kUnreachable);
+  EXPECT_EQ(find(query_to(9)).error().code, Errc::kUnreachable);
   EXPECT_TRUE(sent().empty());
   now += 5s;
-  EXPECT_TRUE(find(to(9)));
+  EXPECT_TRUE(find(query_to(9)));
   EXPECT_EQ(sent().size(), 1U);
 }
 
 TEST_F(PathCacheTest, OtherErrorsAreNotStored) {
-  ASSERT_TRUE(find(to(9)));
+  ASSERT_TRUE(find(query_to(9)));
   refuse(request(), SaStatus::kNoResources);
   EXPECT_EQ(cache->next_event()->error->code, Errc::kRejected);
-  EXPECT_TRUE(find(to(9)));
+  EXPECT_TRUE(find(query_to(9)));
 }
 
 TEST_F(PathCacheTest, AnswerToAnotherQueryIsAnError) {
-  ASSERT_TRUE(find(to(9)));
+  ASSERT_TRUE(find(query_to(9)));
   answer(request(), path_to(10));
   EXPECT_EQ(cache->next_event()->error->code, Errc::kMalformed);
   EXPECT_EQ(cache->counters().malformed, 1U);
@@ -199,8 +199,8 @@ TEST_F(PathCacheTest, AnswerToAnotherQueryIsAnError) {
 }
 
 TEST_F(PathCacheTest, EachWaiterHasItsOwnDeadline) {
-  ASSERT_TRUE(cache->find(to(9), 1, 2s, now));
-  ASSERT_TRUE(cache->find(to(9), 2, 20s, now));
+  ASSERT_TRUE(cache->find(query_to(9), 1, 2s, now));
+  ASSERT_TRUE(cache->find(query_to(9), 2, 20s, now));
   run_for(2s);
   const auto first = cache->next_event();
   ASSERT_TRUE(first);
@@ -216,8 +216,8 @@ TEST_F(PathCacheTest, EachWaiterHasItsOwnDeadline) {
 }
 
 TEST_F(PathCacheTest, QueryIsCancelledWhenItsLastWaiterIsCancelled) {
-  const auto a = std::get<PathTicket>(*find(to(9)));
-  const auto b = std::get<PathTicket>(*find(to(9)));
+  const auto a = std::get<PathTicket>(*find(query_to(9)));
+  const auto b = std::get<PathTicket>(*find(query_to(9)));
   const auto packet = request();
   EXPECT_TRUE(cache->cancel(a, now));
   EXPECT_EQ(queries.outstanding(), 1U);
@@ -231,32 +231,32 @@ TEST_F(PathCacheTest, QueryIsCancelledWhenItsLastWaiterIsCancelled) {
 TEST_F(PathCacheTest, LeastRecentlyUsedPathIsEvicted) {
   make_cache({.entries_max = 3});
   for (unsigned i = 10; i < 13; ++i) learn(i);
-  EXPECT_TRUE(is_known(to(10)));
+  EXPECT_TRUE(is_known(query_to(10)));
   learn(13);
-  EXPECT_TRUE(is_known(to(10)));
-  EXPECT_TRUE(is_known(to(12)));
+  EXPECT_TRUE(is_known(query_to(10)));
+  EXPECT_TRUE(is_known(query_to(12)));
   EXPECT_EQ(cache->counters().evicted, 1U);
   EXPECT_EQ(cache->size(), 3U);
-  EXPECT_FALSE(is_known(to(11)));
+  EXPECT_FALSE(is_known(query_to(11)));
 }
 
 TEST_F(PathCacheTest, LimitsAreCounted) {
   make_cache({.entries_max = 2, .waiters_max = 3});
-  ASSERT_TRUE(find(to(10)));
-  ASSERT_TRUE(find(to(11)));
-  EXPECT_EQ(find(to(12)).error().code, Errc::kNoResources);
+  ASSERT_TRUE(find(query_to(10)));
+  ASSERT_TRUE(find(query_to(11)));
+  EXPECT_EQ(find(query_to(12)).error().code, Errc::kNoResources);
   EXPECT_EQ(cache->counters().limit_entries, 1U);
-  ASSERT_TRUE(find(to(10)));
-  EXPECT_EQ(find(to(10)).error().code, Errc::kNoResources);
+  ASSERT_TRUE(find(query_to(10)));
+  EXPECT_EQ(find(query_to(10)).error().code, Errc::kNoResources);
   EXPECT_EQ(cache->counters().limit_waiters, 1U);
 }
 
 TEST_F(PathCacheTest, InvalidQueriesAreRefused) {
-  PathQuery query = to(9);
+  PathQuery query = query_to(9);
   query.source = test_gid(6);
   EXPECT_EQ(find(query).error().code, Errc::kAddressNotFound);
   EXPECT_EQ(find({.source = test_gid(5)}).error().code, Errc::kInvalidArgument);
-  query = to(9);
+  query = query_to(9);
   query.numb_path = 128;
   EXPECT_EQ(find(query).error().code, Errc::kInvalidArgument);
 }
@@ -273,27 +273,27 @@ TEST_F(PathCacheTest, PortThatGoesDownForgetsAllPathsAtOnce) {
   EXPECT_EQ(cache->counters().port_down, 1U);
 }
 
-TEST_F(PathCacheTest, OwnLidAndManagerChangesForgetAllPaths) {
+TEST_F(PathCacheTest, ChangeOfTheLidOrTheManagerForgetsAllPaths) {
   learn(9);
   PortState other = port;
   other.lid = {6};
   change_port(other);
-  EXPECT_FALSE(is_known(to(9)));
+  EXPECT_FALSE(is_known(query_to(9)));
   EXPECT_EQ(request().to.path.source_lid, Lid{6});
   EXPECT_EQ(cache->counters().lid_changed, 1U);
   other.sm_lid = {2};
   change_port(other);
   answer(request(), path_to(9));
-  ASSERT_TRUE(is_known(to(9)));
+  ASSERT_TRUE(is_known(query_to(9)));
   other.sm_lid = {3};
   change_port(other);
-  EXPECT_FALSE(is_known(to(9)));
+  EXPECT_FALSE(is_known(query_to(9)));
   EXPECT_EQ(cache->counters().manager_changed, 1U);
 }
 
 TEST_F(PathCacheTest, PkeyChangeForgetsOnlyPathsOfRemovedPartitions) {
   learn(9);
-  PathQuery other = to(10);
+  PathQuery other = query_to(10);
   other.pkey = Pkey{0x8001};
   PathRecord path = path_to(10);
   path.pkey = Pkey{0x8001};
@@ -301,7 +301,7 @@ TEST_F(PathCacheTest, PkeyChangeForgetsOnlyPathsOfRemovedPartitions) {
   PortState state = port;
   state.pkeys = {wire::kDefaultPkey};
   change_port(state);
-  EXPECT_TRUE(is_known(to(9)));
+  EXPECT_TRUE(is_known(query_to(9)));
   EXPECT_FALSE(is_known(other));
   EXPECT_EQ(cache->counters().pkeys_changed, 1U);
 }
@@ -317,7 +317,7 @@ TEST_F(PathCacheTest, PathsOfAGidThatThePortHasLostAreForgotten) {
   learn(other, {path});
   state.gids = {test_gid(5)};
   change_port(state);
-  EXPECT_TRUE(is_known(to(9)));
+  EXPECT_TRUE(is_known(query_to(9)));
   EXPECT_EQ(cache->size(), 1U);
   EXPECT_EQ(cache->counters().gids_changed, 1U);
 }
@@ -326,24 +326,24 @@ TEST_F(PathCacheTest, GidOutOfServiceForgetsExactlyItsPaths) {
   learn(9);
   learn(10);
   cache->gid_out_of_service(test_gid(9), now);
-  EXPECT_TRUE(is_known(to(10)));
-  EXPECT_FALSE(is_known(to(9)));
+  EXPECT_TRUE(is_known(query_to(10)));
+  EXPECT_FALSE(is_known(query_to(9)));
   EXPECT_EQ(cache->counters().gid_out, 1U);
 }
 
 TEST_F(PathCacheTest, GidInServiceRemovesNegativeAnswersAndRefreshesPaths) {
-  ASSERT_TRUE(find(to(9)));
+  ASSERT_TRUE(find(query_to(9)));
   refuse(request(), SaStatus::kNoRecords);
-  ASSERT_FALSE(find(to(9)));
+  ASSERT_FALSE(find(query_to(9)));
   cache->gid_in_service(test_gid(9), now);
-  ASSERT_TRUE(find(to(9)));
+  ASSERT_TRUE(find(query_to(9)));
   answer(request(), path_to(9));
-  ASSERT_TRUE(is_known(to(9)));
+  ASSERT_TRUE(is_known(query_to(9)));
   // The report that the host had disappeared was lost.  The old path is not used any more.
   cache->gid_in_service(test_gid(9), now);
-  EXPECT_FALSE(is_known(to(9)));
+  EXPECT_FALSE(is_known(query_to(9)));
   answer(request(), path_to(9, {19}));
-  EXPECT_EQ(lid_of(to(9)), Lid{19});
+  EXPECT_EQ(lid_of(query_to(9)), Lid{19});
   EXPECT_EQ(cache->counters().refreshed, 1U);
 }
 
@@ -361,21 +361,21 @@ TEST_F(PathCacheTest, RepathAndReregistrationAndFlushForgetAllPaths) {
 }
 
 TEST_F(PathCacheTest, QueryIsSentAgainAfterAChangeThatMayMakeItsAnswerStale) {
-  ASSERT_TRUE(find(to(9), 1));
-  const auto old = request();
+  ASSERT_TRUE(find(query_to(9), 1));
+  const auto old_request = request();
   cache->gid_out_of_service(test_gid(9), now);
-  answer(old, path_to(9));
+  answer(old_request, path_to(9));
   EXPECT_FALSE(cache->next_event());
   answer(request(), path_to(9, {19}));
   EXPECT_EQ(cache->next_event()->paths.at(0).destination_lid, Lid{19});
-  EXPECT_TRUE(is_known(to(9)));
+  EXPECT_TRUE(is_known(query_to(9)));
   EXPECT_EQ(cache->counters().stale, 1U);
 }
 
 // In OFED's local_sa, each notice invalidated the pending reply, so that no query succeeded while
 // many notices arrived.
 TEST_F(PathCacheTest, QueriesSucceedDuringAStormOfNotices) {
-  ASSERT_TRUE(find(to(9), 1));
+  ASSERT_TRUE(find(query_to(9), 1));
   unsigned queries_sent = 0;
   for (auto requests = sent(); !requests.empty(); requests = sent()) {
     ++queries_sent;
@@ -390,17 +390,17 @@ TEST_F(PathCacheTest, QueriesSucceedDuringAStormOfNotices) {
 // OFED's local_sa processed notices in reverse order, so that it lost hosts that had returned.
 TEST_F(PathCacheTest, OrderOfNoticesDoesNotMatter) {
   for (const bool out_first : {true, false}) {
-    if (!is_known(to(9))) answer(request(), path_to(9));
+    if (!is_known(query_to(9))) answer(request(), path_to(9));
     if (out_first) cache->gid_out_of_service(test_gid(9), now);
     cache->gid_in_service(test_gid(9), now);
     if (!out_first) cache->gid_out_of_service(test_gid(9), now);
     while (cache->next_event()) {
     }
-    EXPECT_FALSE(is_known(to(9)));
+    EXPECT_FALSE(is_known(query_to(9)));
     for (auto requests = sent(); !requests.empty(); requests = sent()) {
       answer(requests.at(0), path_to(9, {19}));
     }
-    EXPECT_EQ(lid_of(to(9)), Lid{19});
+    EXPECT_EQ(lid_of(query_to(9)), Lid{19});
     cache->flush(now);
   }
 }
@@ -419,8 +419,8 @@ class PathTableTest : public PathCacheTest {
     EXPECT_EQ(record_in<PathRecord>(requests.at(0)).source_gid, test_gid(5));
     return requests.at(0);
   }
-  void answer_table(const mad::SendMad& to, const std::vector<PathRecord>& paths) {
-    answer(to, 0, paths, wire::SaAttribute::kPathRecord);
+  void answer_table(const mad::SendMad& request, const std::vector<PathRecord>& paths) {
+    answer(request, 0, paths, wire::SaAttribute::kPathRecord);
   }
 };
 
@@ -430,12 +430,12 @@ TEST_F(PathTableTest, OneQueryLoadsAllPathsOfThePort) {
   paths.push_back(path_to(10, {2000}));
   answer_table(load(), paths);
   for (unsigned i = 11; i < 1010; ++i) {
-    EXPECT_EQ(lid_of(to(i)), Lid{static_cast<std::uint16_t>(i)});
+    EXPECT_EQ(lid_of(query_to(i)), Lid{static_cast<std::uint16_t>(i)});
   }
-  EXPECT_NE(lid_of(to(10)), lid_of(to(10))) << "the two paths are used in turn";
+  EXPECT_NE(lid_of(query_to(10)), lid_of(query_to(10))) << "the two paths are used in turn";
   EXPECT_TRUE(sent().empty());
   // The cache asks for paths that the table lacks.
-  EXPECT_FALSE(is_known(to(2000)));
+  EXPECT_FALSE(is_known(query_to(2000)));
   EXPECT_EQ(header_in(request()).mad.method, Method::kGet);
   EXPECT_EQ(cache->counters().tables, 1U);
   EXPECT_EQ(cache->counters().table_paths, 1001U);
@@ -445,10 +445,10 @@ TEST_F(PathTableTest, OneQueryLoadsAllPathsOfThePort) {
 // show.
 TEST_F(PathTableTest, QueryForAServiceOrAQosClassIsNotAnsweredByTheTable) {
   answer_table(load(), {path_to(9)});
-  ASSERT_TRUE(is_known(to(9)));
-  PathQuery for_service = to(9);
+  ASSERT_TRUE(is_known(query_to(9)));
+  PathQuery for_service = query_to(9);
   for_service.service_id = ServiceId{7};
-  PathQuery for_class = to(9);
+  PathQuery for_class = query_to(9);
   for_class.qos_class = 1;
   for (const auto& [query, mask] :
        {std::pair(for_service, std::uint64_t{PathRecord::Mask::kServiceId}),
@@ -460,15 +460,15 @@ TEST_F(PathTableTest, QueryForAServiceOrAQosClassIsNotAnsweredByTheTable) {
     answer(packet, path_to(9, {19}));
     EXPECT_EQ(lid_of(query), Lid{19});
   }
-  EXPECT_EQ(lid_of(to(9)), Lid{9});
+  EXPECT_EQ(lid_of(query_to(9)), Lid{9});
 }
 
 TEST_F(PathTableTest, QueriesWaitForTheTable) {
-  ASSERT_TRUE(find(to(9), 1));
-  ASSERT_TRUE(find(to(10), 2));
-  PathQuery more = to(9);
-  more.pkey = wire::kDefaultPkey;
-  ASSERT_TRUE(find(more, 3));
+  ASSERT_TRUE(find(query_to(9), 1));
+  ASSERT_TRUE(find(query_to(10), 2));
+  PathQuery query_with_pkey = query_to(9);
+  query_with_pkey.pkey = wire::kDefaultPkey;
+  ASSERT_TRUE(find(query_with_pkey, 3));
   answer_table(load(), {path_to(9)});
   std::set<std::uint64_t> cookies;
   while (const auto event = cache->next_event()) {
@@ -483,7 +483,7 @@ TEST_F(PathTableTest, QueriesWaitForTheTable) {
 }
 
 TEST_F(PathTableTest, QueriesAreSentOneByOneAfterARefusedTable) {
-  ASSERT_TRUE(find(to(9), 1));
+  ASSERT_TRUE(find(query_to(9), 1));
   refuse(load(), SaStatus::kNoResources);
   answer(request(), path_to(9));
   EXPECT_EQ(cache->next_event()->paths.size(), 1U);
@@ -494,8 +494,8 @@ TEST_F(PathTableTest, PathsThatChangeWhileTheTableLoadsAreNotStored) {
   const auto packet = load();
   cache->gid_out_of_service(test_gid(9), now);
   answer_table(packet, {path_to(9), path_to(10)});
-  EXPECT_TRUE(is_known(to(10)));
-  EXPECT_FALSE(is_known(to(9)));
+  EXPECT_TRUE(is_known(query_to(10)));
+  EXPECT_FALSE(is_known(query_to(9)));
 }
 
 TEST_F(PathTableTest, NewManagerIsAskedForItsTable) {
@@ -503,7 +503,7 @@ TEST_F(PathTableTest, NewManagerIsAskedForItsTable) {
   PortState other = port;
   other.sm_lid = {2};
   change_port(other);
-  EXPECT_FALSE(is_known(to(9)));
+  EXPECT_FALSE(is_known(query_to(9)));
   EXPECT_EQ(load().to.path.destination_lid, Lid{2});
 }
 

@@ -22,26 +22,26 @@ void PathCache::set_port(const PortState& state, const PortChange& change, Time 
   // Pending queries are sent to the manager again after these changes, so their answers are valid.
   if (change.stopped) {
     drop_all(&PathCounters::port_down, false, now);
-  } else if (change.lid) {
+  } else if (change.lid_changed) {
     drop_all(&PathCounters::lid_changed, false, now);
-  } else if (change.manager) {
+  } else if (change.manager_changed) {
     drop_all(&PathCounters::manager_changed, false, now);
   }
-  if (change.pkeys) {
+  if (change.pkeys_changed) {
     drop_if(&PathCounters::pkeys_changed, [&](const PathQuery&, const Entry& entry) {
       return entry.negative_answer || entry.query_id ||
              std::ranges::any_of(entry.paths,
                                  [&](const auto& path) { return !port_.pkey_index(path.pkey); });
     });
   }
-  if (change.gids) {
+  if (change.gids_changed) {
     drop_if(&PathCounters::gids_changed,
             [&](const PathQuery& query, const Entry&) { return !port_.has_gid(query.source); });
   }
   if (config_.mode != Mode::kTable) return;
   if (!port_.is_ready()) return schedule_table(kNever, now);
   const bool is_new_source = port_.gids.front() != old_source;
-  if (change.became_ready || change.lid || change.manager || is_new_source) {
+  if (change.became_ready || change.lid_changed || change.manager_changed || is_new_source) {
     schedule_table(now + table_delay(), now);
   }
 }

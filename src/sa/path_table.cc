@@ -35,21 +35,21 @@ void PathCache::load_table(Time now) {
   table_ = Table::kLoading;
 }
 
-void PathCache::receive_table(const QueryResult& end, Time now) {
+void PathCache::receive_table(const QueryResult& result, Time now) {
   table_query_.reset();
   if (table_may_be_stale_) {
     ++counters_.stale;
     return end_table(Table::kNone, now);
   }
-  const auto paths = end.outcome == QueryResult::Outcome::kAnswered
-                         ? end.records<PathRecord>(kTableRecordsMax)
-                         : Result<std::vector<PathRecord>>(std::unexpected(end.error()));
+  const auto paths = result.outcome == QueryResult::Outcome::kAnswered
+                         ? result.records<PathRecord>(kTableRecordsMax)
+                         : Result<std::vector<PathRecord>>(std::unexpected(result.error()));
   if (!paths) {
     ++counters_.table_failures;
     return end_table(Table::kNone, now);
   }
   ++counters_.tables;
-  store_table(*paths, end.first_sent, now);
+  store_table(*paths, result.first_sent, now);
   end_table(Table::kLoaded, now);
 }
 

@@ -23,14 +23,14 @@ Result<PathCache::Lookup> PathCache::find_for_connection(const PathQuery& query,
   return Lookup(ticket);
 }
 
-void PathCache::receive_uncached(const QueryResult& end, Time now) {
-  const auto uncached = uncached_.extract(PathTicket{end.cookie});
+void PathCache::receive_uncached(const QueryResult& result, Time now) {
+  const auto uncached = uncached_.extract(PathTicket{result.cookie});
   if (!uncached) return;
   PathEvent event{.ticket = uncached.key(),
                   .cookie = uncached.mapped().cookie,
                   .waited = now - uncached.mapped().asked_at,
-                  .tries = end.tries};
-  if (auto paths = paths_in(uncached.mapped().query, end)) {
+                  .tries = result.tries};
+  if (auto paths = paths_in(uncached.mapped().query, result)) {
     event.paths = *std::move(paths);
   } else {
     event.error = paths.error();

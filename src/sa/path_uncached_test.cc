@@ -18,7 +18,7 @@ class UncachedPathsTest : public ManualSaTest {
 
   PathCache cache{{.mode = PathCache::Mode::kUncached, .waiters_max = 3}, queries, Random(3)};
 
-  void on_query_end(const QueryResult& end) override { cache.receive(end, now); }
+  void on_query_result(const QueryResult& result) override { cache.receive(result, now); }
   void on_timer() override { cache.on_timer(now); }
   Time deadline() override { return cache.deadline(); }
 
@@ -41,11 +41,11 @@ class UncachedPathsTest : public ManualSaTest {
 TEST_F(UncachedPathsTest, EachConnectionSendsAQueryEvenForTheSameDestination) {
   connect(1);
   connect(2);
-  const auto both = sent();
-  ASSERT_EQ(both.size(), 2U);
+  const auto requests = sent();
+  ASSERT_EQ(requests.size(), 2U);
   now += 2ms;
-  answer(both[1], path());
-  answer(both[0], path());
+  answer(requests[1], path());
+  answer(requests[0], path());
   auto event = cache.next_event();
   ASSERT_TRUE(event);
   EXPECT_EQ(event->cookie, 2U);

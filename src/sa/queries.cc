@@ -90,7 +90,7 @@ bool Queries::cancel(QueryId id, Time now) {
   if (found == entries_.end()) {
     // The query may have ended, while its result still waits in results_.
     const auto dropped =
-        std::erase_if(results_, [&](const QueryResult& end) { return end.id == id; });
+        std::erase_if(results_, [&](const QueryResult& result) { return result.id == id; });
     return dropped != 0;
   }
   ++counters_.cancelled;
@@ -378,25 +378,25 @@ void Queries::measure_round_trip(const Entry& entry, Time now) {
   }
 }
 
-void Queries::end(Entries::iterator found, QueryResult end, Time now) {
+void Queries::end(Entries::iterator found, QueryResult result, Time now) {
   Entry& entry = found->second;
   const QueryId id = found->first;
-  switch (end.outcome) {
+  switch (result.outcome) {
     case QueryResult::Outcome::kAnswered: ++counters_.answered; break;
     case QueryResult::Outcome::kRefused: ++counters_.refused; break;
     case QueryResult::Outcome::kTimedOut: ++counters_.timed_out; break;
   }
-  end.id = id;
-  end.owner = entry.owner;
-  end.cookie = entry.cookie;
-  end.waited = now - entry.asked_at;
-  end.first_sent = entry.first_sent;
-  end.tries = entry.tries;
+  result.id = id;
+  result.owner = entry.owner;
+  result.cookie = entry.cookie;
+  result.waited = now - entry.asked_at;
+  result.first_sent = entry.first_sent;
+  result.tries = entry.tries;
   cancel_request(id, entry);
   waiting_.erase(id);
   deadlines_.erase({entry.until, id});
   entries_.erase(found);
-  results_.push_back(std::move(end));
+  results_.push_back(std::move(result));
   send_waiting_queries(now);
 }
 
@@ -413,17 +413,17 @@ void Queries::on_timer(Time now) {
 }
 
 Time Queries::deadline() const {
-  Time next = kNever;
-  if (!deadlines_.empty()) next = deadlines_.begin()->first;
-  if (!resumes_.empty()) next = std::min(next, resumes_.begin()->first);
-  return next;
+  Time earliest = kNever;
+  if (!deadlines_.empty()) earliest = deadlines_.begin()->first;
+  if (!resumes_.empty()) earliest = std::min(earliest, resumes_.begin()->first);
+  return earliest;
 }
 
 std::optional<QueryResult> Queries::next_result() {
   if (results_.empty()) return std::nullopt;
-  QueryResult end = std::move(results_.front());
+  QueryResult result = std::move(results_.front());
   results_.pop_front();
-  return end;
+  return result;
 }
 
 }  // namespace verbena::sa

@@ -218,7 +218,7 @@ class Queries {
   void pause(QueryId id, Entry& entry, Time now);
   // Cancels the request that was sent, so that no response or timeout follows.
   void cancel_request(QueryId id, Entry& entry);
-  void end(Entries::iterator found, QueryResult end, Time now);
+  void end(Entries::iterator found, QueryResult result, Time now);
   void expire(Entries::iterator found, Time now);
   void receive_answer(Entries::iterator found, const mad::ManagementPort::Message& message,
                       Time now);

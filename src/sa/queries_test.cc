@@ -20,20 +20,20 @@ using wire::SaStatus;
 
 class QueriesTest : public ManualSaTest {
  protected:
-  QueriesTest() { test_reads_ends = true; }
+  QueriesTest() { test_reads_results = true; }
 
-  static Query path_query(std::uint8_t to = 9) {
+  static Query path_query(std::uint8_t destination = 9) {
     return Query::of(Method::kGet, SaAttribute::kPathRecord, PathRecord::Mask::kDestinationGid,
-                     PathRecord{.destination_gid = test_gid(to)});
+                     PathRecord{.destination_gid = test_gid(destination)});
   }
   QueryId ask(std::uint64_t cookie = 0, const Query& query = path_query()) {
     return *queries.ask(query, QueryOwner::kPaths, cookie, now);
   }
   using ManualSaTest::answer;
   template <class Record = PathRecord>
-  void answer(const mad::SendMad& to, std::uint16_t status, const Record& record = {},
+  void answer(const mad::SendMad& request, std::uint16_t status, const Record& record = {},
               SaAttribute attribute = SaAttribute::kPathRecord) {
-    answer(to, status, std::vector{record}, attribute);
+    answer(request, status, std::vector{record}, attribute);
   }
 };
 
@@ -53,14 +53,14 @@ TEST_F(QueriesTest, RequestGoesToTheManagerAndItsAnswerComesBackOnce) {
   now += 3ms;
   answer(requests[0], 0, PathRecord{.destination_lid = {9}});
   answer(requests[0], 0, PathRecord{.destination_lid = {10}});
-  const auto end = queries.next_result();
-  ASSERT_TRUE(end);
-  EXPECT_EQ(end->id, id);
-  EXPECT_EQ(end->cookie, 77U);
-  EXPECT_EQ(end->outcome, QueryResult::Outcome::kAnswered);
-  EXPECT_EQ(end->waited, 3ms);
-  EXPECT_EQ(end->tries, 1U);
-  EXPECT_EQ(end->records<PathRecord>(1)->at(0).destination_lid, Lid{9});
+  const auto result = queries.next_result();
+  ASSERT_TRUE(result);
+  EXPECT_EQ(result->id, id);
+  EXPECT_EQ(result->cookie, 77U);
+  EXPECT_EQ(result->outcome, QueryResult::Outcome::kAnswered);
+  EXPECT_EQ(result->waited, 3ms);
+  EXPECT_EQ(result->tries, 1U);
+  EXPECT_EQ(result->records<PathRecord>(1)->at(0).destination_lid, Lid{9});
   EXPECT_FALSE(queries.next_result());
   EXPECT_EQ(queries.deadline(), kNever);
   EXPECT_EQ(mads.deadline(), kNever);
@@ -69,11 +69,11 @@ TEST_F(QueriesTest, RequestGoesToTheManagerAndItsAnswerComesBackOnce) {
 TEST_F(QueriesTest, ErrorStatusEndsTheQuery) {
   ask();
   answer(sent().at(0), wire::mad_status_of(SaStatus::kNoRecords));
-  const auto end = queries.next_result();
-  ASSERT_TRUE(end);
-  EXPECT_EQ(end->outcome, QueryResult::Outcome::kRefused);
-  EXPECT_EQ(end->sa_status(), SaStatus::kNoRecords);
-  EXPECT_EQ(end->error().code, Errc::kUnreachable);
+  const auto result = queries.next_result();
+  ASSERT_TRUE(result);
+  EXPECT_EQ(result->outcome, QueryResult::Outcome::kRefused);
+  EXPECT_EQ(result->sa_status(), SaStatus::kNoRecords);
+  EXPECT_EQ(result->error().code, Errc::kUnreachable);
 }
 
 TEST_F(QueriesTest, TotalDeadlineEndsTheQueryAndReportsTimeAndTries) {
@@ -82,13 +82,13 @@ TEST_F(QueriesTest, TotalDeadlineEndsTheQueryAndReportsTimeAndTries) {
   ask(0, query);
   const Time began = now;
   const auto requests = run_until(now + 60s);
-  const auto end = queries.next_result();
-  ASSERT_TRUE(end);
-  EXPECT_EQ(end->outcome, QueryResult::Outcome::kTimedOut);
-  EXPECT_EQ(end->waited, 10s);
-  EXPECT_EQ(end->tries, requests.size());
-  EXPECT_EQ(end->error().code, Errc::kTimedOut);
-  EXPECT_EQ(end->error().detail, requests.size());
+  const auto result = queries.next_result();
+  ASSERT_TRUE(result);
+  EXPECT_EQ(result->outcome, QueryResult::Outcome::kTimedOut);
+  EXPECT_EQ(result->waited, 10s);
+  EXPECT_EQ(result->tries, requests.size());
+  EXPECT_EQ(result->error().code, Errc::kTimedOut);
+  EXPECT_EQ(result->error().detail, requests.size());
   EXPECT_FALSE(queries.next_result());
   EXPECT_GT(now, began);
   EXPECT_EQ(queries.outstanding(), 0U);
@@ -99,9 +99,9 @@ TEST_F(QueriesTest, LimitOfTriesEndsTheQueryEarlier) {
   query.tries_max = 3;
   ask(0, query);
   EXPECT_EQ(run_until(now + 29s).size(), 3U);
-  const auto end = queries.next_result();
-  ASSERT_TRUE(end);
-  EXPECT_EQ(end->tries, 3U);
+  const auto result = queries.next_result();
+  ASSERT_TRUE(result);
+  EXPECT_EQ(result->tries, 3U);
 }
 
 // Linux treats BUSY as an error of the request.
@@ -128,9 +128,9 @@ TEST_F(QueriesTest, TriesThatAreAnsweredWithBusyDoNotCount) {
   ask(0, query);
   answer(request(), wire::mad_status::kBusy);
   EXPECT_EQ(run_for(25s).size(), 2U);
-  const auto end = queries.next_result();
-  ASSERT_TRUE(end);
-  EXPECT_EQ(end->tries, 3U);
+  const auto result = queries.next_result();
+  ASSERT_TRUE(result);
+  EXPECT_EQ(result->tries, 3U);
 }
 
 // If a manager has died, its node refuses queries until another manager takes over.
@@ -152,7 +152,7 @@ TEST_F(QueriesTest, RefusalsOfANodeWithoutAnSaDoNotEndTheQuery) {
 }
 
 // The SA answers other queries, so it refuses this query because it does not know such queries.
-TEST_F(QueriesTest, UnknownQueryEndsAtItsNextRefusalIfTheSaAnswersOthers) {
+TEST_F(QueriesTest, UnknownQueryEndsAtItsNextRefusalIfTheSaAnswersOtherQueries) {
   for (const auto status : {wire::mad_status::kMethodAttributeNotSupported,
                             wire::mad_status::kMethodNotSupported, wire::mad_status::kBadVersion}) {
     ask();
@@ -165,11 +165,11 @@ TEST_F(QueriesTest, UnknownQueryEndsAtItsNextRefusalIfTheSaAnswersOthers) {
     EXPECT_FALSE(queries.next_result()) << "the SA may have started after the refusal";
     const Time began = now;
     answer(run_until(queries.deadline()).at(0), status);
-    const auto end = queries.next_result();
-    ASSERT_TRUE(end);
-    EXPECT_EQ(end->outcome, QueryResult::Outcome::kRefused);
-    EXPECT_EQ(end->error().code, Errc::kNotSupported);
-    EXPECT_EQ(end->error().detail, status);
+    const auto result = queries.next_result();
+    ASSERT_TRUE(result);
+    EXPECT_EQ(result->outcome, QueryResult::Outcome::kRefused);
+    EXPECT_EQ(result->error().code, Errc::kNotSupported);
+    EXPECT_EQ(result->error().detail, status);
     EXPECT_LE(now - began, 2s);
     EXPECT_FALSE(queries.was_refused_since_last_call());
   }
@@ -207,14 +207,14 @@ TEST_F(QueriesTest, RefusalsOfTwoManagersAreNotCountedTogether) {
   EXPECT_FALSE(queries.next_result());
 }
 
-TEST_F(QueriesTest, TriesThatANodeWithoutAnSaRefusesCount) {
+TEST_F(QueriesTest, RefusalsOfANodeWithoutAnSaCountAsTries) {
   Query query = path_query();
   query.tries_max = 1;
   ask(0, query);
   answer(request(), wire::mad_status::kMethodAttributeNotSupported);
-  const auto end = queries.next_result();
-  ASSERT_TRUE(end);
-  EXPECT_EQ(end->outcome, QueryResult::Outcome::kTimedOut);
+  const auto result = queries.next_result();
+  ASSERT_TRUE(result);
+  EXPECT_EQ(result->outcome, QueryResult::Outcome::kTimedOut);
 }
 
 TEST_F(QueriesTest, SixteenQueriesAreOutstandingAndOthersWaitInOrder) {
@@ -227,7 +227,7 @@ TEST_F(QueriesTest, SixteenQueriesAreOutstandingAndOthersWaitInOrder) {
     for (const auto& request : requests) answer(request, 0);
     requests = sent();
     EXPECT_LE(requests.size(), Queries::kOutstandingMax);
-    while (const auto end = queries.next_result()) EXPECT_EQ(end->cookie, expected++);
+    while (const auto result = queries.next_result()) EXPECT_EQ(result->cookie, expected++);
   }
   EXPECT_EQ(expected, 40U);
 }
@@ -273,17 +273,17 @@ TEST_F(QueriesTest, QueriesAreSentAgainIfThePortGetsMoreLids) {
   EXPECT_EQ(sent().size(), 1U);
 }
 
-TEST_F(QueriesTest, QueriesAreSentToTheNewManagerAndTheOldOneCannotAnswer) {
+TEST_F(QueriesTest, QueriesAreSentToTheNewManagerAndTheOldManagerCannotAnswer) {
   ask();
-  const auto old = sent().at(0);
+  const auto old_request = sent().at(0);
   PortState other = port;
   other.sm_lid = {2};
   queries.set_port({}, other, now);
   const auto resent = sent();
   ASSERT_EQ(resent.size(), 1U);
   EXPECT_EQ(resent[0].to.path.destination_lid, Lid{2});
-  EXPECT_NE(header_in(resent[0]).mad.transaction_id, header_in(old).mad.transaction_id);
-  answer(old, 0);
+  EXPECT_NE(header_in(resent[0]).mad.transaction_id, header_in(old_request).mad.transaction_id);
+  answer(old_request, 0);
   EXPECT_FALSE(queries.next_result());
   answer(resent[0], 0);
   EXPECT_TRUE(queries.next_result());
@@ -291,7 +291,7 @@ TEST_F(QueriesTest, QueriesAreSentToTheNewManagerAndTheOldOneCannotAnswer) {
 }
 
 // No other implementation follows a redirection.
-TEST_F(QueriesTest, RedirectionIsFollowedAndHasALimit) {
+TEST_F(QueriesTest, RedirectionsAreFollowedUpToALimit) {
   ask();
   wire::ClassPortInfo info{.redirect_sl = 4,
                            .redirect_lid = {20},
@@ -308,10 +308,10 @@ TEST_F(QueriesTest, RedirectionIsFollowedAndHasALimit) {
   EXPECT_EQ(last[0].to.path.service_level, 4);
   EXPECT_EQ(last[0].to.remote_qpn, Qpn{7});
   answer(last[0], wire::mad_status::kRedirect, info, SaAttribute::kClassPortInfo);
-  const auto end = queries.next_result();
-  ASSERT_TRUE(end);
-  EXPECT_EQ(end->outcome, QueryResult::Outcome::kRefused);
-  EXPECT_EQ(end->mad_status, wire::mad_status::kRedirect);
+  const auto result = queries.next_result();
+  ASSERT_TRUE(result);
+  EXPECT_EQ(result->outcome, QueryResult::Outcome::kRefused);
+  EXPECT_EQ(result->mad_status, wire::mad_status::kRedirect);
 }
 
 TEST_F(QueriesTest, RedirectionWithoutALidIsAnError) {
@@ -355,8 +355,8 @@ TEST_F(QueriesTest, IntervalsAdaptToASlowManager) {
     mads.on_timer(now);
     pump();
     queries.on_timer(now);
-    while (const auto end = queries.next_result()) {
-      EXPECT_EQ(end->outcome, QueryResult::Outcome::kAnswered);
+    while (const auto result = queries.next_result()) {
+      EXPECT_EQ(result->outcome, QueryResult::Outcome::kAnswered);
       ++ended;
     }
   }
@@ -372,13 +372,13 @@ TEST_F(QueriesTest, TableArrivesCompleteAndItsRecordsHaveALimit) {
     paths[i].destination_lid.value = static_cast<std::uint16_t>(i + 1);
   }
   answer(request, 0, paths, SaAttribute::kPathRecord);
-  const auto end = queries.next_result();
-  ASSERT_TRUE(end);
-  const auto records = end->records<PathRecord>(kPaths);
+  const auto result = queries.next_result();
+  ASSERT_TRUE(result);
+  const auto records = result->records<PathRecord>(kPaths);
   ASSERT_TRUE(records);
   ASSERT_EQ(records->size(), kPaths);
   EXPECT_EQ(records->back().destination_lid, Lid{kPaths});
-  EXPECT_EQ(end->records<PathRecord>(kPaths - 1).error().code, Errc::kNoResources);
+  EXPECT_EQ(result->records<PathRecord>(kPaths - 1).error().code, Errc::kNoResources);
 }
 
 }  // namespace

@@ -15,7 +15,7 @@ using wire::SaAttribute;
 
 class RepeatsTest : public ManualSaTest {
  protected:
-  RepeatsTest() { test_reads_ends = true; }
+  RepeatsTest() { test_reads_results = true; }
 
   void ask(std::size_t count) {
     Query query =
@@ -45,17 +45,17 @@ class RepeatsTest : public ManualSaTest {
 // retry had another transaction ID, so the SA served it as another request.
 TEST_F(RepeatsTest, RepeatsBackOffWithJitterAndKeepTheTransactionId) {
   ask(Queries::kOutstandingMax);
-  Time before = now;
+  Time last_sent = now;
   const auto times = repeat_times(sent().at(0), 60s);
   Duration interval = Queries::kFirstInterval;
   bool has_jitter = false;
   for (const Time time : times) {
-    const Duration gap = time - before;
+    const Duration gap = time - last_sent;
     EXPECT_GE(gap, interval * 3 / 4);
     EXPECT_LE(gap, interval * 5 / 4);
     has_jitter = has_jitter || gap != interval;
     interval = std::min<Duration>(interval * 2, Queries::kRepeatGap * Queries::kOutstandingMax);
-    before = time;
+    last_sent = time;
   }
   EXPECT_TRUE(has_jitter);
   EXPECT_GE(times.size(), 5U);
@@ -66,23 +66,23 @@ TEST_F(RepeatsTest, RepeatsBackOffWithJitterAndKeepTheTransactionId) {
 // times.  If each is sent every second for a minute, nearly all are answered.
 TEST_F(RepeatsTest, LastQueriesAreRepeatedEverySecond) {
   ask(2);
-  Time before = now;
+  Time last_sent = now;
   for (const Time time : repeat_times(sent().at(0), 60s)) {
-    EXPECT_LE(time - before, Queries::kFewQueriesIntervalMax * 5 / 4);
-    before = time;
+    EXPECT_LE(time - last_sent, Queries::kFewQueriesIntervalMax * 5 / 4);
+    last_sent = time;
   }
-  EXPECT_GE(before, now - Queries::kFewQueriesIntervalMax * 5 / 4);
+  EXPECT_GE(last_sent, now - Queries::kFewQueriesIntervalMax * 5 / 4);
 }
 
 TEST_F(RepeatsTest, LostQueriesAreRepeatedSoonWhileOthersAreAnswered) {
   ask(Queries::kOutstandingMax - 1);
-  const auto lost = sent();
+  const auto lost_requests = sent();
   std::size_t tries = 0;
   for (int i = 0; i < 200; ++i) {
     ask(1);
     answer_with_path(request());
     ASSERT_TRUE(queries.next_result());
-    for (const auto& repeated : run_for(100ms)) tries += repeated == lost[0] ? 1 : 0;
+    for (const auto& repeated : run_for(100ms)) tries += repeated == lost_requests[0] ? 1 : 0;
   }
   EXPECT_GE(tries, 15U) << "in 20 s";
   EXPECT_EQ(queries.window(), Queries::kOutstandingMax) << "loss does not shrink the window";
@@ -90,11 +90,11 @@ TEST_F(RepeatsTest, LostQueriesAreRepeatedSoonWhileOthersAreAnswered) {
 
 TEST_F(RepeatsTest, WindowShrinksWithoutAnswersAndGrowsAgain) {
   ask(100);
-  const auto first = sent();
-  ASSERT_EQ(first.size(), Queries::kOutstandingMax);
+  const auto first_requests = sent();
+  ASSERT_EQ(first_requests.size(), Queries::kOutstandingMax);
   run_for(60s);
   EXPECT_EQ(queries.window(), Queries::kWindowMin);
-  for (const auto& request : first) answer_with_path(request);
+  for (const auto& request : first_requests) answer_with_path(request);
   EXPECT_EQ(queries.window(), Queries::kWindowMin)
       << "answers to repeats do not measure the round trip";
   EXPECT_EQ(queries.outstanding(), Queries::kWindowMin);
@@ -117,10 +117,10 @@ TEST_F(RepeatsTest, SlowAnswersShrinkTheWindowOnceInAnInterval) {
     answer_with_path(packet);
   }
   ask(Queries::kOutstandingMax);
-  const auto slow = sent();
-  ASSERT_EQ(slow.size(), Queries::kOutstandingMax);
+  const auto slow_requests = sent();
+  ASSERT_EQ(slow_requests.size(), Queries::kOutstandingMax);
   EXPECT_TRUE(run_for(Queries::kRoundTripMax + 1ms).empty());
-  for (const auto& request : slow) answer_with_path(request);
+  for (const auto& request : slow_requests) answer_with_path(request);
   EXPECT_EQ(queries.window(), Queries::kOutstandingMax / 2);
 }
 

@@ -133,14 +133,14 @@ void Services::set_timer(Entries::iterator found, Time until) {
   if (until != kNever) timers_.emplace(until, found->first);
 }
 
-void Services::receive(const QueryResult& end, Time now) {
-  const auto pending = by_query_.find(end.id);
+void Services::receive(const QueryResult& result, Time now) {
+  const auto pending = by_query_.find(result.id);
   if (pending == by_query_.end()) return;
   const auto found = entries_.find(pending->second);
   by_query_.erase(pending);
   switch (std::exchange(found->second.request, Request::kNone)) {
-    case Request::kFind: return receive_found(found, end);
-    case Request::kSet: return receive_set(found, end, now);
+    case Request::kFind: return receive_found(found, result);
+    case Request::kSet: return receive_set(found, result, now);
     case Request::kDelete:
       found->second.may_be_at_sa = false;  // if the SA still has the service, its lease will end
       return send_next_request(found, now);
@@ -148,12 +148,12 @@ void Services::receive(const QueryResult& end, Time now) {
   }
 }
 
-void Services::receive_found(Entries::iterator found, const QueryResult& end) {
+void Services::receive_found(Entries::iterator found, const QueryResult& result) {
   ServiceEvent event{.ticket = found->first, .cookie = found->second.cookie};
-  Result<std::vector<ServiceRecord>> records = std::unexpected(end.error());
-  if (end.outcome == QueryResult::Outcome::kAnswered) {
-    records = end.records<ServiceRecord>(kRecordsMax);
-  } else if (end.sa_status() == wire::SaStatus::kNoRecords) {
+  Result<std::vector<ServiceRecord>> records = std::unexpected(result.error());
+  if (result.outcome == QueryResult::Outcome::kAnswered) {
+    records = result.records<ServiceRecord>(kRecordsMax);
+  } else if (result.sa_status() == wire::SaStatus::kNoRecords) {
     records = std::vector<ServiceRecord>{};
   }
   event.what = records ? ServiceEvent::What::kFound : ServiceEvent::What::kFailed;
@@ -175,10 +175,10 @@ void Services::fail_entry(Entries::iterator found, const Error& error) {
   found->second.is_removed = true;
 }
 
-void Services::receive_set(Entries::iterator found, const QueryResult& end, Time now) {
+void Services::receive_set(Entries::iterator found, const QueryResult& result, Time now) {
   Entry& entry = found->second;
   if (entry.is_removed) return send_next_request(found, now);
-  if (end.outcome == QueryResult::Outcome::kAnswered) {
+  if (result.outcome == QueryResult::Outcome::kAnswered) {
     entry.refusals = 0;
     entry.is_registered = !entry.may_be_lost;
     ++(entry.was_registered ? counters_.renewed : counters_.registered);
@@ -195,10 +195,10 @@ void Services::receive_set(Entries::iterator found, const QueryResult& end, Time
     }
     return send_next_request(found, now);
   }
-  const bool is_refused = end.outcome == QueryResult::Outcome::kRefused;
+  const bool is_refused = result.outcome == QueryResult::Outcome::kRefused;
   if (!entry.was_registered || (is_refused && ++entry.refusals >= kRefusalsMax)) {
     if (is_refused) entry.may_be_at_sa = entry.was_registered;
-    fail_entry(found, end.error());
+    fail_entry(found, result.error());
     return send_next_request(found, now);
   }
   entry.is_registered = false;
@@ -219,8 +219,8 @@ void Services::register_again(bool requests_may_be_lost, Time now) {
 
 void Services::set_port(const PortState& state, const PortChange& change, Time now) {
   port_ = state;
-  if (change.became_ready || change.lid || change.manager || change.gids) {
-    register_again(change.gids, now);
+  if (change.became_ready || change.lid_changed || change.manager_changed || change.gids_changed) {
+    register_again(change.gids_changed, now);
   }
 }
 

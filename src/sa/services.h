@@ -84,7 +84,7 @@ class Services {
   void set_port(const PortState& state, const PortChange& change, Time now);
   void reregister(Time now) { register_again(true, now); }
 
-  void receive(const QueryResult& end, Time now);
+  void receive(const QueryResult& result, Time now);
   void on_timer(Time now);
   Time deadline() const { return timers_.empty() ? kNever : timers_.begin()->first; }
 
@@ -112,8 +112,8 @@ class Services {
   void send_next_request(Entries::iterator found, Time now);
   void ask(Entries::iterator found, Request request, const Query& query, Time now);
   void set_timer(Entries::iterator found, Time until);
-  void receive_set(Entries::iterator found, const QueryResult& end, Time now);
-  void receive_found(Entries::iterator found, const QueryResult& end);
+  void receive_set(Entries::iterator found, const QueryResult& result, Time now);
+  void receive_found(Entries::iterator found, const QueryResult& result);
   void fail_entry(Entries::iterator found, const Error& error);
   void register_again(bool requests_may_be_lost, Time now);
   wire::ServiceRecord record_of(const Entry& entry) const;

@@ -30,7 +30,7 @@ class ServicesTest : public ManualSaTest {
     queries.set_port({}, state, now);
     services.set_port(state, change, now);
   }
-  void on_query_end(const QueryResult& end) override { services.receive(end, now); }
+  void on_query_result(const QueryResult& result) override { services.receive(result, now); }
   void on_timer() override { services.on_timer(now); }
   Time deadline() override { return services.deadline(); }
 
@@ -82,7 +82,7 @@ TEST_F(ServicesTest, RemovedServiceIsDeleted) {
   EXPECT_EQ(services.deadline(), kNever);
 }
 
-TEST_F(ServicesTest, ServiceThatIsRemovedDuringItsRegistrationIsDeletedAfterIt) {
+TEST_F(ServicesTest, ServiceThatIsRemovedBeforeItsRegistrationEndsIsDeletedAfterwards) {
   const auto ticket = *services.add(record, 0, now);
   const auto first = request();
   EXPECT_TRUE(services.remove(ticket, now));
@@ -100,7 +100,7 @@ TEST_F(ServicesTest, RefusedRegistrationFails) {
   EXPECT_TRUE(sent().empty());
 }
 
-TEST_F(ServicesTest, NewManagerAndReregistrationGetTheServiceAgain) {
+TEST_F(ServicesTest, ServiceIsSentAgainToANewManagerAndAfterAReregistration) {
   become_registered();
   PortState other = port;
   other.sm_lid = {2};

@@ -94,8 +94,8 @@ void Subscriptions::ask(Traps::iterator found, bool subscribe, Time now) {
   by_query_.emplace(*query_id, found->first);
 }
 
-void Subscriptions::receive(const QueryResult& end, Time now) {
-  const auto pending = by_query_.find(end.id);
+void Subscriptions::receive(const QueryResult& result, Time now) {
+  const auto pending = by_query_.find(result.id);
   if (pending == by_query_.end()) return;
   const auto found = traps_.find(pending->second);
   by_query_.erase(pending);
@@ -105,12 +105,12 @@ void Subscriptions::receive(const QueryResult& end, Time now) {
     trap.may_be_at_sa = false;  // if the SA still has the subscription, reports are ignored
     return send_next_request(found, now);
   }
-  if (end.outcome == QueryResult::Outcome::kAnswered) {
+  if (result.outcome == QueryResult::Outcome::kAnswered) {
     trap.is_registered = !trap.may_be_lost;
     ++counters_.registered;
     return send_next_request(found, now);
   }
-  if (end.outcome == QueryResult::Outcome::kRefused) {
+  if (result.outcome == QueryResult::Outcome::kRefused) {
     ++counters_.refused;
     trap.may_be_at_sa = false;
     const auto jitter = random_.below(static_cast<std::uint64_t>(kRetryPause.count()));
@@ -135,7 +135,8 @@ void Subscriptions::register_again(bool requests_may_be_lost, Time now) {
 void Subscriptions::set_port(const PortState& state, const PortChange& change, Time now) {
   port_ = state;
   // The effect of a pending request is not lost if Queries sends the request again.
-  if (change.resends_queries() || change.gids) register_again(!change.resends_queries(), now);
+  if (change.resends_queries() || change.gids_changed)
+    register_again(!change.resends_queries(), now);
 }
 
 // ---- reports ------------------------------------------------------------------------------------

@@ -81,7 +81,7 @@ class Subscriptions {
   // is a repeat or malformed.
   std::optional<wire::SaNotice> receive_report(const mad::ManagementPort::Message& message,
                                                Time now);
-  void receive(const QueryResult& end, Time now);
+  void receive(const QueryResult& result, Time now);
   void on_timer(Time now);
   Time deadline() const { return timers_.empty() ? kNever : timers_.begin()->first; }
 

@@ -26,7 +26,7 @@ class SubscriptionsTest : public ManualSaTest {
     queries.set_port({}, state, now);
     subscriptions.set_port(state, change, now);
   }
-  void on_query_end(const QueryResult& end) override { subscriptions.receive(end, now); }
+  void on_query_result(const QueryResult& result) override { subscriptions.receive(result, now); }
   void on_timer() override { subscriptions.on_timer(now); }
   Time deadline() override { return subscriptions.deadline(); }
 
@@ -70,9 +70,9 @@ TEST_F(SubscriptionsTest, FirstUserSubscribesAtTheSaAndLastUserUnsubscribes) {
   EXPECT_TRUE(sent().empty());
   EXPECT_TRUE(subscriptions.unsubscribe(b, now));
   EXPECT_FALSE(subscriptions.unsubscribe(b, now));
-  const auto end = request();
-  EXPECT_FALSE(inform_in(end).subscribe);
-  answer(end, inform_in(end));
+  const auto unsubscription = request();
+  EXPECT_FALSE(inform_in(unsubscription).subscribe);
+  answer(unsubscription, inform_in(unsubscription));
   EXPECT_FALSE(subscriptions.is_registered(TrapNumber::kGidInService));
 }
 
@@ -118,7 +118,7 @@ TEST_F(SubscriptionsTest, ReportOfARestartedManagerIsNotARepeat) {
   EXPECT_EQ(subscriptions.counters().repeated, 1U);
 }
 
-TEST_F(SubscriptionsTest, NewManagerAndReregistrationGetTheSubscriptionAgain) {
+TEST_F(SubscriptionsTest, SubscriptionIsSentAgainToANewManagerAndAfterAReregistration) {
   subscribe();
   answer(request(), InformInfo{});
   PortState other = port;
@@ -128,9 +128,9 @@ TEST_F(SubscriptionsTest, NewManagerAndReregistrationGetTheSubscriptionAgain) {
   answer(request(), InformInfo{});
   EXPECT_TRUE(subscriptions.is_registered(TrapNumber::kGidInService));
   subscriptions.reregister(now);
-  const auto before = request();
+  const auto first_request = request();
   subscriptions.reregister(now);
-  answer(before, InformInfo{});
+  answer(first_request, InformInfo{});
   EXPECT_FALSE(subscriptions.is_registered(TrapNumber::kGidInService))
       << "the SA may have forgotten it";
   answer(request(), InformInfo{});
@@ -151,10 +151,10 @@ TEST_F(SubscriptionsTest, SilentSubscriberGetsNoEvents) {
 }
 
 TEST_F(SubscriptionsTest, LimitsAreCounted) {
-  const SubscriptionId first = subscribe();
+  const SubscriptionId id = subscribe();
   for (std::size_t i = 0; i < Subscriptions::kEventsMax + 5; ++i) report(i, test_gid(10));
   EXPECT_EQ(subscriptions.counters().limit_events, 5U);
-  subscriptions.unsubscribe(first, now);
+  subscriptions.unsubscribe(id, now);
   EXPECT_FALSE(subscriptions.next_event());
   for (std::size_t i = 0; i < Subscriptions::kSubscribersMax; ++i) subscribe();
   EXPECT_FALSE(subscriptions.subscribe(TrapNumber::kRepath, 0, now));
@@ -170,7 +170,7 @@ TEST_F(SubscriptionsTest, ReportWithTheBusyStatusIsDeliveredAndAnswered) {
   EXPECT_EQ(header_in(request()).mad.status, 0) << "the status of the response";
 }
 
-TEST_F(SubscriptionsTest, OtherMadsAreNotReports) {
+TEST_F(SubscriptionsTest, MadThatIsNotAReportIsCountedAsMalformed) {
   mad::ManagementPort::Message message{.mad = std::vector<std::byte>(256)};
   EXPECT_FALSE(subscriptions.receive_report(message, now));
   EXPECT_EQ(subscriptions.counters().malformed, 1U);

@@ -43,23 +43,23 @@ struct PortState {
 
 // Describes a change of a port for the parts of the client.
 struct PortChange {
-  bool became_ready = false;  // is_ready() has become true
-  bool stopped = false;       // is_ready() has become false
-  bool lid = false;           // the LID or the LMC has changed
-  bool manager = false;       // the LID of the manager has changed
-  bool gids = false;
-  bool pkeys = false;
+  bool became_ready = false;     // is_ready() has become true
+  bool stopped = false;          // is_ready() has become false
+  bool lid_changed = false;      // the LID or the LMC has changed
+  bool manager_changed = false;  // the LID of the manager has changed
+  bool gids_changed = false;
+  bool pkeys_changed = false;
 
   // Returns true if Queries sends all pending queries again after the change.
-  bool resends_queries() const { return became_ready || stopped || lid || manager; }
+  bool resends_queries() const { return became_ready || stopped || lid_changed || manager_changed; }
 
-  static PortChange between(const PortState& old, const PortState& now) {
-    return {.became_ready = now.is_ready() && !old.is_ready(),
-            .stopped = old.is_ready() && !now.is_ready(),
-            .lid = old.lid != now.lid || old.lmc != now.lmc,
-            .manager = old.sm_lid != now.sm_lid,
-            .gids = old.gids != now.gids,
-            .pkeys = old.pkeys != now.pkeys};
+  static PortChange between(const PortState& previous, const PortState& current) {
+    return {.became_ready = current.is_ready() && !previous.is_ready(),
+            .stopped = previous.is_ready() && !current.is_ready(),
+            .lid_changed = previous.lid != current.lid || previous.lmc != current.lmc,
+            .manager_changed = previous.sm_lid != current.sm_lid,
+            .gids_changed = previous.gids != current.gids,
+            .pkeys_changed = previous.pkeys != current.pkeys};
   }
 };
 

@@ -38,12 +38,13 @@ class FaultyWire {
     faults_ = faults;
     remaining_losses_ = remaining_corruptions_ = 0;
   }
-  std::uint64_t packets() const { return count_; }
+  // Returns the number of packets for which next() has drawn a fate.
+  std::uint64_t packets() const { return packet_count_; }
 
   PacketOutcome next() {
     PacketOutcome fate;
     const bool lost = draw_fault(faults_.loss, remaining_losses_);
-    const bool dropped = dropped_.contains(count_++);
+    const bool dropped = dropped_.contains(packet_count_++);
     if (lost || dropped) return fate;
     const int copies = random_.chance(faults_.duplicate) ? 2 : 1;
     for (int i = 0; i < copies; ++i) fate.arrivals.push_back(delay());
@@ -72,7 +73,7 @@ class FaultyWire {
   Random random_;
   Faults faults_;
   std::set<std::uint64_t> dropped_;
-  std::uint64_t count_ = 0;
+  std::uint64_t packet_count_ = 0;
   unsigned remaining_losses_ = 0, remaining_corruptions_ = 0;
 };
 

@@ -37,7 +37,7 @@ TEST(RingSizes, NextConnectionGetsTheSizeOfAnEndedConnection) {
   EXPECT_EQ(sizes.choose(), RingSizes::kLargeRingBytes);
 }
 
-TEST(RingSizes, ChoosesTheNextSmallerSizeBelowALimit) {
+TEST(RingSizes, ChoosesTheLargestSizeThatTheLimitAllows) {
   RingSizes sizes;
   EXPECT_EQ(sizes.choose(RingSizes::kLargeRingBytes - 1), RingSizes::kMediumRingBytes);
   EXPECT_EQ(sizes.choose(RingSizes::kMediumRingBytes - 1), RingSizes::kSmallRingBytes);

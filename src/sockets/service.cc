@@ -105,16 +105,16 @@ bool Service::may_connect(std::uint32_t uid) const {
 // Ends sessions whose peers have sent no Hello in time, so that they do not keep the service
 // running.
 void Service::on_hello_timer() {
-  Time next = kNever;
+  Time next_deadline = kNever;
   for (const auto& [id, session] : sessions_) {
     if (session->hello_deadline > os::now()) {
-      next = std::min(next, session->hello_deadline);
+      next_deadline = std::min(next_deadline, session->hello_deadline);
     } else {
       session->hello_deadline = kNever;
       session->finish();
     }
   }
-  hello_timer_.at(next);
+  hello_timer_.at(next_deadline);
 }
 
 void Service::on_message(Session& from, std::span<const std::byte> message,
@@ -226,20 +226,20 @@ void Service::send_list(Session& tool) {
       tool.send(row_of(end));
     }
   }
-  broker::EndOfRows last{.pid = static_cast<std::uint32_t>(::getpid()),
-                         .pairs_now = memories_.size(),
-                         .pairs_made = broker_.counters().pairs_made,
-                         .reports = broker_.counters().reports,
-                         .claims_refused = claims_refused_,
-                         .limit_refusals = broker_.counters().limit_refusals,
-                         .released_bytes = given_back_bytes_};
-  last.total = ended_traffic_;
+  broker::EndOfRows end_of_rows{.pid = static_cast<std::uint32_t>(::getpid()),
+                                .pairs_now = memories_.size(),
+                                .pairs_made = broker_.counters().pairs_made,
+                                .reports = broker_.counters().reports,
+                                .claims_refused = claims_refused_,
+                                .limit_refusals = broker_.counters().limit_refusals,
+                                .released_bytes = given_back_bytes_};
+  end_of_rows.total = ended_traffic_;
   for (const auto& [id, memory] : memories_) {
-    last.memory_bytes += memory.bytes();
-    last.resident_bytes += memory.resident_bytes();
-    for (const std::uint32_t side : {0U, 1U}) add(last.total, memory.traffic(side));
+    end_of_rows.memory_bytes += memory.bytes();
+    end_of_rows.resident_bytes += memory.resident_bytes();
+    for (const std::uint32_t side : {0U, 1U}) add(end_of_rows.total, memory.traffic(side));
   }
-  tool.send(last);
+  tool.send(end_of_rows);
 }
 
 void Service::on_session_end(Session& session) {
@@ -315,14 +315,14 @@ void Service::perform(const broker::Broker::CheckSocket& output) {
 // other work of the event loop.  While no connection moves bytes, the pause between two rounds of
 // all connections grows.
 void Service::on_ring_timer() {
-  auto next = memories_.upper_bound(last_checked_pair_);
-  for (std::size_t i = 0; i < kRingsPerWakeup && next != memories_.end(); ++i, ++next) {
-    const PairMemory::ReleaseResult released = next->second.release_idle_rings();
+  auto entry = memories_.upper_bound(last_checked_pair_);
+  for (std::size_t i = 0; i < kConnectionsPerWakeup && entry != memories_.end(); ++i, ++entry) {
+    const PairMemory::ReleaseResult released = entry->second.release_idle_rings();
     active_rings_ += released.active_rings;
     given_back_bytes_ += released.released_bytes;
-    last_checked_pair_ = next->first;
+    last_checked_pair_ = entry->first;
   }
-  if (next != memories_.end()) return ring_timer_.at(os::now());
+  if (entry != memories_.end()) return ring_timer_.at(os::now());
   last_checked_pair_ = 0;
   if (memories_.empty()) return;
   ring_pause_ = std::exchange(active_rings_, 0) > 0

@@ -47,7 +47,7 @@ class Service final : public Session::Owner {
   static constexpr Duration kAcceptPause = std::chrono::milliseconds(100);
   static constexpr Duration kHelloTimeout = std::chrono::seconds(5);
   // The service releases the idle rings of at most this many connections before it does other work.
-  static constexpr std::size_t kRingsPerWakeup = 64;
+  static constexpr std::size_t kConnectionsPerWakeup = 64;
   // While no connection moves bytes, the pause between two rounds of all connections grows up to
   // ring_idle times this factor.
   static constexpr int kRingPauseFactorMax = 12;

@@ -62,7 +62,7 @@ void Tracing::add(Session& tool, bool sees_all) {
       send_event(end.cookie, {.kind = EventKind::kOffered, .is_earlier = 1},
                  sessions_.at(program).get(), &new_tool);
     }
-    if (!end.pair && is_first) alone_deadlines_[end.cookie] = os::now() + kAloneAfter;
+    if (!end.pair && is_first) no_peer_deadlines_[end.cookie] = os::now() + kNoPeerAfter;
     if (!end.pair || !memories_.contains(*end.pair)) continue;
     send_event(end.cookie, {.kind = EventKind::kPaired, .is_earlier = 1}, nullptr, &new_tool);
   }
@@ -78,7 +78,7 @@ void Tracing::remove(std::uint64_t session) {
   tools_.erase(session);
   if (is_active()) return;
   last_counters_.clear();
-  alone_deadlines_.clear();
+  no_peer_deadlines_.clear();
 }
 
 void Tracing::on_offer(const Session& program, const broker::Report& report,
@@ -87,7 +87,7 @@ void Tracing::on_offer(const Session& program, const broker::Report& report,
   send_event(report.cookie, {.kind = is_within_limits ? EventKind::kOffered : EventKind::kLimit},
              &program, nullptr);
   const auto end = broker_.end(report.cookie);
-  if (end && !end->pair) alone_deadlines_[report.cookie] = os::now() + kAloneAfter;
+  if (end && !end->pair) no_peer_deadlines_[report.cookie] = os::now() + kNoPeerAfter;
 }
 
 void Tracing::on_refusal(const Session& program, const broker::Report& report) {
@@ -100,7 +100,7 @@ void Tracing::on_refusal(const Session& program, const broker::Report& report) {
 void Tracing::on_introduction(broker::PairId pair, bool has_memory) {
   if (!is_active()) return;
   for (const std::uint64_t cookie : broker_.cookies_of_pair(pair)) {
-    alone_deadlines_.erase(cookie);
+    no_peer_deadlines_.erase(cookie);
     send_event(cookie, {.kind = has_memory ? EventKind::kPaired : EventKind::kLimit}, nullptr,
                nullptr);
   }
@@ -131,7 +131,7 @@ void Tracing::send_leave_event(const Session& program, std::uint64_t cookie, Eve
     event.has_ring = 1;
     event.out = memories_.at(*end->pair).traffic(end->side);
   }
-  if (end->holders.size() == 1) alone_deadlines_.erase(cookie);
+  if (end->holders.size() == 1) no_peer_deadlines_.erase(cookie);
   send_event(cookie, event, &program, nullptr);
 }
 
@@ -139,25 +139,25 @@ void Tracing::sample(Time now) {
   if (!is_active()) return;
   next_sample_ = now + kSampleInterval;
   for (const auto& [pair, memory] : memories_) report_changes(pair, last_counters_[pair], nullptr);
-  for (auto one = alone_deadlines_.begin(); one != alone_deadlines_.end();) {
+  for (auto one = no_peer_deadlines_.begin(); one != no_peer_deadlines_.end();) {
     if (one->second > now) {
       ++one;
       continue;
     }
     send_event(one->first, {.kind = EventKind::kPeerNotReported}, nullptr, nullptr);
-    one = alone_deadlines_.erase(one);
+    one = no_peer_deadlines_.erase(one);
   }
 }
 
-// Reports the changes since `last`, and updates `last`.
-void Tracing::report_changes(broker::PairId pair, LastCounters& last, Tool* only_tool) {
+// Reports the changes since `last_counters`, and updates `last_counters`.
+void Tracing::report_changes(broker::PairId pair, LastCounters& last_counters, Tool* only_tool) {
   const auto memory = memories_.find(pair);
   if (memory == memories_.end()) return;
   const auto cookies = broker_.cookies_of_pair(pair);
   if (cookies.size() != 2) return;
   for (const std::uint32_t side : {0U, 1U}) {
     const stream::Counters now = memory->second.counters(side);
-    const NewEvents events = events_between(std::exchange(last[side], now), now);
+    const NewEvents events = events_between(std::exchange(last_counters[side], now), now);
     for (Event event : events.sender_events) {
       event.is_earlier = only_tool != nullptr ? 1 : 0;
       send_event(cookies[side], event, nullptr, only_tool);

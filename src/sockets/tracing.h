@@ -31,7 +31,7 @@ class Tracing {
   static constexpr Duration kSampleInterval = std::chrono::milliseconds(50);
   // If the peer of an end has not reported after this time, the tools get the event
   // kPeerNotReported once.
-  static constexpr Duration kAloneAfter = std::chrono::seconds(1);
+  static constexpr Duration kNoPeerAfter = std::chrono::seconds(1);
 
   using Sessions = std::map<std::uint64_t, std::unique_ptr<Session>>;
   using Memories = std::map<broker::PairId, PairMemory>;
@@ -71,7 +71,7 @@ class Tracing {
     bool sees_all = false;
   };
 
-  void report_changes(broker::PairId pair, LastCounters& last, Tool* only_tool);
+  void report_changes(broker::PairId pair, LastCounters& last_counters, Tool* only_tool);
   void send_event(std::uint64_t cookie, broker::Event event, const Session* actor, Tool* only_tool);
   void send_leave_event(const Session& program, std::uint64_t cookie, broker::EventKind kind,
                         std::uint32_t reason);
@@ -83,7 +83,7 @@ class Tracing {
   const Sessions& sessions_;
   std::map<std::uint64_t, Tool> tools_{};  // by session
   std::map<broker::PairId, LastCounters> last_counters_{};
-  std::map<std::uint64_t, Time> alone_deadlines_{};  // by cookie: when to send kPeerNotReported
+  std::map<std::uint64_t, Time> no_peer_deadlines_{};  // by cookie: when to send kPeerNotReported
   Time next_sample_ = kNever;
 };
 

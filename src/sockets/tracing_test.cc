@@ -140,11 +140,11 @@ TEST_F(TracingTest, ToolThatConnectsLaterGetsEarlierEvents) {
   EXPECT_EQ(events_of(tool_),
             "server 1 peer 20 earlier\nserver 5 peer 20 earlier\nclient 1 peer 10 earlier\n"
             "client 5 peer 10 earlier\nserver 6 peer 20 earlier\n");
-  Session& second = add("", 31, 0);
-  tracing_.add(second, true);
+  Session& second_tool = add("", 31, 0);
+  tracing_.add(second_tool, true);
   sample();
   EXPECT_EQ(events_of(tool_), "");
-  EXPECT_NE(events_of(second), "");
+  EXPECT_NE(events_of(second_tool), "");
 }
 
 TEST_F(TracingTest, EndpointWithoutPeerIsReportedOnce) {
@@ -152,15 +152,15 @@ TEST_F(TracingTest, EndpointWithoutPeerIsReportedOnce) {
   report(server_, kServerCookie);
   sample();
   EXPECT_EQ(events_of(tool_), "server 1\n");
-  tracing_.sample(os::now() + Tracing::kAloneAfter);
-  tracing_.sample(os::now() + 2 * Tracing::kAloneAfter);
+  tracing_.sample(os::now() + Tracing::kNoPeerAfter);
+  tracing_.sample(os::now() + 2 * Tracing::kNoPeerAfter);
   EXPECT_EQ(events_of(tool_), "server 2\n");
 }
 
 TEST_F(TracingTest, EndpointWithoutPeerBeforeTheTraceIsReported) {
   report(server_, kServerCookie);
   tracing_.add(tool_, true);
-  tracing_.sample(os::now() + Tracing::kAloneAfter);
+  tracing_.sample(os::now() + Tracing::kNoPeerAfter);
   EXPECT_EQ(events_of(tool_), "server 1 earlier\nserver 2\n");
 }
 

@@ -70,8 +70,8 @@ struct CrashingMemory {
 struct SimulatedConnection {
   alignas(64) std::array<std::byte, memory_bytes(kRingBytes)> memory{};
   DirectionMemory mapped = *direction_memory(memory, 0);
-  std::string tcp;
-  std::string read;
+  std::string tcp;        // bytes that TCP has accepted and that were not received yet
+  std::string read_text;  // bytes that were read so far
   bool is_lost = false;
 
   template <class Memory>
@@ -97,7 +97,7 @@ struct SimulatedConnection {
       ASSERT_TRUE(step.has_value()) << step.error().context;
       std::size_t n = step->bytes;
       if (step->kind == ReadStep::Kind::kCopied) {
-        for (std::size_t i = 0; i < n; ++i) read += std::to_integer<char>(buffer[i]);
+        for (std::size_t i = 0; i < n; ++i) read_text += std::to_integer<char>(buffer[i]);
         continue;
       }
       if (step->kind == ReadStep::Kind::kRingEmpty) {
@@ -107,7 +107,7 @@ struct SimulatedConnection {
       const std::string piece = tcp.substr(0, n);
       tcp.erase(0, n);
       receiver.received(piece.size());
-      read += piece;
+      read_text += piece;
     }
   }
   // Writes by the ring, then by TCP because the receiver may sleep, then by the ring again.
@@ -123,14 +123,14 @@ struct SimulatedConnection {
 };
 
 TEST(StreamDeaths, NewSenderContinuesAfterADeadSender) {
-  int continued = 0;
-  int lost = 0;
-  for (int death = 1; death < 1000; ++death) {
+  int continued_count = 0;
+  int lost_count = 0;
+  for (int fatal_access = 1; fatal_access < 1000; ++fatal_access) {
     SimulatedConnection connection;
     Sender(connection.mapped).start(0);
     Receiver reader(connection.mapped);
     reader.start(0, 0);
-    accesses_until_death = death;
+    accesses_until_death = fatal_access;
     bool died = false;
     try {
       BasicSender<CrashingMemory> crashing(connection.mapped);
@@ -144,31 +144,31 @@ TEST(StreamDeaths, NewSenderContinuesAfterADeadSender) {
     Sender successor(connection.mapped);
     if (const auto recovered = successor.recover(); !recovered.has_value()) {
       EXPECT_EQ(recovered.error().detail, static_cast<std::uint16_t>(Fault::kOwnerDied));
-      ++lost;
+      ++lost_count;
       continue;
     }
     const Counters before = counters_of(*connection.mapped.direction);
     const std::size_t written = before.by_ring + before.by_tcp;
     connection.write(successor, "more");
     connection.receive(reader);
-    EXPECT_EQ(connection.read, std::string("abcdefghijklmnop").substr(0, written) + "more");
-    ++continued;
+    EXPECT_EQ(connection.read_text, std::string("abcdefghijklmnop").substr(0, written) + "more");
+    ++continued_count;
   }
-  EXPECT_GT(continued, 10);
-  EXPECT_GT(lost, 0);
+  EXPECT_GT(continued_count, 10);
+  EXPECT_GT(lost_count, 0);
 }
 
 TEST(StreamDeaths, NewReceiverReadsAllBytesThatADeadReceiverDidNotRead) {
-  int continued = 0;
-  int lost = 0;
-  for (int death = 1; death < 1000; ++death) {
+  int continued_count = 0;
+  int lost_count = 0;
+  for (int fatal_access = 1; fatal_access < 1000; ++fatal_access) {
     SimulatedConnection connection;
     Sender sender(connection.mapped);
     sender.start(0);
     Receiver successor(connection.mapped);
     successor.start(0, 0);
     connection.write_by_ring_and_tcp(sender);
-    accesses_until_death = death;
+    accesses_until_death = fatal_access;
     bool died = false;
     try {
       BasicReceiver<CrashingMemory> crashing(connection.mapped);
@@ -178,19 +178,19 @@ TEST(StreamDeaths, NewReceiverReadsAllBytesThatADeadReceiverDidNotRead) {
     }
     if (!died) break;
     if (!successor.recover().has_value()) {
-      ++lost;
+      ++lost_count;
       continue;
     }
     const std::uint64_t read_bytes =
         connection.mapped.direction->head + connection.mapped.direction->tcp_received;
     const std::string before = std::string("abcdefghijklmnop").substr(0, read_bytes);
-    connection.read.clear();
+    connection.read_text.clear();
     connection.receive(successor);
-    EXPECT_EQ(before + connection.read, "abcdefghijklmnop");
-    ++continued;
+    EXPECT_EQ(before + connection.read_text, "abcdefghijklmnop");
+    ++continued_count;
   }
-  EXPECT_GT(continued, 10);
-  EXPECT_GT(lost, 0);
+  EXPECT_GT(continued_count, 10);
+  EXPECT_GT(lost_count, 0);
 }
 
 }  // namespace

@@ -78,7 +78,7 @@ TEST_F(IdleRingTest, ADeathBetweenBeginAndEndLeavesTheDirectionOnTcp) {
   EXPECT_FALSE(sender_.is_writable());
 }
 
-TEST_F(IdleRingTest, PositionCountsTheBytesOfTheRing) {
+TEST_F(IdleRingTest, PositionCountsTheBytesThatHaveEnteredTheRing) {
   EXPECT_EQ(ring_.position(), 0U);
   write("12345");
   EXPECT_EQ(ring_.position(), 5U);

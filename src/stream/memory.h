@@ -236,19 +236,19 @@ inline Counters counters_of(const Direction& direction) {
   using Memory = ring::SharedMemory;
   const State state(Memory::load_acquire(direction.state));
   const std::uint64_t head = Memory::load_relaxed(direction.head);
-  const std::uint32_t last = Memory::load_acquire(direction.newest_segment);
+  const std::uint32_t newest = Memory::load_acquire(direction.newest_segment);
   return {
       .by_ring = state.tail(),
       .by_tcp = Memory::load_relaxed(direction.tcp_sent),
       .unread = (state.tail() - head) & kOffsetMask,
       .wakes = Memory::load_relaxed(direction.wakes),
       .overflows = Memory::load_relaxed(direction.overflows),
-      .changes = last,
+      .changes = newest,
       .ring_start = Memory::load_relaxed(direction.ring_start) & kOffsetMask,
-      .segment_start =
-          last == 0 ? 0
-                    : Memory::load_relaxed(direction.segment_starts[last % Direction::kSegments]) &
-                          kOffsetMask,
+      .segment_start = newest == 0 ? 0
+                                   : Memory::load_relaxed(
+                                         direction.segment_starts[newest % Direction::kSegments]) &
+                                         kOffsetMask,
       .sender_started = Memory::load_relaxed(direction.sender_started) != 0,
       .sender_leave_reason = reason_of(Memory::load_relaxed(direction.sender_leave_reason)),
       .receiver_leave_reason = reason_of(Memory::load_relaxed(direction.receiver_leave_reason))};

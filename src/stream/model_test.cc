@@ -94,15 +94,15 @@ class Conversation {
         [&] {
           memory_ = std::make_unique<Bytes>();
           tcp_ = Tcp();
-          read_.clear();
+          bytes_read_.clear();
           ended_ = woken_ = false;
           return Explorer::Scenario{{[&] { send(); }, [&] { receive(); }},
                                     [&] { check(explorer); }};
         },
-        [&] { return lost_wake_ || wrong_bytes_ || has_error_; });
+        [&] { return has_lost_wake_ || has_wrong_bytes_ || has_error_; });
   }
-  bool lost_wake() const { return lost_wake_; }
-  bool wrong_bytes() const { return wrong_bytes_; }
+  bool has_lost_wake() const { return has_lost_wake_; }
+  bool has_wrong_bytes() const { return has_wrong_bytes_; }
   bool has_error() const { return has_error_; }
   std::uint64_t by_ring() const { return by_ring_; }
   std::uint64_t by_tcp() const { return by_tcp_; }
@@ -133,7 +133,7 @@ class Conversation {
     }
     // The sender waits before it closes, so that the test detects a lost wake-up.  Without this
     // wait, the end of file would wake the reader.
-    if (!program_.closes_at_once) wait([&] { return read_.size() == total(); });
+    if (!program_.closes_at_once) wait([&] { return bytes_read_.size() == total(); });
     tcp_.finish();
     if (sender.wake_needed()) woken_ = true;
   }
@@ -177,7 +177,7 @@ class Conversation {
     BasicReceiver<Memory> receiver(*direction_memory(*memory_, 0));
     receiver.start(0, 0);
     while (!ended_ && !has_error_) {
-      if (read_.size() >= program_.receiver_leaves_at) {
+      if (bytes_read_.size() >= program_.receiver_leaves_at) {
         has_error_ |= !receiver.leave(Reason::kPassed).has_value();
       }
       std::array<std::byte, 7> buffer{};
@@ -202,10 +202,10 @@ class Conversation {
   }
   void read_tcp(BasicReceiver<Memory>& receiver, std::span<std::byte> buffer) {
     const std::size_t n = tcp_.receive(buffer);
-    const bool end = n == 0 && tcp_.ended();
+    const bool is_at_end = n == 0 && tcp_.ended();
     append_read(buffer.first(n));
     receiver.received(n);
-    if (end) {
+    if (is_at_end) {
       const Result<bool> is_end = receiver.check_end();
       has_error_ |= !is_end.has_value();
       ended_ = is_end.has_value() && *is_end;
@@ -271,25 +271,25 @@ class Conversation {
     });
   }
   void append_read(std::span<const std::byte> bytes) {
-    read_.insert(read_.end(), bytes.begin(), bytes.end());
+    bytes_read_.insert(bytes_read_.end(), bytes.begin(), bytes.end());
   }
 
   void check(const Explorer& explorer) {
-    lost_wake_ |= explorer.deadlocked() && !has_error_;
-    for (std::size_t i = 0; i < read_.size(); ++i) {
-      wrong_bytes_ |= read_[i] != static_cast<std::byte>(i);
+    has_lost_wake_ |= explorer.deadlocked() && !has_error_;
+    for (std::size_t i = 0; i < bytes_read_.size(); ++i) {
+      has_wrong_bytes_ |= bytes_read_[i] != static_cast<std::byte>(i);
     }
-    if (ended_) wrong_bytes_ |= read_.size() != total();
+    if (ended_) has_wrong_bytes_ |= bytes_read_.size() != total();
   }
 
   Program program_;
   std::unique_ptr<Bytes> memory_;
   Tcp tcp_;
-  std::vector<std::byte> read_;
+  std::vector<std::byte> bytes_read_;
   bool ended_ = false;
   bool woken_ = false;
-  bool lost_wake_ = false;
-  bool wrong_bytes_ = false;
+  bool has_lost_wake_ = false;
+  bool has_wrong_bytes_ = false;
   bool has_error_ = false;
   std::uint64_t by_ring_ = 0;
   std::uint64_t by_tcp_ = 0;
@@ -304,8 +304,8 @@ int budget() {
 void expect_correct(const Program& program) {
   Conversation<ModelMemory<>> conversation(program);
   const std::uint64_t runs = conversation.explore(budget());
-  EXPECT_FALSE(conversation.lost_wake());
-  EXPECT_FALSE(conversation.wrong_bytes());
+  EXPECT_FALSE(conversation.has_lost_wake());
+  EXPECT_FALSE(conversation.has_wrong_bytes());
   EXPECT_FALSE(conversation.has_error());
   EXPECT_GT(runs, 500U);
   EXPECT_GT(conversation.by_ring(), 0U);
@@ -335,7 +335,7 @@ TEST(StreamModel, ReaderGetsAllBytesIfTheSenderGoesBackToTcp) {
   }
 }
 
-TEST(StreamModel, ReaderGetsAllBytesIfItGoesBackToTcp) {
+TEST(StreamModel, ReaderThatGoesBackToTcpGetsAllBytes) {
   for (const Wait wait : {Wait::kRecv, Wait::kPoll, Wait::kFutex}) {
     expect_correct({.wait = wait, .receiver_leaves_at = 5});
   }
@@ -346,8 +346,8 @@ TEST(StreamModel, NoByteOrWakeIsLostWhileARingsPagesAreGivenBack) {
     Conversation<ModelMemory<>> conversation(
         {.wait = wait, .writes = {3, 9, 5}, .gives_pages_back = true});
     conversation.explore(budget() + 1);
-    EXPECT_FALSE(conversation.lost_wake());
-    EXPECT_FALSE(conversation.wrong_bytes());
+    EXPECT_FALSE(conversation.has_lost_wake());
+    EXPECT_FALSE(conversation.has_wrong_bytes());
     EXPECT_FALSE(conversation.has_error());
     EXPECT_GT(conversation.pages_given_back(), 100U);
   }
@@ -363,7 +363,7 @@ TEST(StreamModel, DetectsWrongBytesIfPagesAreGivenBackWhileSomebodySends) {
   Conversation<LocklessMemory> conversation(
       {.wait = Wait::kFutex, .writes = {3, 9, 5}, .gives_pages_back = true});
   conversation.explore(3);
-  EXPECT_TRUE(conversation.wrong_bytes());
+  EXPECT_TRUE(conversation.has_wrong_bytes());
 }
 
 // Changes the promise and the tail as if they were two words: each side first checks the word, and
@@ -388,20 +388,20 @@ struct SplitMemory : ModelMemory<> {
 TEST(StreamModel, DetectsALostWakeIfPromiseAndTailAreTwoWords) {
   Conversation<SplitMemory> conversation({.wait = Wait::kRecv});
   conversation.explore(3);
-  EXPECT_TRUE(conversation.lost_wake());
+  EXPECT_TRUE(conversation.has_lost_wake());
 }
 
-TEST(StreamModel, DetectsWrongBytesWithoutReleaseOrder) {
+TEST(StreamModel, DetectsWrongBytesOrAnErrorWithoutReleaseOrder) {
   Conversation<ModelMemory<true, false>> conversation({.wait = Wait::kPoll});
   conversation.explore(3);
-  EXPECT_TRUE(conversation.wrong_bytes() || conversation.has_error());
+  EXPECT_TRUE(conversation.has_wrong_bytes() || conversation.has_error());
 }
 
 TEST(StreamModel, DetectsALostWakeWithoutFences) {
   Conversation<ModelMemory<false, true>> conversation(
       {.wait = Wait::kFutex, .writes = {3, 3}, .sender_leaves_at = 1});
   conversation.explore(4);
-  EXPECT_TRUE(conversation.lost_wake());
+  EXPECT_TRUE(conversation.has_lost_wake());
 }
 
 }  // namespace

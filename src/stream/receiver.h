@@ -297,32 +297,32 @@ class BasicReceiver {
   Result<Segment> advance() {
     const std::uint64_t offset = next_offset();
     const std::uint32_t before = Memory::load_relaxed(d_->read_segment);
-    const auto [current, segment] = VB_TRY(segment_at(offset));
-    if (current != before) {
-      if ((current & 1) != 0 && start_of(current) != offset) {
+    const auto [number, segment] = VB_TRY(segment_at(offset));
+    if (number != before) {
+      if ((number & 1) != 0 && start_of(number) != offset) {
         return malformed(Fault::kOverrun, "stream: TCP carried bytes of the ring");
       }
-      Memory::store_release(d_->read_segment, current);
+      Memory::store_release(d_->read_segment, number);
     }
     return segment;
   }
   // Finds the segment of a byte that is not read yet.  Returns the segment's number and the
   // segment.
   Result<std::pair<std::uint32_t, Segment>> segment_at(std::uint64_t offset) const {
-    const std::uint32_t last = Memory::load_acquire(d_->newest_segment);
-    std::uint32_t current = Memory::load_relaxed(d_->read_segment);
-    if (last - current >= Direction::kSegments) {
+    const std::uint32_t newest = Memory::load_acquire(d_->newest_segment);
+    std::uint32_t number = Memory::load_relaxed(d_->read_segment);
+    if (newest - number >= Direction::kSegments) {
       return malformed(Fault::kTable, "stream: the table of segments is too long");
     }
     std::int64_t remaining = 0;
-    while (current != last) {
-      remaining = offset_distance(offset, start_of(current + 1));
+    while (number != newest) {
+      remaining = offset_distance(offset, start_of(number + 1));
       if (remaining > 0) break;
-      ++current;
+      ++number;
     }
-    return std::pair(current, Segment{.is_in_ring = (current & 1) != 0,
-                                      .has_end = current != last,
-                                      .remaining = static_cast<std::uint64_t>(remaining)});
+    return std::pair(number, Segment{.is_in_ring = (number & 1) != 0,
+                                     .has_end = number != newest,
+                                     .remaining = static_cast<std::uint64_t>(remaining)});
   }
   std::uint64_t start_of(std::uint32_t segment) const {
     return Memory::load_relaxed(d_->segment_starts[segment % Direction::kSegments]) & kOffsetMask;

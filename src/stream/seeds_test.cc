@@ -46,7 +46,7 @@ class SimulatedStream {
     // Lets the readers read until one of them has reached the end.
     for (int i = 0; i < 5000 && !ended_ && !testing::Test::HasFailure(); ++i) read_step();
     EXPECT_TRUE(ended_);
-    EXPECT_EQ(read_, written_);
+    EXPECT_EQ(bytes_read_, bytes_written_);
   }
   std::uint64_t by_ring() const { return by_ring_; }
 
@@ -74,7 +74,7 @@ class SimulatedStream {
 
   void write(Sender& sender) {
     std::vector<std::byte> bytes(random_size());
-    for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = byte_at(written_ + i);
+    for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = byte_at(bytes_written_ + i);
     Result<WriteStep> step = sender.write(bytes);
     ASSERT_TRUE(step.has_value()) << step.error().context;
     if (step->kind == WriteStep::Kind::kFull) {
@@ -83,7 +83,7 @@ class SimulatedStream {
       ASSERT_TRUE(step.has_value()) << step.error().context;
     }
     if (step->kind == WriteStep::Kind::kCopied) {
-      written_ += step->bytes;
+      bytes_written_ += step->bytes;
       by_ring_ += step->bytes;
       if (step->wake) woken_ = true;
       return;
@@ -91,7 +91,7 @@ class SimulatedStream {
     std::size_t n = std::min(bytes.size(), kTcpBuffer - tcp_.size());
     if (one_in(3)) n = static_cast<std::size_t>(random_.below(n + 1));
     tcp_.insert(tcp_.end(), bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(n));
-    written_ += n;
+    bytes_written_ += n;
     if (step->kind == WriteStep::Kind::kTcp && sender.sent(n)) woken_ = true;
   }
 
@@ -191,8 +191,8 @@ class SimulatedStream {
     return n;
   }
   void verify(std::span<const std::byte> bytes, bool peek) {
-    for (std::size_t i = 0; i < bytes.size(); ++i) ASSERT_EQ(bytes[i], byte_at(read_ + i));
-    if (!peek) read_ += bytes.size();
+    for (std::size_t i = 0; i < bytes.size(); ++i) ASSERT_EQ(bytes[i], byte_at(bytes_read_ + i));
+    if (!peek) bytes_read_ += bytes.size();
   }
 
   // Checks that no reader sleeps while there are unread bytes that will not wake it.
@@ -215,8 +215,8 @@ class SimulatedStream {
   bool finished_ = false;
   bool woken_ = false;
   bool ended_ = false;
-  std::uint64_t written_ = 0;
-  std::uint64_t read_ = 0;
+  std::uint64_t bytes_written_ = 0;
+  std::uint64_t bytes_read_ = 0;
   std::uint64_t by_ring_ = 0;
 };
 

@@ -73,7 +73,7 @@ class BasicSender {
     if (used >= limit) return WriteStep{.kind = WriteStep::Kind::kFull};
     if (!is_ring_segment_open()) {
       // After a new segment of the ring, the table must have space for one more TCP segment.
-      if (VB_TRY(segments_free()) < 2) return choose_tcp(bytes.size(), d_->overflows);
+      if (VB_TRY(free_segment_count()) < 2) return choose_tcp(bytes.size(), d_->overflows);
       open_segment(tail);
     }
     if (used == 0) rewind(tail);
@@ -174,7 +174,7 @@ class BasicSender {
     return static_cast<std::size_t>(used);
   }
 
-  Result<std::size_t> segments_free() const {
+  Result<std::size_t> free_segment_count() const {
     const std::uint32_t used =
         Memory::load_relaxed(d_->newest_segment) - Memory::load_acquire(d_->read_segment) + 1;
     if (used == 0 || used > Direction::kSegments) {
@@ -183,14 +183,16 @@ class BasicSender {
     return Direction::kSegments - used;
   }
   void open_segment(std::uint64_t tail) {
-    const std::uint32_t next = Memory::load_relaxed(d_->newest_segment) + 1;
+    const std::uint32_t number = Memory::load_relaxed(d_->newest_segment) + 1;
     const std::uint64_t start = offset_add(Memory::load_relaxed(d_->tcp_sent), tail);
-    Memory::store_relaxed(d_->segment_starts[next % Direction::kSegments], start);
-    if (next == 1) Memory::store_relaxed(d_->ring_start, start);
-    Memory::store_release(d_->newest_segment, next);
+    Memory::store_relaxed(d_->segment_starts[number % Direction::kSegments], start);
+    if (number == 1) Memory::store_relaxed(d_->ring_start, start);
+    Memory::store_release(d_->newest_segment, number);
   }
   Result<void> open_tcp_segment() {
-    if (VB_TRY(segments_free()) == 0) return malformed(Fault::kTable, "stream: the table is full");
+    if (VB_TRY(free_segment_count()) == 0) {
+      return malformed(Fault::kTable, "stream: the table is full");
+    }
     open_segment(State(Memory::load_relaxed(d_->state)).tail());
     return {};
   }
@@ -212,10 +214,10 @@ class BasicSender {
   void copy_in(std::uint64_t position, std::span<const std::byte> bytes) {
     const std::uint64_t base = Memory::load_relaxed(d_->base);
     const std::size_t at = static_cast<std::size_t>(position + base) & (ring_.size() - 1);
-    const std::size_t first = std::min(bytes.size(), ring_.size() - at);
-    std::memcpy(ring_.data() + at, bytes.data(), first);
-    if (first < bytes.size()) {
-      std::memcpy(ring_.data(), bytes.data() + first, bytes.size() - first);
+    const std::size_t bytes_to_end = std::min(bytes.size(), ring_.size() - at);
+    std::memcpy(ring_.data() + at, bytes.data(), bytes_to_end);
+    if (bytes_to_end < bytes.size()) {
+      std::memcpy(ring_.data(), bytes.data() + bytes_to_end, bytes.size() - bytes_to_end);
     }
   }
 

@@ -20,14 +20,14 @@ constexpr std::size_t kRingBytes = 64;
 
 // Puts guard bytes around the ring and the Direction.  The destructor checks that no guard byte has
 // changed.
-struct Guarded {
+struct GuardedMemory {
   static constexpr std::byte kGuard{0xa5};
-  Guarded() {
+  GuardedMemory() {
     before.fill(kGuard);
     after.fill(kGuard);
     ring_before.fill(kGuard);
   }
-  ~Guarded() {
+  ~GuardedMemory() {
     const auto is_intact = [](const auto& guard) {
       return std::ranges::all_of(guard, [](std::byte byte) { return byte == kGuard; });
     };
@@ -124,7 +124,7 @@ class Ends {
     }
   }
 
-  Guarded guarded_;
+  GuardedMemory guarded_;
   std::array<std::byte, 128> buffer_{};
   Sender sender_{DirectionMemory{&guarded_.direction, guarded_.ring}};
   Receiver receiver_{DirectionMemory{&guarded_.direction, guarded_.ring}};

@@ -317,7 +317,7 @@ TEST_F(StreamTest, RecoverDetectsADeathDuringATcpCall) {
   EXPECT_TRUE(sender_.recover().has_value());
 }
 
-TEST_F(StreamTest, InvalidNumbersFromThePeerReturnTheirFault) {
+TEST_F(StreamTest, InvalidNumbersInTheMemoryAreReportedWithTheirFault) {
   const auto fault = [](const auto& result) {
     return result.has_value() ? Fault{} : static_cast<Fault>(result.error().detail);
   };
@@ -335,7 +335,7 @@ TEST_F(StreamTest, InvalidNumbersFromThePeerReturnTheirFault) {
   EXPECT_EQ(fault(receiver_.withdraw(receiver_.ring_status().tail)), Fault::kSleepers);
 }
 
-TEST(DirectionMemory, RefusesMemoryOfInvalidSizeOrAlignment) {
+TEST(DirectionMemory, MemoryOfInvalidSizeOrAlignmentIsRefused) {
   alignas(64) std::array<std::byte, memory_bytes(32) + 64> memory{};
   EXPECT_TRUE(direction_memory(std::span(memory).first(memory_bytes(32)), 0).has_value());
   EXPECT_FALSE(direction_memory(std::span(memory).first(memory_bytes(32) - 1), 0).has_value());

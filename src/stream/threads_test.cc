@@ -118,7 +118,7 @@ bool read_all(Shared& shared, std::uint64_t seed) {
   return true;
 }
 
-TEST(StreamThreads, TwoThreadsExchangeAllBytesAndWakeEachOther) {
+TEST(StreamThreads, ReaderThreadGetsAllBytesOfTheWriterThread) {
   auto shared = std::make_unique<Shared>();
   std::thread writer([&] { write_all(*shared, 1); });
   EXPECT_TRUE(read_all(*shared, 2));
@@ -130,12 +130,12 @@ TEST(StreamThreads, TwoThreadsExchangeAllBytesAndWakeEachOther) {
 
 TEST(StreamThreads, NoByteIsLostWhileAThirdThreadGivesTheRingsPagesBack) {
   auto shared = std::make_unique<Shared>();
-  std::atomic<bool> done = false;
+  std::atomic<bool> is_done = false;
   std::thread writer([&] { write_all(*shared, 3); });
   std::thread service([&] {
     const DirectionMemory mapped = *direction_memory(shared->memory, 0);
     IdleRing ring(*mapped.direction);
-    while (!done.load()) {
+    while (!is_done.load()) {
       if (!ring.begin()) continue;
       std::ranges::fill(mapped.ring, std::byte{0xee});
       ring.end();
@@ -144,7 +144,7 @@ TEST(StreamThreads, NoByteIsLostWhileAThirdThreadGivesTheRingsPagesBack) {
   });
   EXPECT_TRUE(read_all(*shared, 4));
   writer.join();
-  done.store(true);
+  is_done.store(true);
   service.join();
   const Counters counters = counters_of(*direction_memory(shared->memory, 0)->direction);
   EXPECT_EQ(counters.by_ring + counters.by_tcp, kBytes);

@@ -5,7 +5,7 @@
 
 namespace verbena::subnet {
 
-ActiveLinks::ActiveLinks(const Subnet& subnet, std::span<const PortRef> managers)
+ActiveLinks::ActiveLinks(const Subnet& subnet, std::span<const PortRef> manager_ports)
     : subnet_(subnet) {
   const Topology& topology = subnet.topology();
   std::map<PortRef, std::size_t> link_at;
@@ -14,7 +14,7 @@ ActiveLinks::ActiveLinks(const Subnet& subnet, std::span<const PortRef> managers
     link_at[topology.links[i].b] = i;
   }
   std::vector<bool> is_reachable(topology.links.size());
-  std::vector<PortRef> to_visit(managers.begin(), managers.end());
+  std::vector<PortRef> to_visit(manager_ports.begin(), manager_ports.end());
   while (!to_visit.empty()) {
     const PortRef port = to_visit.back();
     to_visit.pop_back();

@@ -14,7 +14,7 @@ namespace verbena::subnet {
 class ActiveLinks {
  public:
   // REQUIRES: the subnet outlives this object; the ports are of HCAs.
-  ActiveLinks(const Subnet& subnet, std::span<const PortRef> managers);
+  ActiveLinks(const Subnet& subnet, std::span<const PortRef> manager_ports);
 
   // Returns true if all these links are active.  A call that returns false is cheap, so this
   // function may be called after each change.

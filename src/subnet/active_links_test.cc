@@ -59,9 +59,9 @@ TEST_F(ActiveLinksTest, LinksThatTheManagerCannotReachAreIgnored) {
   start(make_hosts(2, 2));
   ASSERT_TRUE(world->settle());
   EXPECT_TRUE(links->are_all_active());
-  const std::array both{manager_port, port_of_first_hca(world->subnet.topology(), 2)};
-  const ActiveLinks all(world->subnet, both);
-  EXPECT_EQ(all.inactive_ports(100).size(), 4U);
+  const std::array manager_ports{manager_port, port_of_first_hca(world->subnet.topology(), 2)};
+  const ActiveLinks all_links(world->subnet, manager_ports);
+  EXPECT_EQ(all_links.inactive_ports(100).size(), 4U);
 }
 
 }  // namespace

@@ -101,9 +101,9 @@ std::uint8_t lanes_of_code(std::uint8_t code) {
 }
 
 Pkey DevicePort::own_pkey(Pkey packet_pkey) const {
-  const auto own = std::ranges::find_if(
+  const auto match = std::ranges::find_if(
       pkeys, [&](Pkey entry) { return wire::pkeys_match(entry, packet_pkey); });
-  return own == pkeys.end() ? Pkey{} : *own;
+  return match == pkeys.end() ? Pkey{} : *match;
 }
 
 bool DevicePort::operates_lane(std::uint8_t lane) const {
@@ -149,7 +149,7 @@ Device::Device(const Node& node) {
 wire::NodeInfo Device::node_info_at(std::uint8_t in_port) const {
   wire::NodeInfo info = node_info;
   info.local_port_num = in_port;
-  info.port_guid = management(in_port).guids.front();
+  info.port_guid = management_port(in_port).guids.front();
   return info;
 }
 
@@ -240,8 +240,9 @@ bool negotiate(PortInfo& a, PortInfo& b) {
   if (speeds == 0 || widths == 0) return false;
   // The width 2x has the highest bit, although only 1x is narrower than 2x.
   constexpr unsigned k2x = static_cast<unsigned>(LinkWidth::k2x);
-  const unsigned wider = widths & ~k2x & ~1u;
-  const unsigned width = wider != 0 ? std::bit_floor(wider) : std::bit_floor(widths);
+  const unsigned wider_than_2x = widths & ~k2x & ~1u;
+  const unsigned width =
+      wider_than_2x != 0 ? std::bit_floor(wider_than_2x) : std::bit_floor(widths);
   const unsigned speed = std::bit_floor(speeds);
   for (PortInfo* info : {&a, &b}) {
     info->link_width_active = static_cast<std::uint8_t>(width);

@@ -61,10 +61,14 @@ class Device {
   bool is_switch() const { return node_info.node_type == wire::NodeType::kSwitch; }
   std::uint8_t port_count() const { return static_cast<std::uint8_t>(ports.size() - 1); }
   // Returns the port whose LID, M_Key and SM LID apply to an SMP that arrived at `in_port`.
-  std::uint8_t management_port(std::uint8_t in_port) const { return is_switch() ? 0 : in_port; }
-  DevicePort& management(std::uint8_t in_port) { return ports[management_port(in_port)]; }
-  const DevicePort& management(std::uint8_t in_port) const {
-    return ports[management_port(in_port)];
+  std::uint8_t management_port_number(std::uint8_t in_port) const {
+    return is_switch() ? 0 : in_port;
+  }
+  DevicePort& management_port(std::uint8_t in_port) {
+    return ports[management_port_number(in_port)];
+  }
+  const DevicePort& management_port(std::uint8_t in_port) const {
+    return ports[management_port_number(in_port)];
   }
 
   // Returns the egress port for a unicast LID, or wire::kLftNoPort (vol1 18.2.4.3.1).

@@ -15,9 +15,9 @@ RouteStep leave_by(std::byte path_entry, const RoutePoint& node) {
   return has_port ? RouteStep{.kind = Kind::kForward, .port = port} : RouteStep{};
 }
 
-RouteStep end_of_directed_part(Lid next) {
-  if (next == wire::kPermissiveLid) return {.kind = Kind::kLocal};
-  return {.kind = Kind::kToLid, .lid = next};
+RouteStep end_of_directed_part(Lid next_lid) {
+  if (next_lid == wire::kPermissiveLid) return {.kind = Kind::kLocal};
+  return {.kind = Kind::kToLid, .lid = next_lid};
 }
 
 void set_pointer(wire::Smp& smp, unsigned pointer) {

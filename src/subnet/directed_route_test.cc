@@ -10,7 +10,7 @@ namespace {
 using Kind = RouteStep::Kind;
 
 // Returns an SMP whose path has two hops: port 1 of the source, then port 5 of a switch.
-wire::Smp two_hops() {
+wire::Smp two_hop_smp() {
   wire::Smp smp{.header = {.mgmt_class = wire::MgmtClass::kSubnetManagementDirected},
                 .dr_source = wire::kPermissiveLid,
                 .dr_destination = wire::kPermissiveLid};
@@ -24,8 +24,8 @@ constexpr RoutePoint kSource{.ports = 1, .in_port = 1, .begins_here = true};
 constexpr RoutePoint kSwitch{.is_switch = true, .ports = 8, .in_port = 3};
 constexpr RoutePoint kTarget{.ports = 2, .in_port = 2};
 
-TEST(DirectedRoute, FollowsThePathAndReturnsByTheSamePorts) {
-  wire::Smp smp = two_hops();
+TEST(DirectedRoute, SmpFollowsThePathAndReturnsByTheSamePorts) {
+  wire::Smp smp = two_hop_smp();
   RouteStep step = directed_route_step(smp, kSource);
   EXPECT_EQ(step.kind, Kind::kForward);
   EXPECT_EQ(step.port, 1);
@@ -51,7 +51,7 @@ TEST(DirectedRoute, FollowsThePathAndReturnsByTheSamePorts) {
 }
 
 TEST(DirectedRoute, DirectedPartMayEndBeforeTheDestinationAndContinueByLid) {
-  wire::Smp smp = two_hops();
+  wire::Smp smp = two_hop_smp();
   smp.set_hop_count(1);
   smp.dr_destination = Lid{7};
   EXPECT_EQ(directed_route_step(smp, kSource).kind, Kind::kForward);
@@ -60,14 +60,14 @@ TEST(DirectedRoute, DirectedPartMayEndBeforeTheDestinationAndContinueByLid) {
   EXPECT_EQ(step.lid, Lid{7});
 }
 
-TEST(DirectedRoute, WrongPointersAndPortsAreDiscarded) {
+TEST(DirectedRoute, SmpsWithWrongPointersOrPortsAreDiscarded) {
   const auto kind = [](unsigned pointer, unsigned count, std::uint16_t status,
-                       const RoutePoint& at) {
-    wire::Smp smp = two_hops();
+                       const RoutePoint& point) {
+    wire::Smp smp = two_hop_smp();
     smp.header.status = status;
     smp.set_hop_pointer(static_cast<std::uint8_t>(pointer));
     smp.set_hop_count(static_cast<std::uint8_t>(count));
-    return directed_route_step(smp, at).kind;
+    return directed_route_step(smp, point).kind;
   };
   EXPECT_EQ(kind(0, 2, 0, kSwitch), Kind::kDiscard) << "only the sender may begin a route";
   EXPECT_EQ(kind(1, 2, 0, kTarget), Kind::kDiscard) << "an HCA does not forward";

@@ -8,7 +8,7 @@ namespace verbena::subnet {
 
 void Subnet::set_link(std::size_t link, bool up, Time now) {
   std::vector<PortRef> changed;
-  impl_->links.plug(link, up, changed);
+  impl_->links.set_plugged(link, up, changed);
   impl_->report_changes(changed);
   impl_->run(now);
 }
@@ -68,9 +68,9 @@ bool Subnet::remove_pkey(PortRef port, Pkey pkey) {
 bool Subnet::add_pkey(PortRef port, Pkey pkey) {
   auto& pkeys = impl_->at(port).pkeys;
   if (std::ranges::find(pkeys, pkey) != pkeys.end()) return true;
-  const auto free = std::ranges::find(pkeys, Pkey{});
-  if (free == pkeys.end()) return false;
-  *free = pkey;
+  const auto free_entry = std::ranges::find(pkeys, Pkey{});
+  if (free_entry == pkeys.end()) return false;
+  *free_entry = pkey;
   impl_->report(port);
   return true;
 }
@@ -125,8 +125,8 @@ bool Subnet::Impl::store_sent(PortRef from, Packet& packet) {
 void Subnet::Impl::send_stored(Impairments::StoredPackets stored) {
   while (!stored.arrived.empty()) in_flight_.push_back(stored.arrived.pop());
   while (!stored.sent.empty()) {
-    InFlight next = stored.sent.pop();
-    send(next.at, std::move(next.packet));
+    InFlight in_flight = stored.sent.pop();
+    send(in_flight.at, std::move(in_flight.packet));
   }
 }
 

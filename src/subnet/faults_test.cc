@@ -16,9 +16,9 @@ constexpr std::size_t kDelayLineMax = faults::DelayLine<InFlight>::kPacketsMax;
 
 class FaultyHosts : public testing::Test {
  protected:
-  static constexpr PortRef kOne{1, 1};
-  static constexpr PortRef kTwo{2, 1};
-  static constexpr PortRef kThree{3, 1};
+  static constexpr PortRef kHost1{1, 1};
+  static constexpr PortRef kHost2{2, 1};
+  static constexpr PortRef kHost3{3, 1};
   static constexpr std::uint32_t kSwitch = 0;
   using Ports = std::vector<PortRef>;
 
@@ -31,18 +31,18 @@ class FaultyHosts : public testing::Test {
                   world_.now);
   }
   // Takes all deliveries, and returns the payload sizes of the data packets at this port.
-  std::vector<std::size_t> arrived(PortRef port) {
-    std::vector<std::size_t> all;
+  std::vector<std::size_t> take_sizes(PortRef port) {
+    std::vector<std::size_t> sizes;
     while (const auto delivery = subnet().next_delivery()) {
       if (delivery->port != port || delivery->destination_qpn != ManagedSubnet::kDataQpn) continue;
-      all.push_back(view_packet(delivery->packet)->payload_bytes);
+      sizes.push_back(view_packet(delivery->packet)->payload_bytes);
     }
-    return all;
+    return sizes;
   }
-  std::vector<std::size_t> arrived_after(PortRef port, Duration time) {
+  std::vector<std::size_t> take_sizes_after(PortRef port, Duration time) {
     world_.now += time;
     subnet().advance(world_.now);
-    return arrived(port);
+    return take_sizes(port);
   }
   // Reads the counters of a port from the PMA of its node.
   wire::PortCounters counters(PortRef port) {
@@ -54,10 +54,10 @@ class FaultyHosts : public testing::Test {
                                                      wire::PerformanceAttribute::kPortCounters)});
     const auto data = wire::encode(wire::PortCounters{.port_select = port.port});
     std::ranges::copy(data, request.mad.begin() + wire::kPerformanceDataOffset);
-    subnet().send_mad(kOne, request, world_.now).value();
+    subnet().send_mad(kHost1, request, world_.now).value();
     while (const auto delivery = subnet().next_delivery()) {
       const auto mad = subnet().as_mad(*delivery);
-      if (delivery->port != kOne || !mad) continue;
+      if (delivery->port != kHost1 || !mad) continue;
       return *wire::decode<wire::PortCounters>(
           std::span(mad->mad).subspan(wire::kPerformanceDataOffset));
     }
@@ -68,188 +68,189 @@ class FaultyHosts : public testing::Test {
     return port.node == kSwitch ? PortRef{kSwitch, 0} : port;
   }
 
-  ManagedSubnet world_{*make_hosts(3), kOne};
+  ManagedSubnet world_{*make_hosts(3), kHost1};
 };
 
 // ---- pauses
 
 TEST_F(FaultyHosts, APausedHostReceivesItsPacketsAfterThePause) {
-  subnet().set_paused(kTwo.node, true, world_.now);
-  EXPECT_TRUE(subnet().is_paused(kTwo.node));
-  for (const std::size_t bytes : {4u, 8u, 12u}) send(kOne, kTwo, bytes);
-  EXPECT_TRUE(arrived(kTwo).empty());
+  subnet().set_paused(kHost2.node, true, world_.now);
+  EXPECT_TRUE(subnet().is_paused(kHost2.node));
+  for (const std::size_t bytes : {4u, 8u, 12u}) send(kHost1, kHost2, bytes);
+  EXPECT_TRUE(take_sizes(kHost2).empty());
   EXPECT_EQ(subnet().late(), 3u);
-  subnet().set_paused(kTwo.node, false, world_.now);
+  subnet().set_paused(kHost2.node, false, world_.now);
   EXPECT_EQ(subnet().late(), 0u);
-  EXPECT_EQ(arrived(kTwo), (std::vector<std::size_t>{4, 8, 12}))
+  EXPECT_EQ(take_sizes(kHost2), (std::vector<std::size_t>{4, 8, 12}))
       << "no packet is lost, and the packets keep their order";
-  send(kOne, kTwo, 16);
-  EXPECT_EQ(arrived(kTwo), (std::vector<std::size_t>{16}));
+  send(kHost1, kHost2, 16);
+  EXPECT_EQ(take_sizes(kHost2), (std::vector<std::size_t>{16}));
 }
 
 TEST_F(FaultyHosts, APausedHostSendsItsPacketsAfterThePause) {
-  subnet().set_paused(kTwo.node, true, world_.now);
-  send(kTwo, kOne, 4);
-  send(kTwo, kOne, 8);
-  EXPECT_TRUE(arrived(kOne).empty());
-  subnet().set_paused(kTwo.node, false, world_.now);
-  EXPECT_EQ(arrived(kOne), (std::vector<std::size_t>{4, 8}));
+  subnet().set_paused(kHost2.node, true, world_.now);
+  send(kHost2, kHost1, 4);
+  send(kHost2, kHost1, 8);
+  EXPECT_TRUE(take_sizes(kHost1).empty());
+  subnet().set_paused(kHost2.node, false, world_.now);
+  EXPECT_EQ(take_sizes(kHost1), (std::vector<std::size_t>{4, 8}));
 }
 
 TEST_F(FaultyHosts, AgentsOfAPausedNodeDoNotAnswer) {
   const auto smp = directed_smp(wire::Method::kGet, wire::SmpAttribute::kNodeInfo, 0, {1});
-  ASSERT_TRUE(world_.send_smp(kOne, smp).has_value());
+  ASSERT_TRUE(world_.send_smp(kHost1, smp).has_value());
   subnet().set_paused(kSwitch, true, world_.now);
-  EXPECT_FALSE(world_.send_smp(kOne, smp).has_value());
+  EXPECT_FALSE(world_.send_smp(kHost1, smp).has_value());
   subnet().set_paused(kSwitch, false, world_.now);
-  EXPECT_TRUE(world_.send_smp(kOne, smp).has_value());
+  EXPECT_TRUE(world_.send_smp(kHost1, smp).has_value());
 }
 
 TEST_F(FaultyHosts, APausedSwitchForwardsAfterThePause) {
   subnet().set_paused(kSwitch, true, world_.now);
-  send(kOne, kTwo);
-  EXPECT_TRUE(arrived(kTwo).empty());
+  send(kHost1, kHost2);
+  EXPECT_TRUE(take_sizes(kHost2).empty());
   subnet().set_paused(kSwitch, false, world_.now);
-  EXPECT_EQ(arrived(kTwo).size(), 1u);
+  EXPECT_EQ(take_sizes(kHost2).size(), 1u);
 }
 
-TEST_F(FaultyHosts, APausedNodeReportsNothingAndHasNoTimer) {
+TEST_F(FaultyHosts, APausedNodeHasNoTimerForItsTraps) {
   subnet().set_paused(kSwitch, true, world_.now);
-  subnet().set_link(link_of(kThree), false, world_.now);  // the switch now has a pending trap
+  subnet().set_link(link_of(kHost3), false, world_.now);  // the switch now has a pending trap
   EXPECT_EQ(subnet().next_deadline(), kNever);
   subnet().set_paused(kSwitch, false, world_.now);
   EXPECT_NE(subnet().next_deadline(), kNever) << "the trap is repeated";
 }
 
 TEST_F(FaultyHosts, PacketsForAPausedHostAreLimited) {
-  subnet().set_paused(kTwo.node, true, world_.now);
-  for (std::size_t i = 0; i < kDelayLineMax + 3; ++i) send(kOne, kTwo);
-  subnet().set_paused(kTwo.node, false, world_.now);
-  EXPECT_EQ(arrived(kTwo).size(), kDelayLineMax);
-  const auto port_counters = counters(kTwo);
+  subnet().set_paused(kHost2.node, true, world_.now);
+  for (std::size_t i = 0; i < kDelayLineMax + 3; ++i) send(kHost1, kHost2);
+  subnet().set_paused(kHost2.node, false, world_.now);
+  EXPECT_EQ(take_sizes(kHost2).size(), kDelayLineMax);
+  const auto port_counters = counters(kHost2);
   EXPECT_EQ(port_counters.rcv_errors, 3u);
   EXPECT_EQ(port_counters.excessive_buffer_overrun_errors, 3u);
 }
 
 TEST_F(FaultyHosts, ManagementPacketsForAPausedHostAreLimited) {
-  subnet().set_paused(kTwo.node, true, world_.now);
-  const std::uint8_t out = subnet().topology().links[link_of(kTwo)].a == kTwo
-                               ? subnet().topology().links[link_of(kTwo)].b.port
-                               : subnet().topology().links[link_of(kTwo)].a.port;
+  subnet().set_paused(kHost2.node, true, world_.now);
+  const std::uint8_t out = subnet().topology().links[link_of(kHost2)].a == kHost2
+                               ? subnet().topology().links[link_of(kHost2)].b.port
+                               : subnet().topology().links[link_of(kHost2)].a.port;
   const auto smp = directed_smp(wire::Method::kGet, wire::SmpAttribute::kNodeInfo, 0, {1, out});
   for (std::size_t i = 0; i < kDelayLineMax + 2; ++i)
-    EXPECT_FALSE(world_.send_smp(kOne, smp).has_value());
-  subnet().set_paused(kTwo.node, false, world_.now);
-  EXPECT_TRUE(arrived(kTwo).empty());  // discards the answers to the SMPs
-  EXPECT_EQ(counters(kTwo).vl15_dropped, 2u);
+    EXPECT_FALSE(world_.send_smp(kHost1, smp).has_value());
+  subnet().set_paused(kHost2.node, false, world_.now);
+  EXPECT_TRUE(take_sizes(kHost2).empty());  // discards the answers to the SMPs
+  EXPECT_EQ(counters(kHost2).vl15_dropped, 2u);
 }
 
 TEST_F(FaultyHosts, PacketsOfAPausedHostAreLimited) {
-  subnet().set_paused(kTwo.node, true, world_.now);
-  for (std::size_t i = 0; i < kDelayLineMax + 3; ++i) send(kTwo, kOne);
+  subnet().set_paused(kHost2.node, true, world_.now);
+  for (std::size_t i = 0; i < kDelayLineMax + 3; ++i) send(kHost2, kHost1);
   EXPECT_EQ(subnet().counters().paused_queue_full, 3u);
-  subnet().set_paused(kTwo.node, false, world_.now);
-  EXPECT_EQ(arrived(kOne).size(), kDelayLineMax);
+  subnet().set_paused(kHost2.node, false, world_.now);
+  EXPECT_EQ(take_sizes(kHost1).size(), kDelayLineMax);
 }
 
 TEST_F(FaultyHosts, APauseEndsWhenTheNodeIsSwitchedOff) {
-  subnet().set_paused(kTwo.node, true, world_.now);
-  send(kOne, kTwo);
-  subnet().set_power(kTwo.node, false, world_.now);
-  EXPECT_FALSE(subnet().is_paused(kTwo.node));
-  subnet().set_paused(kTwo.node, true, world_.now);
-  EXPECT_FALSE(subnet().is_paused(kTwo.node)) << "a node without power cannot be paused";
-  subnet().set_power(kTwo.node, true, world_.now);
-  EXPECT_TRUE(arrived(kTwo).empty());
+  subnet().set_paused(kHost2.node, true, world_.now);
+  send(kHost1, kHost2);
+  subnet().set_power(kHost2.node, false, world_.now);
+  EXPECT_FALSE(subnet().is_paused(kHost2.node));
+  subnet().set_paused(kHost2.node, true, world_.now);
+  EXPECT_FALSE(subnet().is_paused(kHost2.node)) << "a node without power cannot be paused";
+  subnet().set_power(kHost2.node, true, world_.now);
+  EXPECT_TRUE(take_sizes(kHost2).empty());
 }
 
 // ---- lossy links
 
 TEST_F(FaultyHosts, TheSeedDecidesWhichPacketsALossyLinkLoses) {
   const faults::Loss loss{.per_million = 300'000, .seed = 5};
-  subnet().set_loss(link_of(kTwo), loss);
-  std::size_t lost = 0;
+  subnet().set_loss(link_of(kHost2), loss);
+  std::size_t lost_packets = 0;
   for (std::uint64_t i = 0; i < 200; ++i) {
-    send(kOne, kTwo);
+    send(kHost1, kHost2);
     const bool is_lost = faults::is_lost(loss, i);
-    EXPECT_EQ(arrived(kTwo).size(), is_lost ? 0u : 1u) << i;
-    lost += is_lost ? 1 : 0;
+    EXPECT_EQ(take_sizes(kHost2).size(), is_lost ? 0u : 1u) << i;
+    lost_packets += is_lost ? 1 : 0;
   }
-  EXPECT_GT(lost, 0u);
-  subnet().set_loss(link_of(kTwo), {});
-  const auto port_counters = counters(kTwo);
-  EXPECT_EQ(port_counters.symbol_errors, lost);
-  EXPECT_EQ(port_counters.rcv_errors, lost);
+  EXPECT_GT(lost_packets, 0u);
+  subnet().set_loss(link_of(kHost2), {});
+  const auto port_counters = counters(kHost2);
+  EXPECT_EQ(port_counters.symbol_errors, lost_packets);
+  EXPECT_EQ(port_counters.rcv_errors, lost_packets);
 }
 
 TEST_F(FaultyHosts, OnlyTheLossyLinkLosesPackets) {
-  subnet().set_loss(link_of(kTwo), {.per_million = faults::Loss::kAll});
-  send(kOne, kThree);
-  EXPECT_EQ(arrived(kThree).size(), 1u);
-  send(kTwo, kOne);
-  EXPECT_TRUE(arrived(kOne).empty()) << "a lossy link loses packets in both directions";
+  subnet().set_loss(link_of(kHost2), {.per_million = faults::Loss::kAll});
+  send(kHost1, kHost3);
+  EXPECT_EQ(take_sizes(kHost3).size(), 1u);
+  send(kHost2, kHost1);
+  EXPECT_TRUE(take_sizes(kHost1).empty()) << "a lossy link loses packets in both directions";
 }
 
 // ---- slow links
 
 TEST_F(FaultyHosts, PacketsOfASlowLinkAreLateAndInOrder) {
-  subnet().set_delay(link_of(kTwo), 5ms);
-  send(kOne, kTwo, 4);
+  subnet().set_delay(link_of(kHost2), 5ms);
+  send(kHost1, kHost2, 4);
   EXPECT_EQ(subnet().next_deadline(), world_.now + 5ms);
   EXPECT_EQ(subnet().late(), 1u);
-  EXPECT_TRUE(arrived_after(kTwo, 2ms).empty());
-  subnet().set_delay(link_of(kTwo), 1ms);
-  send(kOne, kTwo, 8);
-  EXPECT_TRUE(arrived_after(kTwo, 2ms).empty()) << "the second packet does not overtake the first";
-  EXPECT_EQ(arrived_after(kTwo, 1ms), (std::vector<std::size_t>{4, 8}));
+  EXPECT_TRUE(take_sizes_after(kHost2, 2ms).empty());
+  subnet().set_delay(link_of(kHost2), 1ms);
+  send(kHost1, kHost2, 8);
+  EXPECT_TRUE(take_sizes_after(kHost2, 2ms).empty())
+      << "the second packet does not overtake the first";
+  EXPECT_EQ(take_sizes_after(kHost2, 1ms), (std::vector<std::size_t>{4, 8}));
 }
 
-TEST_F(FaultyHosts, NoPacketOvertakesWhenADelayEnds) {
-  subnet().set_delay(link_of(kTwo), 5ms);
-  send(kOne, kTwo, 4);
-  subnet().set_delay(link_of(kTwo), {});
-  send(kOne, kTwo, 8);
-  EXPECT_TRUE(arrived(kTwo).empty());
-  EXPECT_EQ(arrived_after(kTwo, 5ms), (std::vector<std::size_t>{4, 8}));
-  send(kOne, kTwo, 12);
-  EXPECT_EQ(arrived(kTwo), (std::vector<std::size_t>{12}));
+TEST_F(FaultyHosts, NoPacketOvertakesAnotherWhenADelayEnds) {
+  subnet().set_delay(link_of(kHost2), 5ms);
+  send(kHost1, kHost2, 4);
+  subnet().set_delay(link_of(kHost2), {});
+  send(kHost1, kHost2, 8);
+  EXPECT_TRUE(take_sizes(kHost2).empty());
+  EXPECT_EQ(take_sizes_after(kHost2, 5ms), (std::vector<std::size_t>{4, 8}));
+  send(kHost1, kHost2, 12);
+  EXPECT_EQ(take_sizes(kHost2), (std::vector<std::size_t>{12}));
 }
 
 TEST_F(FaultyHosts, PacketsOnALinkThatGoesDownAreLost) {
-  subnet().set_delay(link_of(kTwo), 5ms);
-  send(kTwo, kOne);
-  subnet().set_link(link_of(kTwo), false, world_.now);
-  subnet().set_link(link_of(kTwo), true, world_.now);
-  subnet().set_delay(link_of(kTwo), {});
+  subnet().set_delay(link_of(kHost2), 5ms);
+  send(kHost2, kHost1);
+  subnet().set_link(link_of(kHost2), false, world_.now);
+  subnet().set_link(link_of(kHost2), true, world_.now);
+  subnet().set_delay(link_of(kHost2), {});
   ASSERT_TRUE(world_.settle());
-  EXPECT_TRUE(arrived_after(kOne, 1s).empty());
-  EXPECT_EQ(counters(kTwo).xmit_discards, 1u);
+  EXPECT_TRUE(take_sizes_after(kHost1, 1s).empty());
+  EXPECT_EQ(counters(kHost2).xmit_discards, 1u);
 }
 
 TEST_F(FaultyHosts, PacketsOnASlowLinkAreLimited) {
-  subnet().set_delay(link_of(kTwo), 5ms);
-  for (std::size_t i = 0; i < kDelayLineMax + 3; ++i) send(kTwo, kOne);
-  EXPECT_EQ(arrived_after(kOne, 5ms).size(), kDelayLineMax);
-  subnet().set_delay(link_of(kTwo), {});
-  EXPECT_EQ(counters(kTwo).xmit_discards, 3u);
+  subnet().set_delay(link_of(kHost2), 5ms);
+  for (std::size_t i = 0; i < kDelayLineMax + 3; ++i) send(kHost2, kHost1);
+  EXPECT_EQ(take_sizes_after(kHost1, 5ms).size(), kDelayLineMax);
+  subnet().set_delay(link_of(kHost2), {});
+  EXPECT_EQ(counters(kHost2).xmit_discards, 3u);
 }
 
 // ---- MTUs
 
 TEST_F(FaultyHosts, AnMtuLimitsBothPortsOfItsLink) {
-  subnet().set_mtu(link_of(kTwo), Mtu::k1024, world_.now);
-  EXPECT_EQ(subnet().status(kTwo).mtu_max, Mtu::k1024);
-  EXPECT_EQ(subnet().state(kTwo), PortState::kInit) << "the link has trained again";
+  subnet().set_mtu(link_of(kHost2), Mtu::k1024, world_.now);
+  EXPECT_EQ(subnet().status(kHost2).mtu_max, Mtu::k1024);
+  EXPECT_EQ(subnet().state(kHost2), PortState::kInit) << "the link has trained again";
   ASSERT_TRUE(world_.settle());
-  ASSERT_EQ(subnet().state(kTwo), PortState::kActive);
-  EXPECT_EQ(subnet().status(kTwo).mtu_active, Mtu::k1024);
-  EXPECT_EQ(world_.send_data(kOne, world_.lid(kTwo), wire::kDefaultPkey, 1024), Ports{kTwo});
-  EXPECT_EQ(world_.send_data(kOne, world_.lid(kTwo), wire::kDefaultPkey, 1028), Ports{});
-  subnet().set_power(kTwo.node, false, world_.now);
-  subnet().set_power(kTwo.node, true, world_.now);
-  EXPECT_EQ(subnet().status(kTwo).mtu_max, Mtu::k1024) << "the cable limits the MTU";
-  subnet().set_mtu(link_of(kTwo), std::nullopt, world_.now);
-  EXPECT_EQ(subnet().status(kTwo).mtu_max, Mtu::k4096);
+  ASSERT_EQ(subnet().state(kHost2), PortState::kActive);
+  EXPECT_EQ(subnet().status(kHost2).mtu_active, Mtu::k1024);
+  EXPECT_EQ(world_.send_data(kHost1, world_.lid(kHost2), wire::kDefaultPkey, 1024), Ports{kHost2});
+  EXPECT_EQ(world_.send_data(kHost1, world_.lid(kHost2), wire::kDefaultPkey, 1028), Ports{});
+  subnet().set_power(kHost2.node, false, world_.now);
+  subnet().set_power(kHost2.node, true, world_.now);
+  EXPECT_EQ(subnet().status(kHost2).mtu_max, Mtu::k1024) << "the cable limits the MTU";
+  subnet().set_mtu(link_of(kHost2), std::nullopt, world_.now);
+  EXPECT_EQ(subnet().status(kHost2).mtu_max, Mtu::k4096);
 }
 
 // ---- P_Keys
@@ -257,24 +258,24 @@ TEST_F(FaultyHosts, AnMtuLimitsBothPortsOfItsLink) {
 TEST_F(FaultyHosts, APkeyThatIsRemovedIsNoLongerAccepted) {
   while (subnet().next_event()) {
   }
-  EXPECT_FALSE(subnet().remove_pkey(kTwo, Pkey{0x8123}));
-  EXPECT_FALSE(subnet().remove_pkey(kTwo, Pkey{}));
-  ASSERT_TRUE(subnet().remove_pkey(kTwo, wire::kDefaultPkey));
-  EXPECT_EQ(subnet().next_event().value().port, kTwo);
-  EXPECT_EQ(subnet().status(kTwo).pkeys[0], Pkey{});
-  EXPECT_TRUE(world_.send_data(kOne, world_.lid(kTwo)).empty());
-  EXPECT_EQ(subnet().status(kTwo).pkey_violations, 1);
-  EXPECT_TRUE(subnet().add_pkey(kTwo, wire::kDefaultPkey));
-  EXPECT_EQ(subnet().status(kTwo).pkeys[0], wire::kDefaultPkey);
-  EXPECT_EQ(world_.send_data(kOne, world_.lid(kTwo)), Ports{kTwo});
+  EXPECT_FALSE(subnet().remove_pkey(kHost2, Pkey{0x8123}));
+  EXPECT_FALSE(subnet().remove_pkey(kHost2, Pkey{}));
+  ASSERT_TRUE(subnet().remove_pkey(kHost2, wire::kDefaultPkey));
+  EXPECT_EQ(subnet().next_event().value().port, kHost2);
+  EXPECT_EQ(subnet().status(kHost2).pkeys[0], Pkey{});
+  EXPECT_TRUE(world_.send_data(kHost1, world_.lid(kHost2)).empty());
+  EXPECT_EQ(subnet().status(kHost2).pkey_violations, 1);
+  EXPECT_TRUE(subnet().add_pkey(kHost2, wire::kDefaultPkey));
+  EXPECT_EQ(subnet().status(kHost2).pkeys[0], wire::kDefaultPkey);
+  EXPECT_EQ(world_.send_data(kHost1, world_.lid(kHost2)), Ports{kHost2});
 }
 
 TEST_F(FaultyHosts, APkeyCannotBeAddedToAFullTable) {
-  EXPECT_TRUE(subnet().add_pkey(kTwo, wire::kDefaultPkey)) << "the table has the P_Key already";
+  EXPECT_TRUE(subnet().add_pkey(kHost2, wire::kDefaultPkey)) << "the table has the P_Key already";
   for (std::uint16_t i = 1; i < kPartitionCap; ++i) {
-    ASSERT_TRUE(subnet().add_pkey(kTwo, Pkey{static_cast<std::uint16_t>(0x8000 + i)}));
+    ASSERT_TRUE(subnet().add_pkey(kHost2, Pkey{static_cast<std::uint16_t>(0x8000 + i)}));
   }
-  EXPECT_FALSE(subnet().add_pkey(kTwo, Pkey{0x9000}));
+  EXPECT_FALSE(subnet().add_pkey(kHost2, Pkey{0x9000}));
 }
 
 }  // namespace

@@ -9,13 +9,13 @@ namespace {
 // links.
 Topology two_switches() {
   Topology topology;
-  const std::uint32_t first = topology.add_switch("s1", 8);
-  const std::uint32_t second = topology.add_switch("rack:2", 8);
+  const std::uint32_t switch1 = topology.add_switch("s1", 8);
+  const std::uint32_t switch2 = topology.add_switch("rack:2", 8);
   const std::uint32_t a = topology.add_hca("a");
   topology.add_hca("alone");
-  topology.connect({a, 1}, {first, 3});
-  topology.connect({first, 4}, {second, 5});
-  topology.connect({first, 6}, {second, 7});
+  topology.connect({a, 1}, {switch1, 3});
+  topology.connect({switch1, 4}, {switch2, 5});
+  topology.connect({switch1, 6}, {switch2, 7});
   return topology;
 }
 

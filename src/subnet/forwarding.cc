@@ -35,10 +35,10 @@ void count_discard(Counts& counts, Count detail) {
 // only with the P_Key of a limited member (vol1 18.2.4.2.1).
 bool may_enter(const DevicePort& port, Pkey packet_pkey) {
   constexpr std::uint16_t kFullMember = 0x8000;
-  return std::ranges::any_of(port.pkeys, [&](Pkey own) {
-    const auto difference = own.value ^ packet_pkey.value;
-    return own.value != 0 && (difference & ~kFullMember & 0xffff) == 0 &&
-           (difference == 0 || (own.value & kFullMember) != 0);
+  return std::ranges::any_of(port.pkeys, [&](Pkey entry) {
+    const auto difference = entry.value ^ packet_pkey.value;
+    return entry.value != 0 && (difference & ~kFullMember & 0xffff) == 0 &&
+           (difference == 0 || (entry.value & kFullMember) != 0);
   });
 }
 
@@ -49,9 +49,9 @@ void Subnet::Impl::run(Time now) {
   end_due_leases();
   send_due_traps();
   while (!in_flight_.empty() || impairments.move_due(now, in_flight_, kInFlightMax)) {
-    InFlight next = std::move(in_flight_.front());
+    InFlight in_flight = std::move(in_flight_.front());
     in_flight_.pop_front();
-    arrive(next);
+    arrive(in_flight);
     if (in_flight_.empty()) send_due_traps();
   }
 }

@@ -7,16 +7,16 @@ namespace verbena::subnet {
 
 void Impairments::set_loss(std::size_t link, const faults::Loss& loss) {
   if (loss.per_million == 0) {
-    lossy_.erase(link);
+    lossy_links_.erase(link);
   } else {
-    lossy_.insert_or_assign(link, faults::LossyLink(loss));
+    lossy_links_.insert_or_assign(link, faults::LossyLink(loss));
   }
 }
 
 bool Impairments::should_drop_next(std::size_t link) {
-  if (lossy_.empty()) return false;
-  const auto found = lossy_.find(link);
-  return found != lossy_.end() && found->second.should_drop_next();
+  if (lossy_links_.empty()) return false;
+  const auto found = lossy_links_.find(link);
+  return found != lossy_links_.end() && found->second.should_drop_next();
 }
 
 void Impairments::set_delay(PortRef out, Duration delay) {
@@ -42,12 +42,12 @@ std::size_t Impairments::drop(PortRef out) {
   return dropped;
 }
 
-bool Impairments::move_due(Time now, std::deque<InFlight>& out, std::size_t max) {
+bool Impairments::move_due(Time now, std::deque<InFlight>& queue, std::size_t max) {
   bool has_appended = false;
   for (auto it = slow_ports_.begin(); it != slow_ports_.end();) {
     SlowPort& slow = it->second;
-    while (out.size() < max && slow.line.first_due_packet(now) != nullptr) {
-      out.push_back(slow.line.pop());
+    while (queue.size() < max && slow.line.first_due_packet(now) != nullptr) {
+      queue.push_back(slow.line.pop());
       has_appended = true;
     }
     const bool has_ended = slow.delay == Duration{} && slow.line.empty();
@@ -57,30 +57,31 @@ bool Impairments::move_due(Time now, std::deque<InFlight>& out, std::size_t max)
 }
 
 Time Impairments::next_deadline() const {
-  Time next = kNever;
-  for (const auto& [out, slow] : slow_ports_) next = std::min(next, slow.line.next_due());
-  return next;
+  Time deadline = kNever;
+  for (const auto& [out, slow] : slow_ports_) deadline = std::min(deadline, slow.line.next_due());
+  return deadline;
 }
 
 Impairments::DelayLine* Impairments::arrived_line(std::uint32_t node) {
-  const auto found = paused_.find(node);
-  return found == paused_.end() ? nullptr : &found->second.arrived;
+  const auto found = paused_nodes_.find(node);
+  return found == paused_nodes_.end() ? nullptr : &found->second.arrived;
 }
 
 Impairments::DelayLine* Impairments::sent_line(std::uint32_t node) {
-  const auto found = paused_.find(node);
-  return found == paused_.end() ? nullptr : &found->second.sent;
+  const auto found = paused_nodes_.find(node);
+  return found == paused_nodes_.end() ? nullptr : &found->second.sent;
 }
 
 std::size_t Impairments::late() const {
   std::size_t packets = 0;
   for (const auto& [out, slow] : slow_ports_) packets += slow.line.size();
-  for (const auto& [node, stored] : paused_) packets += stored.arrived.size() + stored.sent.size();
+  for (const auto& [node, stored] : paused_nodes_)
+    packets += stored.arrived.size() + stored.sent.size();
   return packets;
 }
 
 std::optional<Impairments::StoredPackets> Impairments::resume(std::uint32_t node) {
-  auto found = paused_.extract(node);
+  auto found = paused_nodes_.extract(node);
   if (found.empty()) return std::nullopt;
   return std::move(found.mapped());
 }

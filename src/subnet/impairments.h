@@ -45,15 +45,15 @@ class Impairments {
   bool delay(PortRef out, InFlight packet, Time now);
   // Drops the delayed packets of this port, and returns their number.
   std::size_t drop(PortRef out);
-  // Moves packets that are due from slow links to the end of `out`, until it has `max` packets.
+  // Moves packets that are due from slow links to the end of `queue`, until it has `max` packets.
   // Returns true if at least one packet was moved.
-  bool move_due(Time now, std::deque<InFlight>& out, std::size_t max);
+  bool move_due(Time now, std::deque<InFlight>& queue, std::size_t max);
   // Returns the time at which the next packet is due.
   Time next_deadline() const;
 
   // ---- nodes
-  void pause(std::uint32_t node) { paused_.try_emplace(node); }
-  bool is_paused(std::uint32_t node) const { return paused_.contains(node); }
+  void pause(std::uint32_t node) { paused_nodes_.try_emplace(node); }
+  bool is_paused(std::uint32_t node) const { return paused_nodes_.contains(node); }
   // arrived_line() and sent_line() return null if the node is not paused.
   DelayLine* arrived_line(std::uint32_t node);
   DelayLine* sent_line(std::uint32_t node);
@@ -68,9 +68,9 @@ class Impairments {
     Duration delay{};
     DelayLine line{};
   };
-  std::map<std::size_t, faults::LossyLink> lossy_{};
+  std::map<std::size_t, faults::LossyLink> lossy_links_{};
   std::map<PortRef, SlowPort> slow_ports_{};
-  std::map<std::uint32_t, StoredPackets> paused_{};
+  std::map<std::uint32_t, StoredPackets> paused_nodes_{};
 };
 
 }  // namespace verbena::subnet

@@ -32,7 +32,7 @@ std::optional<PortRef> Links::peer(PortRef port) const {
   return ends.a == port ? ends.b : ends.a;
 }
 
-void Links::plug(std::size_t link, bool plugged, std::vector<PortRef>& changed) {
+void Links::set_plugged(std::size_t link, bool plugged, std::vector<PortRef>& changed) {
   plugged_[link] = plugged;
   if (plugged) {
     train(link, changed);
@@ -64,10 +64,11 @@ void Links::set_power(std::uint32_t node, bool on, std::vector<PortRef>& changed
   }
 }
 
-void Links::set_physical_state(PortRef port, PortPhysicalState to, std::vector<PortRef>& changed) {
+void Links::set_physical_state(PortRef port, PortPhysicalState state,
+                               std::vector<PortRef>& changed) {
   const std::uint32_t link = link_of(port);
   if (link != kNoLink) take_down(link, changed);
-  at(port).info.port_physical_state = to;
+  at(port).info.port_physical_state = state;
   if (link != kNoLink) train(link, changed);
 }
 

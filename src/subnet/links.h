@@ -23,16 +23,19 @@ class Links {
   // Returns the port at the other end of the link; nothing if the link is not up.
   std::optional<PortRef> peer(PortRef port) const;
 
-  // plug(), set_power(), set_physical_state() and set_mtu() append the ports whose state has
+  // set_plugged(), set_power(), set_physical_state() and set_mtu() append the ports whose state has
   // changed to `changed`.
-  void plug(std::size_t link, bool plugged, std::vector<PortRef>& changed);
+
+  // Plugs or pulls a cable.
+  void set_plugged(std::size_t link, bool plugged, std::vector<PortRef>& changed);
   // Switches a node on or off.  A node that is switched on has its default settings.  Only IsSM is
   // retained, because the managers on the node still run.
   void set_power(std::uint32_t node, bool on, std::vector<PortRef>& changed);
   bool has_power(std::uint32_t node) const { return powered_[node]; }
-  // Takes down the link of a port, and sets the physical state of the port.  If `to` is
+  // Takes down the link of a port, and sets the physical state of the port.  If `state` is
   // kPolling, the link trains again at once, if it can.
-  void set_physical_state(PortRef port, wire::PortPhysicalState to, std::vector<PortRef>& changed);
+  void set_physical_state(PortRef port, wire::PortPhysicalState state,
+                          std::vector<PortRef>& changed);
   // Sets the largest MTU that both ports of the link support, and trains the link again.
   void set_mtu(std::size_t link, Mtu mtu, std::vector<PortRef>& changed);
   // Returns the index of the cable at a port.  REQUIRES: the port has a cable.

@@ -33,16 +33,16 @@ void ManagedFabric::connect(std::size_t a, std::uint8_t port_a, std::size_t b,
 // an HCA.
 std::vector<std::uint16_t> ManagedFabric::hops_to(std::size_t node) const {
   std::vector<std::uint16_t> hops(nodes_.size(), kUnreachable);
-  std::deque<std::size_t> next{node};
+  std::deque<std::size_t> to_visit{node};
   hops[node] = 0;
-  while (!next.empty()) {
-    const std::size_t current = next.front();
-    next.pop_front();
+  while (!to_visit.empty()) {
+    const std::size_t current = to_visit.front();
+    to_visit.pop_front();
     if (current != node && !nodes_[current].is_switch) continue;
     for (const auto& [number, port] : nodes_[current].ports) {
       if (!port.neighbor || hops[port.neighbor->node] != kUnreachable) continue;
       hops[port.neighbor->node] = static_cast<std::uint16_t>(hops[current] + 1);
-      next.push_back(port.neighbor->node);
+      to_visit.push_back(port.neighbor->node);
     }
   }
   return hops;
@@ -58,21 +58,23 @@ bool ManagedFabric::reaches(std::size_t from, std::size_t to) const {
 }
 
 std::vector<std::uint8_t> ManagedFabric::forwarding_table(std::size_t switch_node) const {
-  std::uint16_t last = 0;
-  for (const Node& node : nodes_) last = std::max(last, node.lid.value);
-  std::vector<std::uint8_t> ports_of_lids(last + std::size_t{1}, wire::kLftNoPort);
-  for (std::size_t to = 0; to < nodes_.size(); ++to) {
-    if (!reaches(switch_node, to)) continue;
-    std::vector<std::uint8_t> nearest;
+  std::uint16_t last_lid = 0;
+  for (const Node& node : nodes_) last_lid = std::max(last_lid, node.lid.value);
+  std::vector<std::uint8_t> ports_of_lids(last_lid + std::size_t{1}, wire::kLftNoPort);
+  for (std::size_t destination = 0; destination < nodes_.size(); ++destination) {
+    if (!reaches(switch_node, destination)) continue;
+    std::vector<std::uint8_t> nearest_ports;
     for (const auto& [number, port] : nodes_[switch_node].ports) {
       if (!port.neighbor) continue;
-      const std::size_t next = port.neighbor->node;
-      const bool forwards = nodes_[next].is_switch || next == to;
-      if (forwards && hops_[to][next] + 1 == hops_[to][switch_node]) nearest.push_back(number);
+      const std::size_t next_node = port.neighbor->node;
+      const bool forwards = nodes_[next_node].is_switch || next_node == destination;
+      if (forwards && hops_[destination][next_node] + 1 == hops_[destination][switch_node]) {
+        nearest_ports.push_back(number);
+      }
     }
-    const std::uint16_t lid = nodes_[to].lid.value;
-    if (to == switch_node) nearest = {0};
-    if (!nearest.empty()) ports_of_lids[lid] = nearest[lid % nearest.size()];
+    const std::uint16_t lid = nodes_[destination].lid.value;
+    if (destination == switch_node) nearest_ports = {0};
+    if (!nearest_ports.empty()) ports_of_lids[lid] = nearest_ports[lid % nearest_ports.size()];
   }
   return ports_of_lids;
 }

@@ -60,7 +60,7 @@ void Subnet::Impl::step_directed(const LocalPacket& local, Smp& smp, bool begins
       set_lids(local.packet, wire::kPermissiveLid, wire::kPermissiveLid);
       return send_out({local.port.node, step.port}, std::move(local.packet), local);
     case RouteStep::Kind::kToLid: {
-      set_lids(local.packet, device.management(local.port.port).info.lid, step.lid);
+      set_lids(local.packet, device.management_port(local.port.port).info.lid, step.lid);
       LocalPacket forwarded = local;
       forwarded.view.lrh.destination = step.lid;
       if (device.is_switch()) forwarded.port.port = 0;
@@ -107,8 +107,8 @@ void Subnet::Impl::answer_smp(const LocalPacket& local, Smp& smp) {
   if (status != 0) return;
   if (effects.link_change) {
     std::vector<PortRef> changed;
-    links.set_physical_state({local.port.node, effects.link_change->port}, effects.link_change->to,
-                             changed);
+    links.set_physical_state({local.port.node, effects.link_change->port},
+                             effects.link_change->physical_state, changed);
     report_changes(changed);
   }
   if (effects.changed_port) {
@@ -132,8 +132,8 @@ std::uint16_t Subnet::Impl::execute(const LocalPacket& local, Smp& smp, SmaEffec
     if (status == 0 && request.attribute_id == std::to_underlying(SmpAttribute::kPortInfo)) {
       auto info = wire::from_smp_data<wire::PortInfo>(smp.data);
       info.client_reregister = effects.client_reregister;
-      const auto& own = device.management(local.port.port).info;
-      if (own.m_key_protect_bits == 1 && own.m_key != smp.m_key) info.m_key = 0;
+      const auto& port_info = device.management_port(local.port.port).info;
+      if (port_info.m_key_protect_bits == 1 && port_info.m_key != smp.m_key) info.m_key = 0;
       smp.data = wire::smp_data(info);
     }
     return status;
@@ -141,7 +141,7 @@ std::uint16_t Subnet::Impl::execute(const LocalPacket& local, Smp& smp, SmaEffec
   wire::PortInfo& info = device.ports[effects.link_change->port].info;
   const wire::PortInfo saved_info = info;
   info.port_state = PortState::kDown;
-  info.port_physical_state = effects.link_change->to;
+  info.port_physical_state = effects.link_change->physical_state;
   const std::uint16_t status = sma_get(device, request, smp.data);
   info = saved_info;
   return status;
@@ -174,7 +174,7 @@ void Subnet::Impl::return_smp(const LocalPacket& local, Smp& smp, std::uint16_t 
 // trap, and the SMP gets no answer (vol1 14.2.4).
 bool Subnet::Impl::check_m_key(const LocalPacket& local, const Smp& smp) {
   const Device& device = devices[local.port.node];
-  const PortRef owner{local.port.node, device.management_port(local.port.port)};
+  const PortRef owner{local.port.node, device.management_port_number(local.port.port)};
   DevicePort& port = at(owner);
   if (m_key_allows(port.info, smp.header.method, smp.m_key)) {
     if (port.info.m_key == smp.m_key && leases_.erase(owner) != 0) port.m_key_lease_end = kNever;
@@ -211,7 +211,7 @@ void Subnet::Impl::receive_gmp(const LocalPacket& local) {
     if (!device.is_switch()) deliver(local.port, wire::kGsiQpn, std::move(local.packet));
     return;
   }
-  const PortRef owner{local.port.node, device.management_port(local.port.port)};
+  const PortRef owner{local.port.node, device.management_port_number(local.port.port)};
   if (mad->qkey != wire::kGsiQkey) {
     return add_key_violation(owner, Violation::kQkey, local.packet, local.view);
   }
@@ -234,7 +234,7 @@ void Subnet::Impl::answer_gmp(const LocalPacket& local, OpenMad& mad, std::uint1
   wire::encode_to(header_bytes, header);
   mad.address = mad.address.reversed();
   mad.qkey = wire::kGsiQkey;
-  mad.pkey = devices[local.port.node].management(local.port.port).own_pkey(mad.pkey);
+  mad.pkey = devices[local.port.node].management_port(local.port.port).own_pkey(mad.pkey);
   std::swap(mad.source_qpn, mad.destination_qpn);
   Packet packet = seal_mad(mad);
   const auto view = view_packet(packet);

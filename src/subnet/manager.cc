@@ -128,17 +128,17 @@ void Manager::send_queued(Time now) {
 
 std::optional<mad::SendMad> Manager::next_send() {
   if (sends_.empty()) return std::nullopt;
-  mad::SendMad first = std::move(sends_.front());
+  mad::SendMad mad = std::move(sends_.front());
   sends_.pop_front();
-  return first;
+  return mad;
 }
 
 Time Manager::next_deadline() const {
   if (!has_started_) return Time{};
   if (phase_ == Phase::kIdle) return next_sweep_;
-  Time next = kNever;
-  for (const auto& [id, request] : pending_) next = std::min(next, request.deadline);
-  return next;
+  Time deadline = kNever;
+  for (const auto& [id, request] : pending_) deadline = std::min(deadline, request.deadline);
+  return deadline;
 }
 
 void Manager::advance(Time now) {
@@ -162,7 +162,7 @@ void Manager::receive(const mad::Address& from, const mad::Mad& mad, Time now) {
     const Request request = std::move(found->second);
     pending_.erase(found);
     if ((smp.header.status & ~wire::kSmpReturning) != 0) return give_up(now);
-    receive_discovered(request, smp);
+    receive_answer(request, smp);
   }
   while (queued_.empty() && pending_.empty() && phase_ != Phase::kIdle) end_phase(now);
   send_queued(now);
@@ -178,7 +178,7 @@ void Manager::receive_trap(const mad::Address& from, Smp smp) {
   sends_.push_back({.to = from, .mad = wire::encode(smp)});
 }
 
-void Manager::receive_discovered(const Request& request, const Smp& answer) {
+void Manager::receive_answer(const Request& request, const Smp& answer) {
   switch (SmpAttribute{answer.header.attribute_id}) {
     case SmpAttribute::kNodeInfo:
       return receive_node_info(request, wire::from_smp_data<wire::NodeInfo>(answer.data));
@@ -216,8 +216,8 @@ void Manager::receive_port_info(const Request& request, const wire::PortInfo& in
 }
 
 Lid Manager::lid_for(Guid port_guid) {
-  const auto next = static_cast<std::uint16_t>(lids_.size() + 1);
-  return lids_.emplace(port_guid.value, Lid{next}).first->second;
+  const auto next_lid = static_cast<std::uint16_t>(lids_.size() + 1);
+  return lids_.emplace(port_guid.value, Lid{next_lid}).first->second;
 }
 
 void Manager::configure() {

@@ -75,7 +75,7 @@ class Manager {
   void send_queued(Time now);
 
   void receive_trap(const mad::Address& from, wire::Smp smp);
-  void receive_discovered(const Request& request, const wire::Smp& answer);
+  void receive_answer(const Request& request, const wire::Smp& answer);
   void receive_node_info(const Request& request, const wire::NodeInfo& info);
   void receive_port_info(const Request& request, const wire::PortInfo& info);
 

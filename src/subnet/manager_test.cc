@@ -25,17 +25,17 @@ std::vector<PortRef> host_ports(const Topology& topology) {
 std::vector<bool> connected_nodes(const Subnet& subnet, std::uint32_t from) {
   const Topology& topology = subnet.topology();
   std::vector<bool> reached(topology.nodes.size());
-  std::vector<std::uint32_t> next{from};
+  std::vector<std::uint32_t> to_visit{from};
   reached[from] = true;
-  while (!next.empty()) {
-    const std::uint32_t at = next.back();
-    next.pop_back();
-    if (at != from && !topology.nodes[at].is_switch()) continue;
+  while (!to_visit.empty()) {
+    const std::uint32_t node = to_visit.back();
+    to_visit.pop_back();
+    if (node != from && !topology.nodes[node].is_switch()) continue;
     for (std::size_t i = 0; i < topology.links.size(); ++i) {
       const Link& link = topology.links[i];
-      if (!subnet.link_is_up(i) || (link.a.node != at && link.b.node != at)) continue;
-      const std::uint32_t other = link.a.node == at ? link.b.node : link.a.node;
-      if (!reached[other]) next.push_back(other);
+      if (!subnet.link_is_up(i) || (link.a.node != node && link.b.node != node)) continue;
+      const std::uint32_t other = link.a.node == node ? link.b.node : link.a.node;
+      if (!reached[other]) to_visit.push_back(other);
       reached[other] = true;
     }
   }
@@ -52,11 +52,11 @@ std::string first_problem(ManagedSubnet& world, PortRef manager_port) {
     for (const PortRef to : ports) {
       const Lid lid = world.lid(to);
       if (from == to || lid.value == 0 || !reached[from.node]) continue;
-      const auto arrived = world.send_data(from, lid);
+      const auto arrival_ports = world.send_data(from, lid);
       const std::string pair = world.subnet.topology().nodes[from.node].name + " to " +
                                world.subnet.topology().nodes[to.node].name;
-      if (reached[to.node] && arrived != std::vector{to}) return pair + " is lost";
-      if (!reached[to.node] && !arrived.empty()) return pair + " arrived without a link";
+      if (reached[to.node] && arrival_ports != std::vector{to}) return pair + " is lost";
+      if (!reached[to.node] && !arrival_ports.empty()) return pair + " arrived without a link";
       if (world.subnet.counters().too_many_hops != loops) return pair + " loops";
     }
   }
@@ -129,17 +129,17 @@ class SubnetRun {
 
  private:
   // Returns switches in a ring, each with two hosts.
-  static Topology ring(std::uint32_t switches) {
+  static Topology ring(std::uint32_t switch_count) {
     Topology topology;
-    for (std::uint32_t i = 0; i < switches; ++i) {
+    for (std::uint32_t i = 0; i < switch_count; ++i) {
       topology.add_switch("switch" + std::to_string(i), 4);
     }
-    for (std::uint32_t i = 0; i < switches; ++i) {
+    for (std::uint32_t i = 0; i < switch_count; ++i) {
       for (std::uint8_t port = 3; port <= 4; ++port) {
         const auto host = topology.add_hca("host" + std::to_string(i) + std::to_string(port));
         topology.connect({host, 1}, {i, port});
       }
-      topology.connect({i, 1}, {(i + 1) % switches, 2});
+      topology.connect({i, 1}, {(i + 1) % switch_count, 2});
     }
     set_missing_guids(topology);
     return topology;

@@ -17,7 +17,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   }
   VB_CHECK(!find_problem(*parsed));
   const std::string text = write_netlist(*parsed);
-  const auto again = parse_netlist(text);
-  VB_CHECK(again.has_value() && write_netlist(*again) == text);
+  const auto parsed_again = parse_netlist(text);
+  VB_CHECK(parsed_again.has_value() && write_netlist(*parsed_again) == text);
   return 0;
 }

@@ -55,7 +55,7 @@ std::string error_of(std::string_view text) {
          parsed.error().reason;
 }
 
-TEST(Netlist, ReadsTheFormatOfIbsim) {
+TEST(Netlist, ParserReadsTheFormatOfIbsim) {
   const auto parsed = parse_netlist(kThreeHosts);
   ASSERT_TRUE(parsed.has_value()) << error_of(kThreeHosts);
   ASSERT_EQ(parsed->nodes.size(), 4u);
@@ -72,7 +72,7 @@ TEST(Netlist, ReadsTheFormatOfIbsim) {
   EXPECT_EQ(parsed->links[0].mtu, Mtu::k2048);
 }
 
-TEST(Netlist, ReadsTheOutputOfIbnetdiscover) {
+TEST(Netlist, ParserReadsTheOutputOfIbnetdiscover) {
   const auto parsed = parse_netlist(kDiscovered);
   ASSERT_TRUE(parsed.has_value()) << error_of(kDiscovered);
   ASSERT_EQ(parsed->nodes.size(), 3u);
@@ -88,15 +88,15 @@ TEST(Netlist, ReadsTheOutputOfIbnetdiscover) {
   EXPECT_EQ(parsed->links[1].speed, LinkSpeed::kEdr);
 }
 
-TEST(Netlist, WrittenTextReadsAsTheSameTopology) {
+TEST(Netlist, WrittenTextIsReadAsTheSameTopology) {
   const Topology tree = *make_fat_tree(16);
-  const auto again = parse_netlist(write_netlist(tree));
-  ASSERT_TRUE(again.has_value()) << error_of(write_netlist(tree));
-  EXPECT_EQ(write_netlist(*again), write_netlist(tree));
-  ASSERT_EQ(again->links.size(), tree.links.size());
-  EXPECT_EQ(again->links[0].speed, LinkSpeed::kEdr);
-  EXPECT_EQ(again->links[0].mtu, Mtu::k4096);
-  EXPECT_EQ(again->nodes[3].node_guid, tree.nodes[3].node_guid);
+  const auto parsed = parse_netlist(write_netlist(tree));
+  ASSERT_TRUE(parsed.has_value()) << error_of(write_netlist(tree));
+  EXPECT_EQ(write_netlist(*parsed), write_netlist(tree));
+  ASSERT_EQ(parsed->links.size(), tree.links.size());
+  EXPECT_EQ(parsed->links[0].speed, LinkSpeed::kEdr);
+  EXPECT_EQ(parsed->links[0].mtu, Mtu::k4096);
+  EXPECT_EQ(parsed->nodes[3].node_guid, tree.nodes[3].node_guid);
 }
 
 TEST(Netlist, ErrorsNameTheLineTheColumnAndTheReason) {
@@ -159,11 +159,11 @@ TEST(Generate, AFatTreeHasALinkFromEachLeafToEachSpine) {
   EXPECT_FALSE(make_fat_tree(kHostsOfFatTreeMax + 1).has_value());
 }
 
-TEST(Generate, HostsWithTwoPortsHaveTwoRails) {
-  const Topology rails = *make_hosts(3, 2);
-  EXPECT_EQ(find_problem(rails), std::nullopt);
-  EXPECT_EQ(rails.nodes.size(), 5u);
-  EXPECT_EQ(rails.links.size(), 6u);
+TEST(Generate, HostsWithTwoPortsAreAtTwoSwitches) {
+  const Topology topology = *make_hosts(3, 2);
+  EXPECT_EQ(find_problem(topology), std::nullopt);
+  EXPECT_EQ(topology.nodes.size(), 5u);
+  EXPECT_EQ(topology.links.size(), 6u);
   EXPECT_FALSE(make_hosts(0).has_value());
   EXPECT_FALSE(make_hosts(3, 3).has_value());
 }

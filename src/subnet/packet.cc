@@ -31,8 +31,8 @@ std::optional<PacketView> view_packet(std::span<const std::byte> packet) {
       packet.subspan(view.bth_offset).first<wire::kSize<wire::Bth>>());
   view.pkey = bth.pkey;
   view.destination_qpn = bth.destination_qpn;
-  const std::size_t transport = packet.size() - view.bth_offset - wire::kIcrcBytes;
-  view.payload_bytes = transport - std::min(transport, wire::header_bytes(bth.opcode));
+  const std::size_t transport_bytes = packet.size() - view.bth_offset - wire::kIcrcBytes;
+  view.payload_bytes = transport_bytes - std::min(transport_bytes, wire::header_bytes(bth.opcode));
   return view;
 }
 
@@ -49,9 +49,9 @@ void set_lids(Packet& packet, Lid source, Lid destination) {
 }
 
 void refresh_icrc(Packet& packet) {
-  const auto all = std::span(packet);
-  wire::store_icrc(all.last(wire::kIcrcBytes),
-                   wire::infiniband_icrc(all.first(all.size() - wire::kIcrcBytes)));
+  const auto bytes = std::span(packet);
+  wire::store_icrc(bytes.last(wire::kIcrcBytes),
+                   wire::infiniband_icrc(bytes.first(bytes.size() - wire::kIcrcBytes)));
 }
 
 std::optional<OpenMad> open_mad(std::span<const std::byte> packet, const PacketView& view) {
@@ -61,26 +61,26 @@ std::optional<OpenMad> open_mad(std::span<const std::byte> packet, const PacketV
       transport->payload.size() != wire::kMadBytes) {
     return std::nullopt;
   }
-  OpenMad open{.address = {.link_layer = LinkLayer::kInfiniband,
-                           .source_lid = view.lrh.source,
-                           .destination_lid = view.lrh.destination,
-                           .service_level = view.lrh.service_level},
-               .pkey = transport->bth.pkey,
-               .qkey = transport->deth.qkey,
-               .source_qpn = transport->deth.source_qpn,
-               .destination_qpn = transport->bth.destination_qpn};
-  std::ranges::copy(transport->payload, open.mad.begin());
+  OpenMad mad{.address = {.link_layer = LinkLayer::kInfiniband,
+                          .source_lid = view.lrh.source,
+                          .destination_lid = view.lrh.destination,
+                          .service_level = view.lrh.service_level},
+              .pkey = transport->bth.pkey,
+              .qkey = transport->deth.qkey,
+              .source_qpn = transport->deth.source_qpn,
+              .destination_qpn = transport->bth.destination_qpn};
+  std::ranges::copy(transport->payload, mad.mad.begin());
   if (view.lrh.next_header == wire::LinkNextHeader::kGrh) {
     const auto grh = wire::decode_exact<wire::Ipv6Header>(
         packet.subspan<wire::kSize<wire::Lrh>, wire::kSize<wire::Ipv6Header>>());
-    open.address.has_grh = true;
-    open.address.source = grh.source;
-    open.address.destination = grh.destination;
-    open.address.flow_label = grh.flow_label;
-    open.address.traffic_class = grh.traffic_class;
-    open.address.hop_limit = grh.hop_limit;
+    mad.address.has_grh = true;
+    mad.address.source = grh.source;
+    mad.address.destination = grh.destination;
+    mad.address.flow_label = grh.flow_label;
+    mad.address.traffic_class = grh.traffic_class;
+    mad.address.hop_limit = grh.hop_limit;
   }
-  return open;
+  return mad;
 }
 
 Packet seal_mad(const OpenMad& mad) {

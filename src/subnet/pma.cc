@@ -60,37 +60,38 @@ void for_each_counter(PortCountersExtended& c, Visit&& visit) {
     visit((select & bit) != 0, count, field, std::numeric_limits<std::uint64_t>::max());
     bit <<= 1;
   };
-  const std::uint32_t first = c.counter_select, second = c.counter_select2;
-  next(first, Count::kXmitData, c.xmit_data);
-  next(first, Count::kRcvData, c.rcv_data);
-  next(first, Count::kXmitPackets, c.xmit_packets);
-  next(first, Count::kRcvPackets, c.rcv_packets);
-  next(first, Count::kUnicastXmitPackets, c.unicast_xmit_packets);
-  next(first, Count::kUnicastRcvPackets, c.unicast_rcv_packets);
-  next(first, Count::kMulticastXmitPackets, c.multicast_xmit_packets);
-  next(first, Count::kMulticastRcvPackets, c.multicast_rcv_packets);
+  const std::uint32_t first_select = c.counter_select, second_select = c.counter_select2;
+  next(first_select, Count::kXmitData, c.xmit_data);
+  next(first_select, Count::kRcvData, c.rcv_data);
+  next(first_select, Count::kXmitPackets, c.xmit_packets);
+  next(first_select, Count::kRcvPackets, c.rcv_packets);
+  next(first_select, Count::kUnicastXmitPackets, c.unicast_xmit_packets);
+  next(first_select, Count::kUnicastRcvPackets, c.unicast_rcv_packets);
+  next(first_select, Count::kMulticastXmitPackets, c.multicast_xmit_packets);
+  next(first_select, Count::kMulticastRcvPackets, c.multicast_rcv_packets);
   bit = 1;
-  next(second, Count::kSymbolErrors, c.symbol_errors);
-  next(second, Count::kLinkErrorRecoveries, c.link_error_recoveries);
-  next(second, Count::kLinkDowned, c.link_downed);
-  next(second, Count::kRcvErrors, c.rcv_errors);
-  next(second, Count::kRcvRemotePhysicalErrors, c.rcv_remote_physical_errors);
-  next(second, Count::kRcvSwitchRelayErrors, c.rcv_switch_relay_errors);
-  next(second, Count::kXmitDiscards, c.xmit_discards);
-  next(second, Count::kXmitConstraintErrors, c.xmit_constraint_errors);
-  next(second, Count::kRcvConstraintErrors, c.rcv_constraint_errors);
-  next(second, Count::kLocalLinkIntegrityErrors, c.local_link_integrity_errors);
-  next(second, Count::kExcessiveBufferOverrunErrors, c.excessive_buffer_overrun_errors);
-  next(second, Count::kVl15Dropped, c.vl15_dropped);
-  next(second, Count::kXmitWait, c.xmit_wait);
-  next(second, Count::kQp1Dropped, c.qp1_dropped);
+  next(second_select, Count::kSymbolErrors, c.symbol_errors);
+  next(second_select, Count::kLinkErrorRecoveries, c.link_error_recoveries);
+  next(second_select, Count::kLinkDowned, c.link_downed);
+  next(second_select, Count::kRcvErrors, c.rcv_errors);
+  next(second_select, Count::kRcvRemotePhysicalErrors, c.rcv_remote_physical_errors);
+  next(second_select, Count::kRcvSwitchRelayErrors, c.rcv_switch_relay_errors);
+  next(second_select, Count::kXmitDiscards, c.xmit_discards);
+  next(second_select, Count::kXmitConstraintErrors, c.xmit_constraint_errors);
+  next(second_select, Count::kRcvConstraintErrors, c.rcv_constraint_errors);
+  next(second_select, Count::kLocalLinkIntegrityErrors, c.local_link_integrity_errors);
+  next(second_select, Count::kExcessiveBufferOverrunErrors, c.excessive_buffer_overrun_errors);
+  next(second_select, Count::kVl15Dropped, c.vl15_dropped);
+  next(second_select, Count::kXmitWait, c.xmit_wait);
+  next(second_select, Count::kQp1Dropped, c.qp1_dropped);
 }
 
 template <class Visit>
-void visit_16_bits(std::uint32_t select,
-                   std::initializer_list<std::pair<Count, std::uint16_t*>> all, Visit&& visit) {
+void visit_16_bit_counters(std::uint32_t select,
+                           std::initializer_list<std::pair<Count, std::uint16_t*>> counters,
+                           Visit&& visit) {
   std::uint32_t bit = 1;
-  for (const auto& [count, field] : all) {
+  for (const auto& [count, field] : counters) {
     visit((select & bit) != 0, count, *field,
           std::uint64_t{std::numeric_limits<std::uint16_t>::max()});
     bit <<= 1;
@@ -99,24 +100,24 @@ void visit_16_bits(std::uint32_t select,
 
 template <class Visit>
 void for_each_counter(PortRcvErrorDetails& c, Visit&& visit) {
-  visit_16_bits(c.counter_select,
-                {{Count::kLocalPhysicalErrors, &c.local_physical_errors},
-                 {Count::kMalformedPackets, &c.malformed_packet_errors},
-                 {Count::kBufferOverruns, &c.buffer_overrun_errors},
-                 {Count::kDlidMappingErrors, &c.dlid_mapping_errors},
-                 {Count::kVlMappingErrors, &c.vl_mapping_errors},
-                 {Count::kLoopingErrors, &c.looping_errors}},
-                visit);
+  visit_16_bit_counters(c.counter_select,
+                        {{Count::kLocalPhysicalErrors, &c.local_physical_errors},
+                         {Count::kMalformedPackets, &c.malformed_packet_errors},
+                         {Count::kBufferOverruns, &c.buffer_overrun_errors},
+                         {Count::kDlidMappingErrors, &c.dlid_mapping_errors},
+                         {Count::kVlMappingErrors, &c.vl_mapping_errors},
+                         {Count::kLoopingErrors, &c.looping_errors}},
+                        visit);
 }
 
 template <class Visit>
 void for_each_counter(PortXmitDiscardDetails& c, Visit&& visit) {
-  visit_16_bits(c.counter_select,
-                {{Count::kInactiveDiscards, &c.inactive_discards},
-                 {Count::kNeighborMtuDiscards, &c.neighbor_mtu_discards},
-                 {Count::kSwitchLifetimeDiscards, &c.switch_lifetime_discards},
-                 {Count::kSwitchHoqLifetimeDiscards, &c.switch_hoq_lifetime_discards}},
-                visit);
+  visit_16_bit_counters(c.counter_select,
+                        {{Count::kInactiveDiscards, &c.inactive_discards},
+                         {Count::kNeighborMtuDiscards, &c.neighbor_mtu_discards},
+                         {Count::kSwitchLifetimeDiscards, &c.switch_lifetime_discards},
+                         {Count::kSwitchHoqLifetimeDiscards, &c.switch_hoq_lifetime_discards}},
+                        visit);
 }
 
 // Returns the ports that a request selects; none if the port does not exist.

@@ -40,13 +40,14 @@ std::optional<LinkSettings> link_settings(const PortInfo& current, const PortInf
                                         current.link_width_supported, kAllWidths);
   const auto speeds = enabled_after_set(current.link_speed_enabled, requested.link_speed_enabled,
                                         current.link_speed_supported, kAllSpeeds);
-  auto extended = std::optional<std::uint8_t>(0);
+  auto extended_speeds = std::optional<std::uint8_t>(0);
   if (requested.link_speed_ext_enabled != kNoExtendedSpeeds) {
-    extended = enabled_after_set(current.link_speed_ext_enabled, requested.link_speed_ext_enabled,
-                                 current.link_speed_ext_supported, kAllExtendedSpeeds);
+    extended_speeds =
+        enabled_after_set(current.link_speed_ext_enabled, requested.link_speed_ext_enabled,
+                          current.link_speed_ext_supported, kAllExtendedSpeeds);
   }
-  if (!widths || !speeds || !extended) return std::nullopt;
-  return LinkSettings{*widths, *speeds, *extended};
+  if (!widths || !speeds || !extended_speeds) return std::nullopt;
+  return LinkSettings{*widths, *speeds, *extended_speeds};
 }
 
 // A manager may set any port to Down, a port in Init to Armed, and a port in Armed to Active (vol1
@@ -124,12 +125,12 @@ void set_enforcement(PortInfo& info, const PortInfo& requested) {
 // that the caller changes the link.
 void change_state(PortInfo& info, const PortInfo& requested, std::uint8_t number,
                   SmaEffects& effects) {
-  PortPhysicalState physical = requested.port_physical_state;
-  if (requested.port_state == PortState::kDown && physical == PortPhysicalState::kNop) {
-    physical = info.link_down_default_state;
+  PortPhysicalState physical_state = requested.port_physical_state;
+  if (requested.port_state == PortState::kDown && physical_state == PortPhysicalState::kNop) {
+    physical_state = info.link_down_default_state;
   }
-  if (physical != PortPhysicalState::kNop) {
-    effects.link_change = {.port = number, .to = physical};
+  if (physical_state != PortPhysicalState::kNop) {
+    effects.link_change = {.port = number, .physical_state = physical_state};
   } else if (requested.port_state != PortState::kNop) {
     info.port_state = requested.port_state;
   }

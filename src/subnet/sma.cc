@@ -14,7 +14,7 @@ using namespace wire::mad_status;
 constexpr std::uint16_t kSuccess = 0;
 // The modifier of PortInfo has the port in its low 8 bits.  The other bits are ignored, because a
 // manager that supports extended speeds sets the top bit (vol1 14.2.5.6).
-constexpr std::uint32_t kPortInfoPort = 0xff;
+constexpr std::uint32_t kPortInfoPortMask = 0xff;
 
 // Returns the port that an attribute modifier names; nothing if the port does not exist.  For an
 // HCA, which has no port 0, the number 0 means the port that received the SMP.
@@ -26,7 +26,7 @@ std::optional<std::uint8_t> port_of(const Device& device, std::uint8_t in_port,
 }
 
 std::uint16_t get_guids(const Device& device, const SmaRequest& request, SmpData& data) {
-  const DevicePort& port = device.management(request.in_port);
+  const DevicePort& port = device.management_port(request.in_port);
   const std::size_t first = request.modifier * wire::kGuidsPerBlock;
   if (first >= port.guids.size()) return kInvalidValue;
   wire::GuidBlock block{};
@@ -40,7 +40,7 @@ std::uint16_t get_guids(const Device& device, const SmaRequest& request, SmpData
 // Sets a block of GUIDs.  The GUID with index 0 is the manufacturer's and does not change (vol1
 // 14.2.5.5).
 std::uint16_t set_guids(Device& device, const SmaRequest& request, const SmpData& data) {
-  DevicePort& port = device.management(request.in_port);
+  DevicePort& port = device.management_port(request.in_port);
   const std::size_t first = request.modifier * wire::kGuidsPerBlock;
   if (first >= port.guids.size()) return kInvalidValue;
   const wire::GuidBlock block = wire::decode_guids(data);
@@ -53,14 +53,14 @@ std::uint16_t set_guids(Device& device, const SmaRequest& request, const SmpData
 // Locates a block of a port's P_Keys.
 struct PkeyPlace {
   std::uint8_t port = 0;
-  std::size_t first = 0;
+  std::size_t first_index = 0;  // the index of the block's first P_Key in the table
 };
 std::optional<PkeyPlace> pkey_place(const Device& device, const SmaRequest& request) {
   const auto port = device.is_switch() ? port_of(device, request.in_port, request.modifier >> 16)
                                        : request.in_port;
-  const std::size_t first = (request.modifier & 0xffff) * wire::kPkeysPerBlock;
-  if (!port || first >= kPartitionCap) return std::nullopt;
-  return PkeyPlace{*port, first};
+  const std::size_t first_index = (request.modifier & 0xffff) * wire::kPkeysPerBlock;
+  if (!port || first_index >= kPartitionCap) return std::nullopt;
+  return PkeyPlace{*port, first_index};
 }
 
 std::uint16_t get_pkeys(const Device& device, const SmaRequest& request, SmpData& data) {
@@ -68,7 +68,7 @@ std::uint16_t get_pkeys(const Device& device, const SmaRequest& request, SmpData
   if (!place) return kInvalidValue;
   wire::PkeyBlock block;
   const auto& pkeys = device.ports[place->port].pkeys;
-  std::copy_n(pkeys.begin() + static_cast<std::ptrdiff_t>(place->first), block.size(),
+  std::copy_n(pkeys.begin() + static_cast<std::ptrdiff_t>(place->first_index), block.size(),
               block.begin());
   data = wire::encode_pkeys(block);
   return kSuccess;
@@ -80,7 +80,7 @@ std::uint16_t set_pkeys(Device& device, const SmaRequest& request, const SmpData
   if (!place) return kInvalidValue;
   auto& pkeys = device.ports[place->port].pkeys;
   std::ranges::copy(wire::decode_pkeys(data),
-                    pkeys.begin() + static_cast<std::ptrdiff_t>(place->first));
+                    pkeys.begin() + static_cast<std::ptrdiff_t>(place->first_index));
   effects.changed_port = place->port;
   return kSuccess;
 }
@@ -189,7 +189,7 @@ std::uint16_t set_switch_attribute(Device& device, const SmaRequest& request, co
 }
 
 std::uint16_t get_port_info(const Device& device, const SmaRequest& request, SmpData& data) {
-  const auto number = port_of(device, request.in_port, request.modifier & kPortInfoPort);
+  const auto number = port_of(device, request.in_port, request.modifier & kPortInfoPortMask);
   if (!number) return kInvalidValue;
   wire::PortInfo info = device.ports[*number].info;
   info.local_port_num = request.in_port;
@@ -231,10 +231,10 @@ std::uint16_t sma_set(Device& device, const SmaRequest& request, const SmpData& 
                       SmaEffects& effects) {
   switch (SmpAttribute{request.attribute_id}) {
     case SmpAttribute::kGuidInfo:
-      effects.changed_port = device.management_port(request.in_port);
+      effects.changed_port = device.management_port_number(request.in_port);
       return set_guids(device, request, data);
     case SmpAttribute::kPortInfo: {
-      const auto number = port_of(device, request.in_port, request.modifier & kPortInfoPort);
+      const auto number = port_of(device, request.in_port, request.modifier & kPortInfoPortMask);
       if (!number || (!device.is_switch() && *number != request.in_port)) return kInvalidValue;
       return set_port_info(device, *number, wire::from_smp_data<wire::PortInfo>(data), effects)
                  ? kSuccess

@@ -22,7 +22,7 @@ struct SmaEffects {
   // Asks the caller to take down the link of a port, and to put the port into this state.
   struct LinkChange {
     std::uint8_t port = 0;
-    wire::PortPhysicalState to{};  // kSleep, kPolling or kDisabled
+    wire::PortPhysicalState physical_state{};  // kSleep, kPolling or kDisabled
   };
   std::optional<LinkChange> link_change{};
   // Names the port whose status has changed.

@@ -27,9 +27,9 @@ class Sma : public testing::Test {
   static constexpr PortRef kHost1{1, 1};
   static constexpr PortRef kHost2{2, 1};
   using Path = std::vector<std::uint8_t>;
-  const Path own_{};
-  const Path switch_{1};
-  const Path host2_{1, 2};
+  const Path own_path_{};
+  const Path switch_path_{1};
+  const Path host2_path_{1, 2};
 
   std::optional<Smp> request(Method method, SmpAttribute attribute, std::uint32_t modifier,
                              const Path& path, const SmpData& data = {}) {
@@ -51,8 +51,8 @@ class Sma : public testing::Test {
     return answer ? wire::from_smp_data<PortInfo>(answer->data) : PortInfo{};
   }
   // Reads the PortInfo of a port, calls `change` to modify it, and writes it.
-  std::uint16_t set(std::uint32_t port, const Path& path,
-                    const std::function<void(PortInfo&)>& change) {
+  std::uint16_t change_port_info(std::uint32_t port, const Path& path,
+                                 const std::function<void(PortInfo&)>& change) {
     PortInfo info = port_info(port, path);
     info.port_state = wire::PortState::kNop;
     info.port_physical_state = PortPhysicalState::kNop;
@@ -69,30 +69,30 @@ class Sma : public testing::Test {
 };
 
 TEST_F(Sma, NodeInfoNamesThePortWhereTheRequestArrived) {
-  const auto own = wire::from_smp_data<wire::NodeInfo>(
-      request(Method::kGet, SmpAttribute::kNodeInfo, 0, own_)->data);
-  EXPECT_EQ(own.node_type, wire::NodeType::kChannelAdapter);
-  EXPECT_EQ(own.num_ports, 1);
-  EXPECT_EQ(own.port_guid, world_.subnet.topology().nodes[1].port_guid(1));
+  const auto host1_info = wire::from_smp_data<wire::NodeInfo>(
+      request(Method::kGet, SmpAttribute::kNodeInfo, 0, own_path_)->data);
+  EXPECT_EQ(host1_info.node_type, wire::NodeType::kChannelAdapter);
+  EXPECT_EQ(host1_info.num_ports, 1);
+  EXPECT_EQ(host1_info.port_guid, world_.subnet.topology().nodes[1].port_guid(1));
   const auto sw = wire::from_smp_data<wire::NodeInfo>(
-      request(Method::kGet, SmpAttribute::kNodeInfo, 0, switch_)->data);
+      request(Method::kGet, SmpAttribute::kNodeInfo, 0, switch_path_)->data);
   EXPECT_EQ(sw.node_type, wire::NodeType::kSwitch);
   EXPECT_EQ(sw.num_ports, 2);
   EXPECT_EQ(sw.local_port_num, 1);
   EXPECT_EQ(sw.node_guid, sw.port_guid);
   const auto host2_info = wire::from_smp_data<wire::NodeInfo>(
-      request(Method::kGet, SmpAttribute::kNodeInfo, 0, host2_)->data);
+      request(Method::kGet, SmpAttribute::kNodeInfo, 0, host2_path_)->data);
   EXPECT_EQ(host2_info.port_guid, world_.subnet.topology().nodes[2].port_guid(1));
 }
 
 TEST_F(Sma, NodeDescriptionIsTheName) {
-  const auto answer = request(Method::kGet, SmpAttribute::kNodeDescription, 0, host2_);
+  const auto answer = request(Method::kGet, SmpAttribute::kNodeDescription, 0, host2_path_);
   ASSERT_TRUE(answer.has_value());
   EXPECT_EQ(std::string(reinterpret_cast<const char*>(answer->data.data())), "host2");
 }
 
 TEST_F(Sma, AnswerReturnsByTheDirectedRouteOfTheRequest) {
-  const auto answer = request(Method::kGet, SmpAttribute::kNodeInfo, 0, host2_);
+  const auto answer = request(Method::kGet, SmpAttribute::kNodeInfo, 0, host2_path_);
   ASSERT_TRUE(answer.has_value());
   EXPECT_TRUE(answer->is_returning());
   EXPECT_EQ(answer->hop_pointer(), 0);
@@ -107,37 +107,40 @@ TEST_F(Sma, ADirectedRouteThatCannotBeFollowedHasNoAnswer) {
   EXPECT_EQ(status(Method::kGet, SmpAttribute::kNodeInfo, 0, {2}), kNoAnswer);
   EXPECT_EQ(status(Method::kGet, SmpAttribute::kNodeInfo, 0, {1, 2, 1}), kNoAnswer);
   world_.subnet.set_link(1, false, world_.now);
-  EXPECT_EQ(status(Method::kGet, SmpAttribute::kNodeInfo, 0, host2_), kNoAnswer);
+  EXPECT_EQ(status(Method::kGet, SmpAttribute::kNodeInfo, 0, host2_path_), kNoAnswer);
 }
 
 TEST_F(Sma, AttributesThatANodeDoesNotHaveAreRefused) {
-  EXPECT_EQ(status(Method::kGet, SmpAttribute::kSwitchInfo, 0, own_), kMethodAttributeNotSupported);
-  EXPECT_EQ(status(Method::kGet, SmpAttribute::kLinearForwardingTable, 0, host2_),
+  EXPECT_EQ(status(Method::kGet, SmpAttribute::kSwitchInfo, 0, own_path_),
             kMethodAttributeNotSupported);
-  EXPECT_EQ(status(Method::kSet, SmpAttribute::kNodeInfo, 0, switch_),
+  EXPECT_EQ(status(Method::kGet, SmpAttribute::kLinearForwardingTable, 0, host2_path_),
             kMethodAttributeNotSupported);
-  EXPECT_EQ(status(Method::kGet, SmpAttribute::kRandomForwardingTable, 0, switch_),
+  EXPECT_EQ(status(Method::kSet, SmpAttribute::kNodeInfo, 0, switch_path_),
             kMethodAttributeNotSupported);
-  EXPECT_EQ(status(Method::kGet, SmpAttribute::kSmInfo, 0, host2_), kMethodAttributeNotSupported);
-  EXPECT_EQ(status(Method::kGet, SmpAttribute{0x7777}, 0, switch_), kMethodAttributeNotSupported);
-  EXPECT_EQ(status(Method::kGet, SmpAttribute::kPortInfo, 3, switch_), kInvalidValue);
-  EXPECT_EQ(status(Method::kGet, SmpAttribute::kPkeyTable, 2, host2_), kInvalidValue);
-  EXPECT_EQ(status(Method::kGet, SmpAttribute::kGuidInfo, 4, host2_), kInvalidValue);
-  EXPECT_EQ(status(Method::kGet, SmpAttribute::kGuidInfo, 0xffffffff, host2_), kInvalidValue);
-  EXPECT_EQ(status(Method::kGet, SmpAttribute::kLinearForwardingTable, 768, switch_),
+  EXPECT_EQ(status(Method::kGet, SmpAttribute::kRandomForwardingTable, 0, switch_path_),
+            kMethodAttributeNotSupported);
+  EXPECT_EQ(status(Method::kGet, SmpAttribute::kSmInfo, 0, host2_path_),
+            kMethodAttributeNotSupported);
+  EXPECT_EQ(status(Method::kGet, SmpAttribute{0x7777}, 0, switch_path_),
+            kMethodAttributeNotSupported);
+  EXPECT_EQ(status(Method::kGet, SmpAttribute::kPortInfo, 3, switch_path_), kInvalidValue);
+  EXPECT_EQ(status(Method::kGet, SmpAttribute::kPkeyTable, 2, host2_path_), kInvalidValue);
+  EXPECT_EQ(status(Method::kGet, SmpAttribute::kGuidInfo, 4, host2_path_), kInvalidValue);
+  EXPECT_EQ(status(Method::kGet, SmpAttribute::kGuidInfo, 0xffffffff, host2_path_), kInvalidValue);
+  EXPECT_EQ(status(Method::kGet, SmpAttribute::kLinearForwardingTable, 768, switch_path_),
             kInvalidValue);
-  EXPECT_EQ(status(Method::kGet, SmpAttribute::kMulticastForwardingTable, 0x10000000, switch_),
+  EXPECT_EQ(status(Method::kGet, SmpAttribute::kMulticastForwardingTable, 0x10000000, switch_path_),
             kInvalidValue);
-  EXPECT_EQ(status(Method::kGet, SmpAttribute::kMulticastForwardingTable, 32, switch_),
+  EXPECT_EQ(status(Method::kGet, SmpAttribute::kMulticastForwardingTable, 32, switch_path_),
             kInvalidValue);
-  EXPECT_EQ(status(Method::kGet, SmpAttribute::kSlToVlMappingTable, 0x0301, switch_),
+  EXPECT_EQ(status(Method::kGet, SmpAttribute::kSlToVlMappingTable, 0x0301, switch_path_),
             kInvalidValue);
-  EXPECT_EQ(status(Method::kGet, SmpAttribute::kVlArbitrationTable, 0x20001, switch_),
+  EXPECT_EQ(status(Method::kGet, SmpAttribute::kVlArbitrationTable, 0x20001, switch_path_),
             kInvalidValue);
 }
 
 TEST_F(Sma, AnotherClassVersionIsRefused) {
-  Smp smp = directed_smp(Method::kGet, SmpAttribute::kNodeInfo, 0, switch_);
+  Smp smp = directed_smp(Method::kGet, SmpAttribute::kNodeInfo, 0, switch_path_);
   smp.header.class_version = 2;
   const auto answer = world_.send_smp(kHost1, smp);
   ASSERT_TRUE(answer.has_value());
@@ -152,23 +155,27 @@ TEST_F(Sma, TablesStoreWhatTheManagerWrites) {
     ASSERT_TRUE(answer.has_value());
     EXPECT_EQ(answer->data, data) << std::to_underlying(attribute);
   };
-  expect_stored(SmpAttribute::kLinearForwardingTable, 767, switch_,
+  expect_stored(SmpAttribute::kLinearForwardingTable, 767, switch_path_,
                 wire::encode_lft({1, 2, 0, 255}));
-  expect_stored(SmpAttribute::kMulticastForwardingTable, 31, switch_, wire::encode_mft({3, 0, 1}));
-  expect_stored(SmpAttribute::kPkeyTable, 1, host2_, wire::encode_pkeys({Pkey{0x8001}, Pkey{2}}));
-  expect_stored(SmpAttribute::kPkeyTable, 0x00020000, switch_, wire::encode_pkeys({Pkey{0x8001}}));
-  expect_stored(SmpAttribute::kGuidInfo, 1, host2_, wire::encode_guids({Guid{5}, Guid{6}}));
-  expect_stored(SmpAttribute::kSlToVlMappingTable, 0, host2_, wire::encode_sl_to_vl({1, 2, 3, 15}));
-  expect_stored(SmpAttribute::kSlToVlMappingTable, 0x0102, switch_,
+  expect_stored(SmpAttribute::kMulticastForwardingTable, 31, switch_path_,
+                wire::encode_mft({3, 0, 1}));
+  expect_stored(SmpAttribute::kPkeyTable, 1, host2_path_,
+                wire::encode_pkeys({Pkey{0x8001}, Pkey{2}}));
+  expect_stored(SmpAttribute::kPkeyTable, 0x00020000, switch_path_,
+                wire::encode_pkeys({Pkey{0x8001}}));
+  expect_stored(SmpAttribute::kGuidInfo, 1, host2_path_, wire::encode_guids({Guid{5}, Guid{6}}));
+  expect_stored(SmpAttribute::kSlToVlMappingTable, 0, host2_path_,
+                wire::encode_sl_to_vl({1, 2, 3, 15}));
+  expect_stored(SmpAttribute::kSlToVlMappingTable, 0x0102, switch_path_,
                 wire::encode_sl_to_vl({1, 2, 3}));
-  expect_stored(SmpAttribute::kVlArbitrationTable, 0x30001, switch_,
+  expect_stored(SmpAttribute::kVlArbitrationTable, 0x30001, switch_path_,
                 wire::encode_vl_arbitration({wire::VlWeight{1, 2}}));
   EXPECT_EQ(world_.subnet.status(kHost2).pkeys[32], Pkey{0x8001});
   EXPECT_EQ(world_.subnet.status(kHost2).guids[8], Guid{5});
 }
 
 TEST_F(Sma, TheFirstGuidCannotBeChanged) {
-  EXPECT_EQ(status(Method::kSet, SmpAttribute::kGuidInfo, 0, host2_,
+  EXPECT_EQ(status(Method::kSet, SmpAttribute::kGuidInfo, 0, host2_path_,
                    wire::encode_guids({Guid{5}, Guid{6}})),
             0);
   EXPECT_EQ(world_.subnet.status(kHost2).guids[0], world_.subnet.topology().nodes[2].port_guid(1));
@@ -181,9 +188,9 @@ TEST_F(Sma, PortInfoRefusesValuesThatThePortDoesNotSupport) {
       configure(info, 2);
       change(info);
     };
-    const PortInfo before = port_info(1, host2_);
-    const std::uint16_t result = set(1, host2_, configure_and_change);
-    EXPECT_EQ(port_info(1, host2_), before);
+    const PortInfo old_info = port_info(1, host2_path_);
+    const std::uint16_t result = change_port_info(1, host2_path_, configure_and_change);
+    EXPECT_EQ(port_info(1, host2_path_), old_info);
     return result == kInvalidValue;
   };
   EXPECT_TRUE(refuses([](PortInfo& info) { info.lid = Lid{0}; }));
@@ -206,13 +213,14 @@ TEST_F(Sma, PortInfoRefusesValuesThatThePortDoesNotSupport) {
 }
 
 TEST_F(Sma, TheTopBitOfThePortInfoModifierIsIgnored) {
-  EXPECT_EQ(status(Method::kGet, SmpAttribute::kPortInfo, 0x80000002, switch_), 0);
-  EXPECT_EQ(set(0x80000001, host2_, [](PortInfo& info) { configure(info, 2); }), 0);
+  EXPECT_EQ(status(Method::kGet, SmpAttribute::kPortInfo, 0x80000002, switch_path_), 0);
+  EXPECT_EQ(change_port_info(0x80000001, host2_path_, [](PortInfo& info) { configure(info, 2); }),
+            0);
 }
 
 TEST_F(Sma, APortMustBeArmedBeforeItBecomesActive) {
   const auto move_to = [&](wire::PortState state) {
-    return set(1, host2_, [&](PortInfo& info) {
+    return change_port_info(1, host2_path_, [&](PortInfo& info) {
       configure(info, 2);
       info.port_state = state;
     });
@@ -226,30 +234,30 @@ TEST_F(Sma, APortMustBeArmedBeforeItBecomesActive) {
 }
 
 TEST_F(Sma, ADisabledPortKeepsTheLinkDownUntilItIsEnabled) {
-  const auto answer_state = [&](PortPhysicalState physical) {
-    PortInfo info = port_info(2, switch_);
+  const auto answer_state = [&](PortPhysicalState physical_state) {
+    PortInfo info = port_info(2, switch_path_);
     info.port_state = wire::PortState::kDown;
-    info.port_physical_state = physical;
+    info.port_physical_state = physical_state;
     const auto answer =
-        request(Method::kSet, SmpAttribute::kPortInfo, 2, switch_, wire::smp_data(info));
+        request(Method::kSet, SmpAttribute::kPortInfo, 2, switch_path_, wire::smp_data(info));
     return answer ? wire::from_smp_data<PortInfo>(answer->data) : PortInfo{};
   };
   EXPECT_EQ(answer_state(PortPhysicalState::kDisabled).port_physical_state,
             PortPhysicalState::kDisabled);
-  EXPECT_EQ(port_info(2, switch_).port_state, wire::PortState::kDown);
+  EXPECT_EQ(port_info(2, switch_path_).port_state, wire::PortState::kDown);
   EXPECT_EQ(world_.subnet.status(kHost2).state, PortState::kDown);
   EXPECT_EQ(world_.subnet.status(kHost2).physical_state, PhysicalState::kPolling);
   answer_state(PortPhysicalState::kPolling);
-  EXPECT_EQ(port_info(2, switch_).port_state, wire::PortState::kInit);
+  EXPECT_EQ(port_info(2, switch_path_).port_state, wire::PortState::kInit);
   EXPECT_EQ(world_.subnet.status(kHost2).state, PortState::kInit);
 }
 
 TEST_F(Sma, ThePortThatLeadsToTheManagerAnswersBeforeItGoesDown) {
-  EXPECT_EQ(set(1, switch_,
-                [](PortInfo& info) {
-                  info.port_state = wire::PortState::kDown;
-                  info.port_physical_state = PortPhysicalState::kDisabled;
-                }),
+  EXPECT_EQ(change_port_info(1, switch_path_,
+                             [](PortInfo& info) {
+                               info.port_state = wire::PortState::kDown;
+                               info.port_physical_state = PortPhysicalState::kDisabled;
+                             }),
             0);
   EXPECT_EQ(world_.subnet.status(kHost1).state, PortState::kDown);
 }
@@ -257,13 +265,13 @@ TEST_F(Sma, ThePortThatLeadsToTheManagerAnswersBeforeItGoesDown) {
 TEST_F(Sma, ALinkUsesWidthAndSpeedThatBothEndsHaveEnabled) {
   EXPECT_EQ(world_.subnet.status(kHost2).width_active, LinkWidth::k4x);
   EXPECT_EQ(world_.subnet.status(kHost2).speed_active, LinkSpeed::kEdr);
-  EXPECT_EQ(set(2, switch_,
-                [](PortInfo& info) {
-                  info.link_width_enabled = 1;
-                  info.link_speed_ext_enabled = 0x1e;
-                  info.link_speed_enabled = 3;
-                  info.port_state = wire::PortState::kDown;
-                }),
+  EXPECT_EQ(change_port_info(2, switch_path_,
+                             [](PortInfo& info) {
+                               info.link_width_enabled = 1;
+                               info.link_speed_ext_enabled = 0x1e;
+                               info.link_speed_enabled = 3;
+                               info.port_state = wire::PortState::kDown;
+                             }),
             0);
   EXPECT_EQ(world_.subnet.status(kHost2).width_active, LinkWidth::k1x);
   EXPECT_EQ(world_.subnet.status(kHost2).speed_active, LinkSpeed::kDdr);
@@ -273,21 +281,23 @@ TEST_F(Sma, ALinkUsesWidthAndSpeedThatBothEndsHaveEnabled) {
 TEST_F(Sma, ClientReregisterIsReportedAndNotStored) {
   while (world_.subnet.next_event()) {
   }
-  EXPECT_EQ(set(1, host2_,
-                [](PortInfo& info) {
-                  configure(info, 2);
-                  info.client_reregister = true;
-                }),
+  EXPECT_EQ(change_port_info(1, host2_path_,
+                             [](PortInfo& info) {
+                               configure(info, 2);
+                               info.client_reregister = true;
+                             }),
             0);
   const auto event = world_.subnet.next_event();
   ASSERT_TRUE(event.has_value());
   EXPECT_EQ(event->port, kHost2);
   EXPECT_TRUE(event->client_reregister);
-  EXPECT_FALSE(port_info(1, host2_).client_reregister);
+  EXPECT_FALSE(port_info(1, host2_path_).client_reregister);
   EXPECT_FALSE(world_.subnet.next_event().has_value());
 
   // Ports of a switch are reported as well, because one of them may become active last.
-  EXPECT_EQ(set(2, switch_, [](PortInfo& info) { info.port_state = wire::PortState::kArmed; }), 0);
+  EXPECT_EQ(change_port_info(2, switch_path_,
+                             [](PortInfo& info) { info.port_state = wire::PortState::kArmed; }),
+            0);
   const auto switch_event = world_.subnet.next_event();
   ASSERT_TRUE(switch_event.has_value());
   EXPECT_EQ(switch_event->port, (PortRef{0, 2}));
@@ -296,10 +306,10 @@ TEST_F(Sma, ClientReregisterIsReportedAndNotStored) {
 TEST_F(Sma, PortStateChangeIsSetByALinkAndClearedByTheManager) {
   const auto state_change = [&] {
     return wire::from_smp_data<wire::SwitchInfo>(
-               request(Method::kGet, SmpAttribute::kSwitchInfo, 0, switch_)->data)
+               request(Method::kGet, SmpAttribute::kSwitchInfo, 0, switch_path_)->data)
         .port_state_change;
   };
-  EXPECT_EQ(status(Method::kSet, SmpAttribute::kSwitchInfo, 0, switch_,
+  EXPECT_EQ(status(Method::kSet, SmpAttribute::kSwitchInfo, 0, switch_path_,
                    wire::smp_data(wire::SwitchInfo{.port_state_change = true})),
             0);
   EXPECT_FALSE(state_change());
@@ -308,26 +318,32 @@ TEST_F(Sma, PortStateChangeIsSetByALinkAndClearedByTheManager) {
 }
 
 TEST_F(Sma, RequestWithAWrongMkeyGetsNoAnswerAndIsCounted) {
-  EXPECT_EQ(set(1, host2_,
-                [](PortInfo& info) {
-                  configure(info, 2);
-                  info.m_key = 0x1234;
-                  info.m_key_lease_period = 10;
-                }),
+  EXPECT_EQ(change_port_info(1, host2_path_,
+                             [](PortInfo& info) {
+                               configure(info, 2);
+                               info.m_key = 0x1234;
+                               info.m_key_lease_period = 10;
+                             }),
             0);
-  EXPECT_EQ(set(1, host2_, [](PortInfo& info) { configure(info, 3); }), kNoAnswer);
-  PortInfo info = port_info(1, host2_);
+  EXPECT_EQ(change_port_info(1, host2_path_, [](PortInfo& info) { configure(info, 3); }),
+            kNoAnswer);
+  PortInfo info = port_info(1, host2_path_);
   EXPECT_EQ(info.m_key_violations, 1);
   EXPECT_EQ(info.m_key, 0x1234u) << "with protection 0, a Get returns the M_Key";
   m_key_ = 0x1234;
-  EXPECT_EQ(set(1, host2_, [](PortInfo& p) { configure(p, 3), p.m_key_protect_bits = 1; }), 0);
+  EXPECT_EQ(change_port_info(1, host2_path_,
+                             [](PortInfo& p) { configure(p, 3), p.m_key_protect_bits = 1; }),
+            0);
   m_key_ = 0;
-  EXPECT_EQ(port_info(1, host2_).m_key, 0u) << "with protection 1, a Get does not return the M_Key";
+  EXPECT_EQ(port_info(1, host2_path_).m_key, 0u)
+      << "with protection 1, a Get does not return the M_Key";
   m_key_ = 0x1234;
-  EXPECT_EQ(set(1, host2_, [](PortInfo& p) { p.m_key_protect_bits = 2, p.m_key = 0x1234; }), 0);
-  EXPECT_EQ(port_info(1, host2_).m_key, 0x1234u);
+  EXPECT_EQ(change_port_info(1, host2_path_,
+                             [](PortInfo& p) { p.m_key_protect_bits = 2, p.m_key = 0x1234; }),
+            0);
+  EXPECT_EQ(port_info(1, host2_path_).m_key, 0x1234u);
   m_key_ = 0;
-  EXPECT_EQ(status(Method::kGet, SmpAttribute::kPortInfo, 1, host2_), kNoAnswer);
+  EXPECT_EQ(status(Method::kGet, SmpAttribute::kPortInfo, 1, host2_path_), kNoAnswer);
 }
 
 TEST_F(Sma, TheMkeyLeaseEndsProtectionAfterAViolation) {
@@ -337,24 +353,24 @@ TEST_F(Sma, TheMkeyLeaseEndsProtectionAfterAViolation) {
     info.m_key_protect_bits = 2;
     info.m_key_lease_period = 10;
   };
-  EXPECT_EQ(set(1, host2_, protect), 0);
+  EXPECT_EQ(change_port_info(1, host2_path_, protect), 0);
   EXPECT_EQ(world_.subnet.next_deadline(), kNever);
-  EXPECT_EQ(status(Method::kGet, SmpAttribute::kPortInfo, 1, host2_), kNoAnswer);
+  EXPECT_EQ(status(Method::kGet, SmpAttribute::kPortInfo, 1, host2_path_), kNoAnswer);
   m_key_ = 0x1234;
-  EXPECT_EQ(status(Method::kGet, SmpAttribute::kPortInfo, 1, host2_), 0)
+  EXPECT_EQ(status(Method::kGet, SmpAttribute::kPortInfo, 1, host2_path_), 0)
       << "the right M_Key ends the lease";
   m_key_ = 0;
   world_.now += std::chrono::seconds(11);
   world_.subnet.advance(world_.now);
-  EXPECT_EQ(status(Method::kGet, SmpAttribute::kPortInfo, 1, host2_), kNoAnswer);
+  EXPECT_EQ(status(Method::kGet, SmpAttribute::kPortInfo, 1, host2_path_), kNoAnswer);
   world_.now += std::chrono::seconds(11);
   world_.subnet.advance(world_.now);
-  EXPECT_EQ(status(Method::kGet, SmpAttribute::kPortInfo, 1, host2_), 0);
+  EXPECT_EQ(status(Method::kGet, SmpAttribute::kPortInfo, 1, host2_path_), 0);
 }
 
 TEST_F(Sma, SmInfoRequestIsDeliveredToTheManagerOfThePort) {
   world_.subnet.set_is_sm(kHost2, true, world_.now);
-  EXPECT_EQ(status(Method::kGet, SmpAttribute::kSmInfo, 0, host2_), kNoAnswer);
+  EXPECT_EQ(status(Method::kGet, SmpAttribute::kSmInfo, 0, host2_path_), kNoAnswer);
   ASSERT_EQ(world_.other_deliveries.size(), 1u);
   EXPECT_EQ(world_.other_deliveries[0].port, kHost2);
   const auto mad = world_.subnet.as_mad(world_.other_deliveries[0]);
@@ -371,7 +387,7 @@ TEST_F(Sma, SmInfoRequestIsDeliveredToTheManagerOfThePort) {
 
 TEST_F(Sma, AnSmpToTheSendersOwnPortIsAnsweredWithoutALink) {
   world_.subnet.set_link(0, false, world_.now);
-  EXPECT_EQ(status(Method::kGet, SmpAttribute::kNodeInfo, 0, own_), 0);
+  EXPECT_EQ(status(Method::kGet, SmpAttribute::kNodeInfo, 0, own_path_), 0);
 }
 
 }  // namespace

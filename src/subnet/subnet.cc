@@ -64,16 +64,16 @@ Result<void> Subnet::send_mad(PortRef from, const mad::SendMad& request, Time no
 std::optional<Delivery> Subnet::next_delivery() {
   auto& deliveries = impl_->deliveries;
   if (deliveries.empty()) return std::nullopt;
-  Delivery first = std::move(deliveries.front());
+  Delivery delivery = std::move(deliveries.front());
   deliveries.pop_front();
-  return first;
+  return delivery;
 }
 
 std::optional<PortEvent> Subnet::next_event() {
   auto& events = impl_->events;
   if (events.empty()) return std::nullopt;
-  const auto first = events.extract(events.begin());
-  return PortEvent{.port = first.key(), .client_reregister = first.mapped()};
+  const auto event = events.extract(events.begin());
+  return PortEvent{.port = event.key(), .client_reregister = event.mapped()};
 }
 
 std::optional<MadDelivery> Subnet::as_mad(const Delivery& delivery) const {
@@ -84,7 +84,7 @@ std::optional<MadDelivery> Subnet::as_mad(const Delivery& delivery) const {
   if (!mad) return std::nullopt;
   const auto& pkeys = impl_->at(delivery.port).pkeys;
   const auto pkey =
-      std::ranges::find_if(pkeys, [&](Pkey own) { return wire::pkeys_match(own, mad->pkey); });
+      std::ranges::find_if(pkeys, [&](Pkey entry) { return wire::pkeys_match(entry, mad->pkey); });
   mad::Address from{.path = mad->address.reversed(), .remote_qpn = mad->source_qpn};
   if (pkey != pkeys.end()) from.pkey_index = static_cast<std::uint16_t>(pkey - pkeys.begin());
   return MadDelivery{.port = delivery.port,
@@ -120,13 +120,13 @@ PortState Subnet::state(PortRef port) const { return impl_->at(port).info.port_s
 
 void Subnet::set_is_sm(PortRef port, bool is_sm, Time now) {
   wire::PortInfo& info = impl_->at(port).info;
-  const std::uint32_t before = info.capability_mask;
+  const std::uint32_t old_mask = info.capability_mask;
   if (is_sm) {
     info.capability_mask |= wire::port_capability::kIsSm;
   } else {
     info.capability_mask &= ~wire::port_capability::kIsSm;
   }
-  if (info.capability_mask == before) return;
+  if (info.capability_mask == old_mask) return;
   impl_->report(port);
   impl_->add_trap(port.node, port.port, wire::NoticeType::kInformational,
                   wire::TrapNumber::kLocalChange,

@@ -37,7 +37,7 @@ mad::Mad take_mad(sim::FuzzInput& input, std::uint8_t kind) {
   return wire::encode(smp);
 }
 
-void break_link(ManagedSubnet& world, std::uint8_t kind, std::uint8_t value) {
+void change_link(ManagedSubnet& world, std::uint8_t kind, std::uint8_t value) {
   const std::size_t link = kind % 2;
   switch (kind / 2 % 4) {
     case 0: return world.subnet.set_link(link, value % 2 == 0, world.now);
@@ -48,7 +48,7 @@ void break_link(ManagedSubnet& world, std::uint8_t kind, std::uint8_t value) {
   }
 }
 
-void break_node(ManagedSubnet& world, std::uint8_t kind, std::uint8_t value) {
+void change_node(ManagedSubnet& world, std::uint8_t kind, std::uint8_t value) {
   const std::uint32_t node = kind % 3u;
   const bool is_hca = !world.subnet.topology().nodes[node].is_switch();
   switch (kind / 3 % 4) {
@@ -64,8 +64,8 @@ void step(ManagedSubnet& world, sim::FuzzInput& input) {
   const PortRef from{1 + input.take<std::uint8_t>() % std::uint32_t{2}, 1};
   world.now += Duration(input.take<std::uint32_t>());
   switch (kind % 8) {
-    case 0: return break_link(world, kind / 8, input.take<std::uint8_t>());
-    case 1: return break_node(world, kind / 8, input.take<std::uint8_t>());
+    case 0: return change_link(world, kind / 8, input.take<std::uint8_t>());
+    case 1: return change_node(world, kind / 8, input.take<std::uint8_t>());
     case 2: {
       Packet packet(input.take<std::uint8_t>());
       for (std::byte& b : packet) b = static_cast<std::byte>(input.take<std::uint8_t>());

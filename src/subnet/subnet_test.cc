@@ -38,8 +38,8 @@ class ManagedHosts : public testing::Test {
                                  const std::vector<std::uint8_t>& path, const SmpData& data = {}) {
     return world_.send_smp(kHost1, directed_smp(method, attribute, modifier, path, data));
   }
-  void set(SmpAttribute attribute, std::uint32_t modifier, const std::vector<std::uint8_t>& path,
-           const SmpData& data) {
+  void set_attribute(SmpAttribute attribute, std::uint32_t modifier,
+                     const std::vector<std::uint8_t>& path, const SmpData& data) {
     const auto answer = request_smp(Method::kSet, attribute, modifier, path, data);
     ASSERT_TRUE(answer.has_value());
     EXPECT_EQ(answer->header.status, wire::kSmpReturning);
@@ -52,7 +52,7 @@ class ManagedHosts : public testing::Test {
     info.port_state = wire::PortState::kNop;
     info.port_physical_state = wire::PortPhysicalState::kNop;
     change(info);
-    set(SmpAttribute::kPortInfo, port, path, wire::smp_data(info));
+    set_attribute(SmpAttribute::kPortInfo, port, path, wire::smp_data(info));
   }
 
   // Sends a MAD from QP1 of host 1, and returns the MAD that host 1 gets as the answer.
@@ -69,8 +69,8 @@ class ManagedHosts : public testing::Test {
     return std::nullopt;
   }
   template <class Attribute>
-  Attribute performance(Method method, wire::PerformanceAttribute id, Lid to,
-                        const Attribute& request) {
+  Attribute request_counters(Method method, wire::PerformanceAttribute id, Lid to,
+                             const Attribute& request) {
     const auto answer = request_gsi(to,
                                     {.mgmt_class = wire::MgmtClass::kPerformance,
                                      .class_version = 1,
@@ -83,8 +83,8 @@ class ManagedHosts : public testing::Test {
     return *wire::decode<Attribute>(std::span(*answer).subspan(wire::kPerformanceDataOffset));
   }
   wire::PortCounters counters(Lid to, std::uint8_t port) {
-    return performance(Method::kGet, wire::PerformanceAttribute::kPortCounters, to,
-                       wire::PortCounters{.port_select = port});
+    return request_counters(Method::kGet, wire::PerformanceAttribute::kPortCounters, to,
+                            wire::PortCounters{.port_select = port});
   }
 
   // Takes the next trap that has arrived at the manager's port.
@@ -120,22 +120,23 @@ TEST_F(ManagedHosts, PacketsOfAPathKeepTheirOrder) {
     world_.subnet.send(kHost1, world_.data_packet(kHost1, lid(kHost2), wire::kDefaultPkey, i * 4),
                        world_.now);
   }
-  std::size_t last = 0;
+  std::size_t last_size = 0;
   for (std::size_t i = 1; i <= 100; ++i) {
     const auto delivery = world_.subnet.next_delivery();
     ASSERT_TRUE(delivery.has_value());
-    EXPECT_GT(delivery->packet.size(), last);
-    last = delivery->packet.size();
+    EXPECT_GT(delivery->packet.size(), last_size);
+    last_size = delivery->packet.size();
   }
 }
 
-TEST_F(ManagedHosts, AnUnknownLidIsLostAndCounted) {
+TEST_F(ManagedHosts, APacketToAnUnknownLidIsLostAndCounted) {
   EXPECT_EQ(world_.send_data(kHost1, Lid{77}), Ports{});
   EXPECT_EQ(world_.send_data(kHost1, Lid{0}), Ports{});
   const auto count = counters(lid({0, 0}), 1);
   EXPECT_EQ(count.rcv_switch_relay_errors, 2);
-  const auto details = performance(Method::kGet, wire::PerformanceAttribute::kPortRcvErrorDetails,
-                                   lid({0, 0}), wire::PortRcvErrorDetails{.port_select = 1});
+  const auto details =
+      request_counters(Method::kGet, wire::PerformanceAttribute::kPortRcvErrorDetails, lid({0, 0}),
+                       wire::PortRcvErrorDetails{.port_select = 1});
   EXPECT_EQ(details.dlid_mapping_errors, 2);
 }
 
@@ -146,8 +147,8 @@ TEST_F(ManagedHosts, APacketLargerThanTheMtuIsLostAndCounted) {
   EXPECT_EQ(world_.send_data(kHost1, lid(kHost2), wire::kDefaultPkey, 2052), Ports{});
   EXPECT_EQ(counters(lid({0, 0}), 2).xmit_discards, 1);
   const auto details =
-      performance(Method::kGet, wire::PerformanceAttribute::kPortXmitDiscardDetails, lid({0, 0}),
-                  wire::PortXmitDiscardDetails{.port_select = 2});
+      request_counters(Method::kGet, wire::PerformanceAttribute::kPortXmitDiscardDetails,
+                       lid({0, 0}), wire::PortXmitDiscardDetails{.port_select = 2});
   EXPECT_EQ(details.neighbor_mtu_discards, 1);
 }
 
@@ -174,8 +175,9 @@ TEST_F(ManagedHosts, APortAnswersToAllLidsOfItsLmc) {
   wire::LftBlock block;
   block.fill(wire::kLftNoPort);
   for (std::size_t i = 8; i < 12; ++i) block[i] = 2;
-  set(SmpAttribute::kLinearForwardingTable, 0, {1}, wire::encode_lft(block));
-  set(SmpAttribute::kSwitchInfo, 0, {1}, wire::smp_data(wire::SwitchInfo{.linear_fdb_top = 12}));
+  set_attribute(SmpAttribute::kLinearForwardingTable, 0, {1}, wire::encode_lft(block));
+  set_attribute(SmpAttribute::kSwitchInfo, 0, {1},
+                wire::smp_data(wire::SwitchInfo{.linear_fdb_top = 12}));
   for (std::uint16_t to = 8; to < 12; ++to) {
     EXPECT_EQ(world_.send_data(kHost1, Lid{to}), Ports{kHost2}) << to;
   }
@@ -185,17 +187,17 @@ TEST_F(ManagedHosts, APortAnswersToAllLidsOfItsLmc) {
 TEST_F(ManagedHosts, GroupMembersAndTheSenderGetACopy) {
   wire::MftBlock masks{};
   masks[1] = 1u << 1 | 1u << 2 | 1u << 3;
-  set(SmpAttribute::kMulticastForwardingTable, 0, {1}, wire::encode_mft(masks));
+  set_attribute(SmpAttribute::kMulticastForwardingTable, 0, {1}, wire::encode_mft(masks));
   EXPECT_EQ(world_.send_data(kHost1, Lid{0xc001}), (Ports{kHost1, kHost2, kHost3}));
   EXPECT_EQ(world_.send_data(kHost1, Lid{0xc002}), Ports{kHost1});
-  EXPECT_EQ(performance(Method::kGet, wire::PerformanceAttribute::kPortCountersExtended,
-                        lid(kHost2), wire::PortCountersExtended{.port_select = 1})
+  EXPECT_EQ(request_counters(Method::kGet, wire::PerformanceAttribute::kPortCountersExtended,
+                             lid(kHost2), wire::PortCountersExtended{.port_select = 1})
                 .multicast_rcv_packets,
             1u);
 }
 
 TEST_F(ManagedHosts, APartitionIsEnforcedAtTheDestination) {
-  set(SmpAttribute::kPkeyTable, 0, {1, 2}, wire::encode_pkeys({Pkey{0x8001}, Pkey{2}}));
+  set_attribute(SmpAttribute::kPkeyTable, 0, {1, 2}, wire::encode_pkeys({Pkey{0x8001}, Pkey{2}}));
   EXPECT_EQ(world_.send_data(kHost1, lid(kHost2), Pkey{0x8001}), Ports{kHost2});
   EXPECT_EQ(world_.send_data(kHost1, lid(kHost2), Pkey{0x0001}), Ports{kHost2});
   EXPECT_EQ(world_.send_data(kHost1, lid(kHost2), Pkey{0x8002}), Ports{kHost2});
@@ -213,12 +215,12 @@ TEST_F(ManagedHosts, APartitionIsEnforcedAtTheDestination) {
 }
 
 TEST_F(ManagedHosts, APartitionIsEnforcedAtTheSwitch) {
-  set(SmpAttribute::kPkeyTable, 0x00020000, {1}, wire::encode_pkeys({Pkey{0x0001}}));
+  set_attribute(SmpAttribute::kPkeyTable, 0x00020000, {1}, wire::encode_pkeys({Pkey{0x0001}}));
   change_port(2, {1}, [](PortInfo& info) {
     info.partition_enforcement_inbound = info.partition_enforcement_outbound = true;
   });
-  set(SmpAttribute::kPkeyTable, 0, {1, 2}, wire::encode_pkeys({Pkey{0x0001}}));
-  set(SmpAttribute::kPkeyTable, 0, {}, wire::encode_pkeys({Pkey{0xffff}, Pkey{0x8001}}));
+  set_attribute(SmpAttribute::kPkeyTable, 0, {1, 2}, wire::encode_pkeys({Pkey{0x0001}}));
+  set_attribute(SmpAttribute::kPkeyTable, 0, {}, wire::encode_pkeys({Pkey{0xffff}, Pkey{0x8001}}));
   // A limited member accepts packets only from full members.  It must send with the P_Key of a
   // limited member.
   EXPECT_EQ(world_.send_data(kHost1, lid(kHost2), Pkey{0x8001}), Ports{kHost2});
@@ -243,12 +245,12 @@ TEST_F(ManagedHosts, APartitionIsEnforcedAtTheSwitch) {
 }
 
 TEST_F(ManagedHosts, ALimitedMemberAnswersAsALimitedMember) {
-  constexpr Pkey kLimited{0x7fff};
-  set(SmpAttribute::kPkeyTable, 0x00020000, {1}, wire::encode_pkeys({kLimited}));
+  constexpr Pkey kLimitedPkey{0x7fff};
+  set_attribute(SmpAttribute::kPkeyTable, 0x00020000, {1}, wire::encode_pkeys({kLimitedPkey}));
   change_port(2, {1}, [](PortInfo& info) {
     info.partition_enforcement_inbound = info.partition_enforcement_outbound = true;
   });
-  set(SmpAttribute::kPkeyTable, 0, {1, 2}, wire::encode_pkeys({kLimited}));
+  set_attribute(SmpAttribute::kPkeyTable, 0, {1, 2}, wire::encode_pkeys({kLimitedPkey}));
   EXPECT_GT(counters(lid(kHost2), 1).rcv_packets, 0u);
   EXPECT_EQ(counters(lid({0, 0}), 2).rcv_constraint_errors, 0);
 }
@@ -263,13 +265,13 @@ TEST_F(ManagedHosts, ATrapIsRepeatedUntilItIsRepressed) {
   EXPECT_EQ(notice.trap_number, wire::TrapNumber::kLinkStateChange);
   EXPECT_EQ(wire::decode_exact<wire::LinkStateChange>(notice.details).switch_lid, lid({0, 0}));
 
-  const Time again = world_.subnet.next_deadline();
-  EXPECT_GE(again - world_.now, std::chrono::seconds(1))
+  const Time next_send = world_.subnet.next_deadline();
+  EXPECT_GE(next_send - world_.now, std::chrono::seconds(1))
       << "PortInfo.SubnetTimeOut is the interval";
-  world_.subnet.advance(again);
+  world_.subnet.advance(next_send);
   EXPECT_TRUE(world_.subnet.next_delivery().has_value());
   smp.header.method = Method::kTrapRepress;
-  world_.subnet.send_mad(kHost1, {.to = mad.from, .mad = wire::encode(smp)}, again).value();
+  world_.subnet.send_mad(kHost1, {.to = mad.from, .mad = wire::encode(smp)}, next_send).value();
   EXPECT_EQ(world_.subnet.next_deadline(), kNever);
 }
 
@@ -334,13 +336,13 @@ TEST_F(ManagedHosts, CountersGrowWithTrafficAndCanBeReset) {
   EXPECT_EQ(after.rcv_data - before.rcv_data, 2 * kWords);
   EXPECT_EQ(after.xmit_packets - before.xmit_packets, 1u);
 
-  const auto reset =
-      performance(Method::kSet, wire::PerformanceAttribute::kPortCounters, lid(kHost2),
-                  wire::PortCounters{.port_select = 1, .counter_select = 0x8000, .rcv_packets = 7});
+  const auto reset = request_counters(
+      Method::kSet, wire::PerformanceAttribute::kPortCounters, lid(kHost2),
+      wire::PortCounters{.port_select = 1, .counter_select = 0x8000, .rcv_packets = 7});
   EXPECT_EQ(reset.rcv_packets, 7u);
   EXPECT_GT(reset.rcv_data, 0u) << "the counter was not selected";
-  EXPECT_GT(performance(Method::kGet, wire::PerformanceAttribute::kPortCountersExtended,
-                        lid(kHost2), wire::PortCountersExtended{.port_select = 1})
+  EXPECT_GT(request_counters(Method::kGet, wire::PerformanceAttribute::kPortCountersExtended,
+                             lid(kHost2), wire::PortCountersExtended{.port_select = 1})
                 .rcv_packets,
             7u)
       << "a Set of PortCounters does not change PortCountersExtended";
@@ -371,9 +373,9 @@ TEST_F(ManagedHosts, ManagementClassesWithoutAnAgentAreRefused) {
   EXPECT_EQ(status(lid(kHost2), wire::MgmtClass::kVendorOuiFirst, 1), 0xdead);
 }
 
-TEST_F(ManagedHosts, AMadToTheLidOfItsOwnPortReachesThePort) {
-  const auto answer = performance(Method::kGet, wire::PerformanceAttribute::kPortCounters,
-                                  lid(kHost1), wire::PortCounters{.port_select = 1});
+TEST_F(ManagedHosts, AMadToTheLidOfTheSendingPortReachesThatPort) {
+  const auto answer = request_counters(Method::kGet, wire::PerformanceAttribute::kPortCounters,
+                                       lid(kHost1), wire::PortCounters{.port_select = 1});
   EXPECT_GT(answer.xmit_packets, 0u);
 }
 
@@ -407,14 +409,14 @@ TEST_F(ManagedHosts, APacketInALoopIsLost) {
   set_missing_guids(ring);
   ManagedSubnet world(ring, {h, 1});
   ASSERT_TRUE(world.settle());
-  const auto loop = [&](const std::vector<std::uint8_t>& path, std::uint8_t port) {
+  const auto forward_all_lids = [&](const std::vector<std::uint8_t>& path, std::uint8_t port) {
     wire::LftBlock block;
     block.fill(port);
     (void)world.send_smp({h, 1}, directed_smp(Method::kSet, SmpAttribute::kLinearForwardingTable, 0,
                                               path, wire::encode_lft(block)));
   };
-  loop({1}, 2);
-  loop({1, 2}, 3);
+  forward_all_lids({1}, 2);
+  forward_all_lids({1, 2}, 3);
   (void)world.send_smp({h, 1},
                        directed_smp(Method::kSet, SmpAttribute::kSwitchInfo, 0, {1},
                                     wire::smp_data(wire::SwitchInfo{.linear_fdb_top = 60})));

@@ -23,10 +23,10 @@ std::optional<std::string> problem_of(const Node& node) {
   const std::string name = '"' + printable_name(node.name) + '"';
   if (node.name.empty()) return "a node has no name";
   if (node.name.size() > kNodeNameBytesMax) return "the name " + name + " has more than 63 bytes";
-  const auto is_unprintable = [](char c) {
+  const auto is_forbidden = [](char c) {
     return c == '"' || static_cast<unsigned char>(c) < ' ' || c == '\x7f';
   };
-  if (std::ranges::any_of(node.name + node.description, is_unprintable)) {
+  if (std::ranges::any_of(node.name + node.description, is_forbidden)) {
     return name + " has a quote or a control character in its name or description";
   }
   if (node.ports == 0) return name + " has no ports";
@@ -34,8 +34,8 @@ std::optional<std::string> problem_of(const Node& node) {
     return name + " is an HCA with more than 2 ports";
   }
   if (node.ports > kSwitchPortsMax) return name + " has more than 254 ports";
-  const std::size_t guids = node.is_switch() ? 1 : node.ports;
-  if (node.port_guids.size() != guids) return name + " does not have one GUID for each port";
+  const std::size_t guid_count = node.is_switch() ? 1 : node.ports;
+  if (node.port_guids.size() != guid_count) return name + " does not have one GUID for each port";
   return std::nullopt;
 }
 
@@ -92,19 +92,19 @@ void set_missing_guids(Topology& topology) {
     used_guids.insert(node.node_guid.value);
     for (const Guid guid : node.port_guids) used_guids.insert(guid.value);
   }
-  std::uint64_t next_hca = kFirstHcaGuid, next_switch = kFirstSwitchGuid;
+  std::uint64_t next_hca_guid = kFirstHcaGuid, next_switch_guid = kFirstSwitchGuid;
   for (Node& node : topology.nodes) {
-    std::uint64_t& next = node.is_switch() ? next_switch : next_hca;
-    const std::uint64_t first = next;
-    next += node.ports + std::uint64_t{1};
+    std::uint64_t& next_guid = node.is_switch() ? next_switch_guid : next_hca_guid;
+    const std::uint64_t first_guid = next_guid;
+    next_guid += node.ports + std::uint64_t{1};
     const auto fill = [&](Guid& guid, std::uint64_t candidate) {
       if (guid.value != 0) return;
       while (candidate != node.node_guid.value && used_guids.contains(candidate))
-        ++next, ++candidate;
+        ++next_guid, ++candidate;
       guid.value = candidate;
       used_guids.insert(candidate);
     };
-    fill(node.node_guid, first);
+    fill(node.node_guid, first_guid);
     if (node.system_guid.value == 0) node.system_guid = node.node_guid;
     if (node.is_switch()) {
       if (node.port_guids.front().value == 0) node.port_guids.front() = node.node_guid;
@@ -123,11 +123,12 @@ std::optional<std::string> find_problem(const Topology& topology) {
   }
   std::unordered_set<std::string_view> names;
   std::unordered_set<std::uint64_t> guids;
-  std::size_t ports = 0;
+  std::size_t port_count = 0;
   for (const Node& node : topology.nodes) {
     if (auto what = problem_of(node)) return what;
-    ports += node.ports;
-    if (ports > kPortsMax) return "there are more than " + std::to_string(kPortsMax) + " ports";
+    port_count += node.ports;
+    if (port_count > kPortsMax)
+      return "there are more than " + std::to_string(kPortsMax) + " ports";
     const std::string name = '"' + printable_name(node.name) + '"';
     if (!names.insert(node.name).second) return "two nodes have the name " + name;
     const auto is_new = [&](Guid guid) {

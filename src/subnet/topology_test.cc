@@ -42,34 +42,35 @@ TEST(Topology, MissingGuidsDoNotRepeatAGuidOfTheFile) {
 }
 
 TEST(Topology, ProblemsNameTheNodeOrThePort) {
-  const auto with = [](auto&& change) {
+  const auto problem_after = [](auto&& change) {
     Topology topology = two_hosts();
     change(topology);
     return find_problem(topology).value_or("none");
   };
   EXPECT_EQ(find_problem(Topology{}), "there are no nodes");
-  EXPECT_EQ(with([](Topology& t) { t.nodes[1].name = "Switch1"; }),
+  EXPECT_EQ(problem_after([](Topology& t) { t.nodes[1].name = "Switch1"; }),
             "two nodes have the name \"Switch1\"");
-  EXPECT_EQ(with([](Topology& t) { t.nodes[1].node_guid = Guid{0x200000}; }),
+  EXPECT_EQ(problem_after([](Topology& t) { t.nodes[1].node_guid = Guid{0x200000}; }),
             "\"Hca1\" has a GUID that is 0 or that occurs twice");
-  EXPECT_EQ(with([](Topology& t) { t.nodes[2].port_guids[1] = t.nodes[2].port_guids[0]; }),
+  EXPECT_EQ(problem_after([](Topology& t) { t.nodes[2].port_guids[1] = t.nodes[2].port_guids[0]; }),
             "\"Hca2\" has a GUID that is 0 or that occurs twice");
-  EXPECT_EQ(with([](Topology& t) {
+  EXPECT_EQ(problem_after([](Topology& t) {
               for (Guid& guid : t.nodes[2].port_guids) guid = t.nodes[2].node_guid;
             }),
             "\"Hca2\" has a GUID that is 0 or that occurs twice");
-  EXPECT_EQ(with([](Topology& t) { t.nodes[2].port_guids[1] = t.nodes[2].node_guid; }), "none");
-  EXPECT_EQ(with([](Topology& t) { t.nodes[2].ports = 3; }),
+  EXPECT_EQ(problem_after([](Topology& t) { t.nodes[2].port_guids[1] = t.nodes[2].node_guid; }),
+            "none");
+  EXPECT_EQ(problem_after([](Topology& t) { t.nodes[2].ports = 3; }),
             "\"Hca2\" is an HCA with more than 2 ports");
-  EXPECT_EQ(with([](Topology& t) {
+  EXPECT_EQ(problem_after([](Topology& t) {
               t.connect({0, 1}, {2, 2});
             }),
             "two links use port 1 of \"Switch1\"");
-  EXPECT_EQ(with([](Topology& t) {
+  EXPECT_EQ(problem_after([](Topology& t) {
               t.connect({0, 9}, {2, 2});
             }),
             "a link uses port 9 of \"Switch1\", which has only ports 1 to 8");
-  EXPECT_EQ(with([](Topology& t) {
+  EXPECT_EQ(problem_after([](Topology& t) {
               t.connect({0, 3}, {7, 1});
             }),
             "a link uses node 7, which does not exist");

@@ -32,7 +32,7 @@ class Traps {
   Time next_deadline() const;
 
  private:
-  std::vector<Trap> waiting_{};
+  std::vector<Trap> waiting_traps_{};
   std::uint64_t next_transaction_id_ = 1;
 };
 

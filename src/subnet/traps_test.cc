@@ -6,9 +6,9 @@ namespace verbena::subnet {
 namespace {
 
 wire::Notice notice(std::uint16_t detail) {
-  wire::Notice made{.trap_number = wire::TrapNumber::kBadPkey};
-  made.details[0] = static_cast<std::byte>(detail);
-  return made;
+  wire::Notice result{.trap_number = wire::TrapNumber::kBadPkey};
+  result.details[0] = static_cast<std::byte>(detail);
+  return result;
 }
 
 TEST(Traps, ATrapIsDueUntilItIsRepressed) {

@@ -38,7 +38,7 @@ unsigned lane_rate(subnet::LinkSpeed speed) {
   return 25;
 }
 
-unsigned lanes(subnet::LinkWidth width) {
+unsigned lane_count(subnet::LinkWidth width) {
   switch (width) {
     case subnet::LinkWidth::k1x: return 1;
     case subnet::LinkWidth::k2x: return 2;
@@ -52,7 +52,7 @@ unsigned lanes(subnet::LinkWidth width) {
 }  // namespace
 
 std::uint32_t rate_of(subnet::LinkWidth width, subnet::LinkSpeed speed) {
-  return lanes(width) * lane_rate(speed) / 10;
+  return lane_count(width) * lane_rate(speed) / 10;
 }
 
 Node::Node(subnet::Subnet& subnet, std::uint32_t hca, std::string device)
@@ -223,11 +223,11 @@ Reply Node::send(SessionId session, const UserMad& header, std::span<const std::
   return {};
 }
 
-void Node::set_manager_file_open(std::uint8_t number, bool is_open, Time now) {
+void Node::set_sm_file_open(std::uint8_t number, bool is_open, Time now) {
   Port& port = this->port(number);
-  if (!is_open && port.open_manager_files == 0) return;
-  port.open_manager_files += is_open ? 1 : -1U;
-  subnet_.set_is_sm(ref(number), port.open_manager_files != 0, now);
+  if (!is_open && port.open_sm_files == 0) return;
+  port.open_sm_files += is_open ? 1 : -1U;
+  subnet_.set_is_sm(ref(number), port.open_sm_files != 0, now);
 }
 
 void Node::receive(const subnet::MadDelivery& arrival, Time now) {
@@ -269,9 +269,9 @@ void Node::add_counters(mad::ManagementPort::Counters& sum) const {
 }
 
 Time Node::deadline() const {
-  Time next = kNever;
-  for (const Port& port : ports_) next = std::min(next, port.mads.deadline());
-  return next;
+  Time earliest = kNever;
+  for (const Port& port : ports_) earliest = std::min(earliest, port.mads.deadline());
+  return earliest;
 }
 
 void Node::on_timer(Time now) {
@@ -282,7 +282,7 @@ void Node::on_timer(Time now) {
   }
 }
 
-std::optional<Node::Output> Node::next() {
+std::optional<Node::Output> Node::next_output() {
   if (outputs_.empty()) return std::nullopt;
   Output output = std::move(outputs_.front());
   outputs_.pop_front();

@@ -54,7 +54,7 @@ class Node {
 
   // Reports that a program has opened or closed the file of a port that marks a subnet manager
   // (SM).  REQUIRES: the HCA has this port.
-  void set_manager_file_open(std::uint8_t port, bool is_open, Time now);
+  void set_sm_file_open(std::uint8_t port, bool is_open, Time now);
   bool has_port(const std::string& device, std::uint8_t port) const;
 
   // Receives a MAD that has arrived at one of the HCA's ports.
@@ -69,7 +69,8 @@ class Node {
     ipc::umad::UserMad header{};
     std::vector<std::byte> mad{};
   };
-  std::optional<Output> next();
+  // Takes the next MAD for a program; returns nothing if there is none.
+  std::optional<Output> next_output();
 
   // Adds the counters of all ports to `sum`.
   void add_counters(mad::ManagementPort::Counters& sum) const;
@@ -86,7 +87,7 @@ class Node {
   struct Port {
     mad::ManagementPort mads{};
     std::map<mad::AgentNumber, AgentOwner> owners{};
-    unsigned open_manager_files = 0;  // counts the programs that have the manager's file open
+    unsigned open_sm_files = 0;  // counts the programs that have the port's SM file open
   };
 
   subnet::PortRef ref(std::uint8_t port) const { return {.node = hca_, .port = port}; }

@@ -31,7 +31,8 @@ class UmadNodeTest : public testing::Test {
     node = std::make_unique<Node>(*net, 1, "verbena0");
   }
 
-  void settle() {
+  // Delivers the packets of the subnet, until none is under way.
+  void deliver_packets() {
     while (const auto delivery = net->next_delivery()) {
       if (delivery->port.node != 1) continue;
       if (const auto mad = net->as_mad(*delivery)) node->receive(*mad, now);
@@ -94,8 +95,8 @@ TEST_F(UmadNodeTest, DirectedRouteRequestToTheOwnPortIsAnswered) {
   ASSERT_TRUE(node->open(7, "verbena0", 1));
   const std::uint32_t agent = node->add_agent(7, kSmpClient).value;
   ASSERT_EQ(node->send(7, header(agent), direct_get(1), now).error, 0);
-  settle();
-  const auto answer = node->next();
+  deliver_packets();
+  const auto answer = node->next_output();
   ASSERT_TRUE(answer);
   EXPECT_EQ(answer->session, 7U);
   EXPECT_EQ(answer->header.agent_id, agent);
@@ -109,20 +110,20 @@ TEST_F(UmadNodeTest, DirectedRouteRequestToTheOwnPortIsAnswered) {
 TEST_F(UmadNodeTest, UnansweredRequestIsReturnedWithItsTimeoutAndStatus) {
   ASSERT_TRUE(node->open(7, "verbena0", 1));
   const std::uint32_t agent = node->add_agent(7, kSmpClient).value;
-  auto nowhere = direct_get(2);
-  nowhere[7] = std::byte{1};        // HopCount is 1
-  nowhere[128 + 1] = std::byte{9};  // InitialPath[1] is a port that does not exist
-  ASSERT_EQ(node->send(7, header(agent), nowhere, now).error, 0);
-  settle();
-  EXPECT_FALSE(node->next());
+  auto lost_request = direct_get(2);
+  lost_request[7] = std::byte{1};        // HopCount is 1
+  lost_request[128 + 1] = std::byte{9};  // InitialPath[1] is a port that does not exist
+  ASSERT_EQ(node->send(7, header(agent), lost_request, now).error, 0);
+  deliver_packets();
+  EXPECT_FALSE(node->next_output());
   ASSERT_EQ(node->deadline(), now + 100ms);
   now = node->deadline();
   node->on_timer(now);
-  const auto back = node->next();
-  ASSERT_TRUE(back);
-  EXPECT_EQ(back->header.status, static_cast<std::uint32_t>(ETIMEDOUT));
-  EXPECT_EQ(back->header.timeout_ms, 100U);
-  EXPECT_EQ(back->mad.size(), wire::kMadHeaderBytes);
+  const auto report = node->next_output();
+  ASSERT_TRUE(report);
+  EXPECT_EQ(report->header.status, static_cast<std::uint32_t>(ETIMEDOUT));
+  EXPECT_EQ(report->header.timeout_ms, 100U);
+  EXPECT_EQ(report->mad.size(), wire::kMadHeaderBytes);
 }
 
 TEST_F(UmadNodeTest, InvalidMadsAreRefused) {
@@ -133,18 +134,18 @@ TEST_F(UmadNodeTest, InvalidMadsAreRefused) {
   EXPECT_EQ(node->send(7, header(agent + 1), mad, now).error, EINVAL);
   EXPECT_EQ(node->send(7, header(32), mad, now).error, EINVAL);
   EXPECT_EQ(node->send(7, header(agent), std::span(mad).first(20), now).error, EINVAL);
-  UserMad without_pkey = header(agent);
-  without_pkey.pkey_index = 9999;
-  EXPECT_EQ(node->send(7, without_pkey, mad, now).error, EINVAL);
+  UserMad unknown_pkey = header(agent);
+  unknown_pkey.pkey_index = 9999;
+  EXPECT_EQ(node->send(7, unknown_pkey, mad, now).error, EINVAL);
 }
 
-TEST_F(UmadNodeTest, PortReportsASubnetManagerWhileTheManagerFileIsOpen) {
+TEST_F(UmadNodeTest, PortReportsASubnetManagerWhileItsSmFileIsOpen) {
   constexpr std::uint32_t kIsSm = 2;
   const auto is_sm = [&] { return (node->describe().ports[0].capability_mask & kIsSm) != 0; };
   EXPECT_FALSE(is_sm());
-  node->set_manager_file_open(1, true, now);
+  node->set_sm_file_open(1, true, now);
   EXPECT_TRUE(is_sm());
-  node->set_manager_file_open(1, false, now);
+  node->set_sm_file_open(1, false, now);
   EXPECT_FALSE(is_sm());
 }
 

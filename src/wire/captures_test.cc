@@ -40,9 +40,9 @@ std::vector<std::filesystem::path> capture_files() {
 
 struct Counts {
   int frames = 0;
-  int roce = 0;
-  int ipv6 = 0;
-  int padded = 0;
+  int roce_frames = 0;
+  int ipv6_frames = 0;    // RoCEv2 frames over IPv6
+  int padded_frames = 0;  // RoCEv2 frames with pad bytes
   int mads = 0;
   int ip_cm_headers = 0;
   int from_req_ports = 0;  // RC packets from a source port that the flow label of a REQ determines
@@ -143,9 +143,9 @@ void check_roce(const Bytes& bytes, const Frame& frame, Counts& counts, Ports& p
   if (reencoded.size() < bytes.size()) reencoded.resize(bytes.size());  // adds Ethernet padding
   EXPECT_EQ(reencoded, bytes);
 
-  ++counts.roce;
-  counts.ipv6 += is_ipv4(frame.headers.source) ? 0 : 1;
-  counts.padded += packet->bth.pad_count != 0 ? 1 : 0;
+  ++counts.roce_frames;
+  counts.ipv6_frames += is_ipv4(frame.headers.source) ? 0 : 1;
+  counts.padded_frames += packet->bth.pad_count != 0 ? 1 : 0;
   counts.opcodes.insert(packet->bth.opcode);
   if (packet->bth.destination_qpn == kGsiQpn) {
     EXPECT_EQ(packet->deth.qkey, kGsiQkey);
@@ -179,9 +179,9 @@ TEST(Captures, LinuxFramesAreParsedAndReproducedByteForByte) {
     ASSERT_FALSE(HasFailure());
     ++files;
     total.frames += counts.frames;
-    total.roce += counts.roce;
-    total.ipv6 += counts.ipv6;
-    total.padded += counts.padded;
+    total.roce_frames += counts.roce_frames;
+    total.ipv6_frames += counts.ipv6_frames;
+    total.padded_frames += counts.padded_frames;
     total.mads += counts.mads;
     total.ip_cm_headers += counts.ip_cm_headers;
     total.from_req_ports += counts.from_req_ports;
@@ -191,17 +191,17 @@ TEST(Captures, LinuxFramesAreParsedAndReproducedByteForByte) {
   std::printf(
       "%d captures, %d frames: %d RoCEv2 (%d IPv6, %d padded, %d from a REQ's port),\n"
       "%d CM MADs, %d RDMA IP CM headers, %zu opcodes\n",
-      files, total.frames, total.roce, total.ipv6, total.padded, total.from_req_ports, total.mads,
-      total.ip_cm_headers, total.opcodes.size());
+      files, total.frames, total.roce_frames, total.ipv6_frames, total.padded_frames,
+      total.from_req_ports, total.mads, total.ip_cm_headers, total.opcodes.size());
   for (const auto& [reason, count] : total.dropped)
     std::printf("  %d %s\n", count, to_string(reason));
 
   // The test must not pass if it finds no frames.  tshark counted the first two numbers.
-  EXPECT_GE(total.roce, 1939);
+  EXPECT_GE(total.roce_frames, 1939);
   EXPECT_GE(total.mads, 160);
   EXPECT_GE(files, 28);
-  EXPECT_GE(total.ipv6, 29);
-  EXPECT_GE(total.padded, 16);
+  EXPECT_GE(total.ipv6_frames, 29);
+  EXPECT_GE(total.padded_frames, 16);
   EXPECT_GE(total.ip_cm_headers, 45);
   EXPECT_GE(total.from_req_ports, 1164);
   EXPECT_GE(total.opcodes.size(), 25u);

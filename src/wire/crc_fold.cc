@@ -63,11 +63,11 @@ __attribute__((target("pclmul"))) inline __m128i move_forward(__m128i a, __m128i
 }  // namespace
 
 bool can_fold() {
-  static const bool supported = [] {
+  static const bool is_supported = [] {
     unsigned a = 0, b = 0, c = 0, d = 0;
     return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_PCLMUL) != 0;
   }();
-  return supported;
+  return is_supported;
 }
 
 __attribute__((target("pclmul"))) std::array<std::byte, kFoldStep> fold(

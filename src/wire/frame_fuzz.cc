@@ -36,10 +36,10 @@ void check_frame(std::span<const std::byte> bytes) {
                                  frame->udp_payload.size());
   const std::size_t at = write_frame_headers(written, frame->headers, frame->udp_payload.size());
   std::ranges::copy(frame->udp_payload, written.begin() + static_cast<std::ptrdiff_t>(at));
-  const auto second = parse_frame(written);
-  VB_CHECK(second.has_value());
-  VB_CHECK(second->headers == frame->headers);
-  VB_CHECK(std::ranges::equal(second->udp_payload, frame->udp_payload));
+  const auto parsed_again = parse_frame(written);
+  VB_CHECK(parsed_again.has_value());
+  VB_CHECK(parsed_again->headers == frame->headers);
+  VB_CHECK(std::ranges::equal(parsed_again->udp_payload, frame->udp_payload));
 }
 
 }  // namespace

@@ -151,7 +151,8 @@ inline constexpr auto kPropertiesOfOpcodes = [] {
 }();
 
 constexpr Entry of(Opcode op) { return kPropertiesOfOpcodes[std::to_underlying(op)]; }
-constexpr bool has(Opcode op, std::uint32_t bit) { return (of(op).bits & bit) != 0; }
+// Returns true if the opcode has at least one of these properties.
+constexpr bool has(Opcode op, std::uint32_t bits) { return (of(op).bits & bits) != 0; }
 }  // namespace properties
 
 // Returns the total size of BTH and extension headers, or 0 for an unknown opcode.
@@ -184,6 +185,7 @@ constexpr bool is_write(Opcode op) { return properties::has(op, properties::kWri
 constexpr bool is_read_response(Opcode op) {
   return properties::has(op, properties::kReadResponse);
 }
+// Returns true for CompareSwap and FetchAdd, but not for ATOMIC WRITE.
 constexpr bool is_atomic(Opcode op) { return properties::has(op, properties::kAtomicEth); }
 
 // Returns true if packets with this opcode may have a payload.

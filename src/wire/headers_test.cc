@@ -157,15 +157,15 @@ TEST(Headers, TruncatedPacketsAreDropped) {
 }
 
 TEST(Headers, UnknownOpcodesAreDropped) {
-  unsigned unknown = 0;
+  unsigned unknown_count = 0;
   for (unsigned op = 0; op < 256; ++op) {
     if (is_known(static_cast<Opcode>(op))) continue;
-    ++unknown;
+    ++unknown_count;
     std::vector<std::byte> bytes(64);
     bytes[0] = static_cast<std::byte>(op);
     EXPECT_EQ(reason(parse_transport(bytes)), Drop::kUnknownOpcode) << op;
   }
-  EXPECT_EQ(unknown, 256u - 61u);
+  EXPECT_EQ(unknown_count, 256u - 61u);
 }
 
 TEST(Headers, InvalidPacketsAreDroppedWithTheirReason) {
@@ -199,9 +199,9 @@ TEST(HeadersDeathTest, WritingAnUnknownOpcodeOrPastTheEndStopsTheProgram) {
   std::array<std::byte, 11> small{};
   EXPECT_DEATH(write_headers(small, {}), "never happen");
   std::array<std::byte, 64> large{};
-  TransportPacket unknown;
-  unknown.bth.opcode = Opcode{0x15};
-  EXPECT_DEATH(write_headers(large, unknown), "never happen");
+  TransportPacket packet;
+  packet.bth.opcode = Opcode{0x15};
+  EXPECT_DEATH(write_headers(large, packet), "never happen");
 }
 
 }  // namespace

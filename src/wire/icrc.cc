@@ -97,9 +97,9 @@ constexpr std::uint32_t feed(std::uint32_t reg, std::span<const std::byte> bytes
 // Feeds the bytes in the fastest way that this processor supports.
 std::uint32_t feed_fast(std::uint32_t reg, std::span<const std::byte> bytes) {
   if (bytes.size() >= kFoldBytesMin && can_fold()) {
-    const std::size_t folded = bytes.size() - bytes.size() % kFoldStep;
-    reg = feed(0, fold(reg, bytes.first(folded)));
-    bytes = bytes.subspan(folded);
+    const std::size_t folded_bytes = bytes.size() - bytes.size() % kFoldStep;
+    reg = feed(0, fold(reg, bytes.first(folded_bytes)));
+    bytes = bytes.subspan(folded_bytes);
   }
   return feed(reg, bytes);
 }
@@ -159,11 +159,13 @@ std::uint32_t compute_icrc(const IcrcInputs& inputs, std::span<const std::byte> 
   const std::span out = buffer;
   write_masked_headers(out.template first<kBthAt>(), inputs,
                        kSize<UdpHeader> + bth_to_pad.size() + kIcrcBytes);
-  const std::size_t copied = bth_to_pad.size() <= kCopiedBytesMax ? bth_to_pad.size() : kSize<Bth>;
-  std::memcpy(buffer.data() + kBthAt, bth_to_pad.data(), copied);
+  const std::size_t copied_bytes =
+      bth_to_pad.size() <= kCopiedBytesMax ? bth_to_pad.size() : kSize<Bth>;
+  std::memcpy(buffer.data() + kBthAt, bth_to_pad.data(), copied_bytes);
   buffer[kBthAt + 4] = std::byte{0xff};  // FECN, BECN, reserved
-  const std::uint32_t reg = feed_fast(kRegisterAfterOnes, out.first(kBthAt + copied));
-  return ~(copied == bth_to_pad.size() ? reg : feed_fast(reg, bth_to_pad.subspan(copied)));
+  const std::uint32_t reg = feed_fast(kRegisterAfterOnes, out.first(kBthAt + copied_bytes));
+  return ~(copied_bytes == bth_to_pad.size() ? reg
+                                             : feed_fast(reg, bth_to_pad.subspan(copied_bytes)));
 }
 
 // kInversePowers[i] is x^(-32 i).  A multiplication by this value reverses the effect of i words of
@@ -181,12 +183,12 @@ constexpr auto kInversePowers = [] {
   return table;
 }();
 
-// Returns the register before `zeros` zero bytes, if `reg` is the register after them.
-std::uint32_t undo_zeros(std::uint32_t reg, std::size_t zeros) {
-  for (; zeros % 4 != 0; --zeros) {
+// Returns the register before `zero_bytes` zero bytes, if `reg` is the register after them.
+std::uint32_t undo_zeros(std::uint32_t reg, std::size_t zero_bytes) {
+  for (; zero_bytes % 4 != 0; --zero_bytes) {
     for (int i = 0; i < 8; ++i) reg = divided_by_x(reg);
   }
-  std::size_t words = zeros / 4;
+  std::size_t words = zero_bytes / 4;
   for (; words > kInversePowersMax; words -= kInversePowersMax)
     reg = times(reg, kInversePowers[kInversePowersMax]);
   return times(reg, kInversePowers[words]);
@@ -218,11 +220,12 @@ std::optional<std::uint16_t> find_identification(const IcrcInputs& inputs,
   // all bytes from the identification on are undone, the difference of the registers is the
   // difference of the two identifications.  The first byte of the identification is in the lowest
   // bits, and the upper 16 bits are zero.
-  constexpr std::size_t kFromIdentification = kSize<Ipv4Header> - 4 + kSize<UdpHeader>;
-  const std::uint32_t bytes = undo_zeros(difference, kFromIdentification + bth_to_pad.size());
-  if (bytes >> 16 != 0) return std::nullopt;
+  constexpr std::size_t kHeaderBytesFromIdentification = kSize<Ipv4Header> - 4 + kSize<UdpHeader>;
+  const std::uint32_t changed_bits =
+      undo_zeros(difference, kHeaderBytesFromIdentification + bth_to_pad.size());
+  if (changed_bits >> 16 != 0) return std::nullopt;
   return static_cast<std::uint16_t>(inputs.identification ^
-                                    std::byteswap(static_cast<std::uint16_t>(bytes)));
+                                    std::byteswap(static_cast<std::uint16_t>(changed_bits)));
 }
 
 Result<IcrcSplit> split_icrc(std::span<const std::byte> udp_payload) {

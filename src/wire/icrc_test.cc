@@ -62,7 +62,7 @@ TEST(Crc32, IsCorrectForLongDataAtEveryAlignment) {
 }
 
 // Tests fold() if the processor supports carry-less multiplication.
-TEST(CrcFold, FoldedBytesLeadToTheSameRegister) {
+TEST(CrcFold, FoldingDoesNotChangeTheCrc) {
   if (!can_fold()) return;
   Random random(3);
   for (std::size_t size = kFoldBytesMin; size <= 512; size += kFoldStep) {
@@ -143,7 +143,7 @@ TEST(Icrc, FindsEveryIdentification) {
   }
 }
 
-TEST(Icrc, FindsTheIdentificationForEveryLength) {
+TEST(Icrc, FindsTheIdentificationForShortAndLongPackets) {
   Random random(2);
   for (std::size_t size : {12, 13, 14, 15, 16, 40, 1036, 4108, 4180, 8000, 9000, 65000, 65001}) {
     const auto packet = random_bytes(random, size);

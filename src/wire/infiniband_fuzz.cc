@@ -41,10 +41,10 @@ void check_packet(std::span<const std::byte> bytes) {
   const std::size_t route_bytes =
       write_route_headers(written, packet->headers, packet->bth_to_pad.size());
   VB_CHECK(route_bytes + packet->bth_to_pad.size() + kIcrcBytes == bytes.size());
-  const auto second = parse_routed_packet(written);
-  VB_CHECK(second.has_value());
-  VB_CHECK(second->headers.lrh == packet->headers.lrh);
-  VB_CHECK(second->headers.grh == packet->headers.grh);
+  const auto parsed_again = parse_routed_packet(written);
+  VB_CHECK(parsed_again.has_value());
+  VB_CHECK(parsed_again->headers.lrh == packet->headers.lrh);
+  VB_CHECK(parsed_again->headers.grh == packet->headers.grh);
 }
 
 }  // namespace

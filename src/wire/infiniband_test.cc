@@ -33,10 +33,10 @@ static_assert(encode(Lrh{.virtual_lane = 0xf,
 // Returns a packet with these headers, random bytes from BTH to pad, and the right ICRC.
 std::vector<std::byte> random_packet(const RouteHeaders& headers, std::size_t transport_bytes) {
   Random random(transport_bytes);
-  const std::size_t front = route_header_bytes(headers.has_grh());
-  std::vector<std::byte> packet(front + transport_bytes + kIcrcBytes);
+  const std::size_t route_bytes = route_header_bytes(headers.has_grh());
+  std::vector<std::byte> packet(route_bytes + transport_bytes + kIcrcBytes);
   for (std::byte& byte : packet) byte = static_cast<std::byte>(random.next());
-  EXPECT_EQ(write_route_headers(packet, headers, transport_bytes), front);
+  EXPECT_EQ(write_route_headers(packet, headers, transport_bytes), route_bytes);
   const auto all = std::span(packet);
   store_icrc(all.last(kIcrcBytes), infiniband_icrc(all.first(packet.size() - kIcrcBytes)));
   return packet;

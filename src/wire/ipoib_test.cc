@@ -117,16 +117,17 @@ TEST(Ipoib, EveryTruncatedFrameIsDropped) {
   }
 }
 
-// Changes a byte in the frame of an example, and returns the reason for which the parser drops the
-// frame.
-Drop ipoib_reason(const char* name, std::size_t at, std::uint8_t value, bool new_checksum = false) {
+// Changes a byte in the frame of an example.  If `corrects_checksum` is true, corrects the ICMPv6
+// checksum.  Returns the reason for which the parser drops the frame.
+Drop ipoib_reason(const char* name, std::size_t at, std::uint8_t value,
+                  bool corrects_checksum = false) {
   auto examples = ipoib_examples();
   const auto found = std::ranges::find_if(examples, [&](const IpoibExample& example) {
     return example.name == std::string_view(name);
   });
   FrameBytes& frame = found->frame;
   frame.at(at) = std::byte{value};
-  if (new_checksum) {
+  if (corrects_checksum) {
     frame[46] = frame[47] = std::byte{0};
     const auto gid_at = [&](std::size_t offset) {
       Gid gid;
@@ -141,14 +142,14 @@ Drop ipoib_reason(const char* name, std::size_t at, std::uint8_t value, bool new
   return parsed ? Drop::kNone : drop_reason(parsed.error());
 }
 
-TEST(Ipoib, FramesOfOtherProtocolsAreNotResolution) {
+TEST(Ipoib, FramesOfOtherProtocolsAreNotAddressResolution) {
   EXPECT_EQ(ipoib_reason("ARP request", 1, 0x00), Drop::kNotAddressResolution);            // IPv4
   EXPECT_EQ(ipoib_reason("neighbour solicitation", 10, 17), Drop::kNotAddressResolution);  // UDP
   // The type 134 is a router advertisement.
   EXPECT_EQ(ipoib_reason("neighbour solicitation", 44, 134), Drop::kNotAddressResolution);
 }
 
-TEST(Ipoib, ArpOfOtherHardwareIsDropped) {
+TEST(Ipoib, ArpThatIpoibDoesNotUseIsDropped) {
   EXPECT_EQ(ipoib_reason("ARP request", 5, 1), Drop::kArp);      // Ethernet
   EXPECT_EQ(ipoib_reason("ARP request", 6, 0x86), Drop::kArp);   // another protocol
   EXPECT_EQ(ipoib_reason("ARP request", 8, 6), Drop::kArp);      // hardware address size
@@ -199,7 +200,7 @@ TEST(Ipoib, OtherOptionsAreSkippedAndTheFirstAddressIsUsed) {
 }
 
 // Tests a rule of RFC 4861 section 7.1.1.
-TEST(Ipoib, DuplicateAddressDetectionHasNoAddressAndUsesTheGroup) {
+TEST(Ipoib, DuplicateAddressDetectionNeedsTheGroupAndNoLinkAddress) {
   const NeighbourSolicitation valid{.destination = kBobGroup, .target = kBobIpv6};
   EXPECT_TRUE(parse_ipoib_frame(write_ipoib_frame(valid)).has_value());
   NeighbourSolicitation with_address = valid;
@@ -220,7 +221,7 @@ TEST(Ipoib, NeighbourDiscoveryDoesNotAffectIpv4) {
                    .has_value());
 }
 
-TEST(Ipoib, SolicitedNodeGroupHasTheLast24Bits) {
+TEST(Ipoib, SolicitedNodeGroupHasTheLast24BitsOfTheAddress) {
   EXPECT_EQ(solicited_node_group(kBobIpv6), kBobGroup);
   EXPECT_TRUE(is_solicited_node_group(kBobGroup));
   EXPECT_FALSE(is_solicited_node_group(kBobIpv6));

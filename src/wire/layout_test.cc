@@ -79,6 +79,8 @@ TEST(LayoutDeathTest, WritingPastTheEndStopsTheProgram) {
   EXPECT_DEATH(encode_to(out, Inner{}), "never happen");
 }
 
+// The list contains all messages except the LRH, which infiniband_test.cc tests, and the messages
+// of IPoIB, which ipoib_test.cc tests.
 template <class M>
 class EveryMessage : public testing::Test {};
 

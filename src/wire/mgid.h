@@ -86,9 +86,9 @@ constexpr Gid multicast_mgid(const Gid& group, MgidUser user, Pkey pkey,
       mgid::prefix(is_v4 ? (is_rdma_cm ? MgidSignature::kRdmaCmIpv4 : MgidSignature::kIpoibIpv4)
                          : (is_rdma_cm ? MgidSignature::kRdmaCmIpv6 : MgidSignature::kIpoibIpv6),
                    pkey, scope);
-  const std::size_t first = is_v4 ? 12 : 6;
-  std::copy(group.bytes.begin() + static_cast<std::ptrdiff_t>(first), group.bytes.end(),
-            gid.bytes.begin() + static_cast<std::ptrdiff_t>(first));
+  const std::size_t first_byte = is_v4 ? 12 : 6;
+  std::copy(group.bytes.begin() + static_cast<std::ptrdiff_t>(first_byte), group.bytes.end(),
+            gid.bytes.begin() + static_cast<std::ptrdiff_t>(first_byte));
   if (is_v4) gid.bytes[12] &= std::byte{0x0f};
   return gid;
 }

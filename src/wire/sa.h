@@ -362,10 +362,10 @@ class SaTable {
     if (data.empty()) return SaTable(data, kSize<Record>, 0);
     if (step < kSize<Record>) return drop(Drop::kTooShort);
     // The padding after the last record may be missing.
-    const std::size_t complete = data.size() / step;
-    const std::size_t rest = data.size() - complete * step;
-    if (rest != 0 && rest < kSize<Record>) return drop(Drop::kTooShort);
-    return SaTable(data, step, complete + (rest == 0 ? 0 : 1));
+    const std::size_t complete_count = data.size() / step;
+    const std::size_t rest_bytes = data.size() - complete_count * step;
+    if (rest_bytes != 0 && rest_bytes < kSize<Record>) return drop(Drop::kTooShort);
+    return SaTable(data, step, complete_count + (rest_bytes == 0 ? 0 : 1));
   }
 
   std::size_t size() const { return size_; }

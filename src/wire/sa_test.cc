@@ -13,11 +13,11 @@
 namespace verbena::wire {
 namespace {
 
-constexpr Gid gid_of(std::uint8_t last) {
+constexpr Gid gid_of(std::uint8_t last_byte) {
   Gid gid{};
   gid.bytes[0] = std::byte{0xfe};
   gid.bytes[1] = std::byte{0x80};
-  gid.bytes[15] = std::byte{last};
+  gid.bytes[15] = std::byte{last_byte};
   return gid;
 }
 
@@ -115,7 +115,7 @@ TEST(Sa, InformInfoHasTheBytesOfTheSpec) {
   EXPECT_TRUE(std::ranges::equal(std::span(bytes).subspan<24>(), encode(inform)));
 }
 
-TEST(Sa, NoticeOfAGidHasTheBytesOfTheSpec) {
+TEST(Sa, NoticeOfAGidChangeHasTheBytesOfTheSpec) {
   SaNotice report{.notice = {.type = NoticeType::kSubnetManagement,
                              .producer = 4,
                              .trap_number = TrapNumber::kGidOutOfService,

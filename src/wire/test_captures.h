@@ -50,12 +50,12 @@ inline std::vector<std::vector<std::byte>> read_pcap(const std::filesystem::path
   }
   rest = rest.subspan(24);
   while (rest.size() >= 16) {
-    const std::uint32_t captured = little32(rest.subspan(8));
-    const bool complete = captured == little32(rest.subspan(12));
+    const std::uint32_t captured_bytes = little32(rest.subspan(8));
+    const bool is_complete = captured_bytes == little32(rest.subspan(12));
     rest = rest.subspan(16);
-    if (!complete || captured > rest.size()) break;
-    frames.emplace_back(rest.begin(), rest.begin() + captured);
-    rest = rest.subspan(captured);
+    if (!is_complete || captured_bytes > rest.size()) break;
+    frames.emplace_back(rest.begin(), rest.begin() + captured_bytes);
+    rest = rest.subspan(captured_bytes);
   }
   return frames;
 }

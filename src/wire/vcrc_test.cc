@@ -41,7 +41,7 @@ TEST(Vcrc, MatchesTheExampleOfTheSpecification) {
   EXPECT_EQ(stored, hex<"45fa">());
 }
 
-TEST(Vcrc, MatchesTheUsualCheckString) {
+TEST(Vcrc, HasTheExpectedValueForTheDigitsOneToNine) {
   EXPECT_EQ(vcrc(std::as_bytes(std::span(std::string_view("123456789")))), 0x0a3d);
 }
 

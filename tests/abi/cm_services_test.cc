@@ -89,7 +89,7 @@ TEST_F(CmServices, AnEventReportsThatServicesWereFound) {
   EXPECT_EQ(rdma_destroy_id(id), 0);
 }
 
-TEST_F(CmServices, ANumberIsAServiceIdAndOtherTextAName) {
+TEST_F(CmServices, ANumberIsAServiceIdAndOtherTextIsAName) {
   add_services(1);
   rdma_cm_id* id = create_id(false);
   const auto query_of = [&](const std::string& text) {

@@ -211,7 +211,7 @@ TEST_F(Cm, IdsMayBeDestroyedWhileThreadsReadTheirEvents) {
   for (std::thread& reader : readers) reader.join();
 }
 
-TEST_F(Cm, ARequestCreatesAnIdAndItsEventBelongsToTheListener) {
+TEST_F(Cm, ARequestCreatesAnIdButTheEventOfTheRequestBelongsToTheListener) {
   rdma_cm_id* listener = nullptr;
   int mark = 0;
   ASSERT_EQ(rdma_create_id(channel_, &listener, &mark, RDMA_PS_TCP), 0);
@@ -329,7 +329,7 @@ TEST_F(Cm, RequestsWithUnusedIdsDelayABlockingThreadOnlyOnceAndANonBlockingThrea
   rdma_destroy_id(listener);
 }
 
-TEST_F(Cm, TheQpOfAnIdHasQueuesAndFollowsTheConnection) {
+TEST_F(Cm, TheQpOfAnIdHasCqsAndItsStateFollowsTheConnection) {
   rdma_cm_id* id = create_resolved_id();
   ibv_qp_init_attr attr = small_qp_attr(IBV_QPT_RC);
   ASSERT_EQ(rdma_create_qp(id, nullptr, &attr), 0);
@@ -355,7 +355,7 @@ TEST_F(Cm, TheQpOfAnIdHasQueuesAndFollowsTheConnection) {
   EXPECT_EQ(rdma_destroy_id(id), 0);
 }
 
-TEST_F(Cm, ADatagramQpIsReadyToSend) {
+TEST_F(Cm, ADatagramQpIsReadyToSendAfterItsCreation) {
   rdma_cm_id* id = create_resolved_id(RDMA_PS_UDP);
   ibv_qp_init_attr attr = small_qp_attr(IBV_QPT_UD);
   ASSERT_EQ(rdma_create_qp(id, nullptr, &attr), 0);
@@ -552,7 +552,7 @@ TEST_F(Cm, EceOptionsCanBeSetOnlyForIdsWithoutAQpOfVerbena) {
   EXPECT_EQ(rdma_destroy_id(id), 0);
 }
 
-TEST_F(Cm, MissingFeaturesFail) {
+TEST_F(Cm, CallsForMissingFeaturesFail) {
   rdma_cm_id* id = create_resolved_id();
   ibv_qp_init_attr_ex attr{};
   attr.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_XRCD;

@@ -230,7 +230,7 @@ TEST_F(UmadTest, ThreadThatWaitsForAMadCanBeCancelled) {
   EXPECT_EQ(result, PTHREAD_CANCELED);
 }
 
-TEST(UmadStringTest, NamesAreTheSameAsInLibibumad) {
+TEST(UmadStringTest, NamesAreTheSameAsInDebiansLibibumad) {
   EXPECT_STREQ(umad_class_str(3), "SubnAdm");
   EXPECT_STREQ(umad_class_str(0x32), "Vendor");
   EXPECT_STREQ(umad_method_str(3, 0x92), "GetTableResp");

@@ -343,7 +343,7 @@ TEST_F(Verbs, ReregisteringChangesOnlyTheAttributesThatItsFlagsSelect) {
   EXPECT_EQ(ibv_dealloc_pd(other), 0);
 }
 
-TEST_F(Verbs, MissingFeaturesFail) {
+TEST_F(Verbs, CallsForMissingFeaturesFail) {
   ibv_cq_init_attr_ex cq_attr{};
   cq_attr.cqe = 8;
   cq_attr.wc_flags = IBV_WC_EX_WITH_CVLAN;

@@ -1,5 +1,6 @@
 /* Sends and receives a known sequence of bytes over a TCP connection, in both directions at once.
- * Uses all calls of the C library and pieces of all sizes, and checks each byte.
+ * Uses send(), sendmsg(), write() and writev(), the receiving calls that correspond to these, and
+ * pieces of 1 to kPieceMax bytes.  Checks each byte.
  *
  *   stream serve PORT MEGABYTES SEED [MODE] accepts one connection
  *   stream call PORT MEGABYTES SEED [MODE]  connects

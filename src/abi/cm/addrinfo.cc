@@ -84,12 +84,12 @@ int fill(const rdma_addrinfo& hints, const addrinfo& found, rdma_addrinfo& rai) 
   if (rai.ai_port_space == 0) {
     rai.ai_port_space = found.ai_protocol == IPPROTO_UDP ? RDMA_PS_UDP : RDMA_PS_TCP;
   }
-  const bool passive = (hints.ai_flags & RAI_PASSIVE) != 0;
-  if (passive) rai.ai_flags = RAI_PASSIVE;
-  sockaddr*& addr = passive ? rai.ai_src_addr : rai.ai_dst_addr;
-  socklen_t& addr_bytes = passive ? rai.ai_src_len : rai.ai_dst_len;
+  const bool is_passive = (hints.ai_flags & RAI_PASSIVE) != 0;
+  if (is_passive) rai.ai_flags = RAI_PASSIVE;
+  sockaddr*& addr = is_passive ? rai.ai_src_addr : rai.ai_dst_addr;
+  socklen_t& addr_bytes = is_passive ? rai.ai_src_len : rai.ai_dst_len;
   if (found.ai_canonname != nullptr) {
-    (passive ? rai.ai_src_canonname : rai.ai_dst_canonname) = strdup(found.ai_canonname);
+    (is_passive ? rai.ai_src_canonname : rai.ai_dst_canonname) = strdup(found.ai_canonname);
   }
 
   constexpr int kGidLiteral = RAI_FAMILY | RAI_NUMERICHOST;

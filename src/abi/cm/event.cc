@@ -256,15 +256,15 @@ constexpr std::array kEventNames{
 
 int cm_get_step_event(rdma_event_channel* channel, rdma_cm_event*& event) {
   for (;;) {
-    rdma_cm_event* next = nullptr;
-    if (rdma_get_cm_event(channel, &next) != 0) return -1;
+    rdma_cm_event* any_event = nullptr;
+    if (rdma_get_cm_event(channel, &any_event) != 0) return -1;
     std::uint32_t type = 0;
-    std::memcpy(&type, &next->event, sizeof type);
+    std::memcpy(&type, &any_event->event, sizeof type);
     if (type < kAddrInfoResolved) {
-      event = next;
+      event = any_event;
       return 0;
     }
-    rdma_ack_cm_event(next);
+    rdma_ack_cm_event(any_event);
   }
 }
 
@@ -280,15 +280,15 @@ VB_EXPORT int rdma_get_cm_event(rdma_event_channel* channel, rdma_cm_event** eve
   // libverbena and lost.
   std::unique_ptr<CmEvent> new_event(new (std::nothrow) CmEvent);
   if (!new_event) return failed(ENOMEM);
-  vb_cm_event next;  // NOLINT: filled by vb_cm_next_event()
+  vb_cm_event from;  // NOLINT: not initialized, because vb_cm_next_event() fills it
   auto& self = *static_cast<CmChannel*>(channel);
   cm_wait_until_used(self);
   do {
-    if (int error = vb_cm_next_event(self.library_handle, &next)) {
+    if (int error = vb_cm_next_event(self.library_handle, &from)) {
       while (self.is_destroyed && self.was_blocking) pause();  // see rdma_destroy_event_channel()
       return failed(error);
     }
-  } while (!deliver(next, *new_event));
+  } while (!deliver(from, *new_event));
   *event = new_event.release();
   return 0;
 }

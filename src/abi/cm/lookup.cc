@@ -129,14 +129,14 @@ struct StoreResult {
   rdma_addrinfo* found = nullptr;
 };
 
-int run(Task& task) {
+int run_lookup(Task& task) {
   StoreResult result(*task.lookup);
   return task.arguments.look_up(result.found);
 }
 
 void* run_thread(void* raw) {
   const std::unique_ptr<Task> task(static_cast<Task*>(raw));
-  const int error = run(*task);
+  const int error = run_lookup(*task);
   // Repeats the call while too many events are unread (ENOMEM).  If the id is destroyed, the call
   // fails with an error other than ENOMEM, and nobody waits for the event.
   while (vb_cm_id_write_event(task->id, error == 0 ? kAddrInfoResolved : kAddrInfoError, -error,
@@ -149,7 +149,7 @@ void* run_thread(void* raw) {
 
 // Starts a thread that runs the lookup.  All signals are blocked in it, so that the program's
 // signal handlers do not run there.  EAGAIN: kLookupsMax asynchronous lookups are running.
-int start(std::unique_ptr<Task> task) {
+int start_thread(std::unique_ptr<Task> task) {
   task->slot = take_slot();
   if (!task->slot) return EAGAIN;
   sigset_t all;
@@ -171,7 +171,7 @@ int start(std::unique_ptr<Task> task) {
 
 // Stores a new lookup in the id.  EBUSY: the last lookup of the id is still running, or the program
 // has not taken its result.
-int begin(CmId& id, std::shared_ptr<CmLookup>& lookup) {
+int add_lookup(CmId& id, std::shared_ptr<CmLookup>& lookup) {
   return guarded([&] {
     auto new_lookup = std::make_shared<CmLookup>();
     PthreadLock lock(id.mutex);
@@ -216,12 +216,12 @@ VB_EXPORT int rdma_resolve_addrinfo(rdma_cm_id* id, const char* node, const char
   }
   std::shared_ptr<CmLookup> lookup;
   std::unique_ptr<Task> task;
-  if (int error = begin(self, lookup)) return failed(error);
+  if (int error = add_lookup(self, lookup)) return failed(error);
   int error = guarded([&] {
     task.reset(new Task{Arguments(node, service, hints), lookup, self.library_handle});
     return 0;
   });
-  if (error == 0) error = self.is_synchronous ? run(*task) : start(std::move(task));
+  if (error == 0) error = self.is_synchronous ? run_lookup(*task) : start_thread(std::move(task));
   if (error == 0) return 0;
   const StoreResult none(*lookup);  // ends the lookup without a result
   return failed(error);

@@ -115,8 +115,8 @@ int create_qp(CmId& id, ibv_qp_init_attr_ex& attr) {
 int cm_update_qp(CmId& id) {
   if (id.qp != nullptr) {
     auto* qp = qp_of(id.qp);
-    const bool same = qp->library_handle == id.library_qp && qp->cm_id == id.library_handle;
-    return same ? 0 : attach_to_id(id, *qp);
+    const bool is_attached = qp->library_handle == id.library_qp && qp->cm_id == id.library_handle;
+    return is_attached ? 0 : attach_to_id(id, *qp);
   }
   if (id.library_qp == 0) return 0;
   id.library_qp = 0;

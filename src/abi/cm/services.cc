@@ -76,16 +76,16 @@ rdma_addrinfo* info_of(const vb_service& service, int port_space, int qp_type) {
 int list_of(std::span<const vb_service> services, int port_space, int qp_type,
             rdma_addrinfo*& list) {
   std::unique_ptr<rdma_addrinfo, FreeList> head;
-  rdma_addrinfo* last = nullptr;
+  rdma_addrinfo* tail = nullptr;
   for (const vb_service& service : services) {
-    rdma_addrinfo* const next = info_of(service, port_space, qp_type);
-    if (next == nullptr) return ENOMEM;
-    if (last == nullptr) {
-      head.reset(next);
+    rdma_addrinfo* const info = info_of(service, port_space, qp_type);
+    if (info == nullptr) return ENOMEM;
+    if (tail == nullptr) {
+      head.reset(info);
     } else {
-      last->ai_next = next;
+      tail->ai_next = info;
     }
-    last = next;
+    tail = info;
   }
   if (!head) return ENOENT;
   list = head.release();
@@ -153,9 +153,9 @@ int cm_find_services(CmId& id, const char* node, const char* service) {
 
 int cm_list_services(const CmId& id, rdma_addrinfo*& list) {
   std::vector<vb_service> services;
-  if (int error =
-          get_all_services(services, [&](vb_service* to, std::uint32_t max, std::uint32_t& count) {
-            return vb_cm_services(id.library_handle, to, max, &count);
+  if (int error = get_all_services(
+          services, [&](vb_service* buffer, std::uint32_t max, std::uint32_t& count) {
+            return vb_cm_services(id.library_handle, buffer, max, &count);
           })) {
     return error;
   }
@@ -169,9 +169,9 @@ int find_services(const char* service, const rdma_addrinfo& hints, rdma_addrinfo
   // Each port may be on a subnet of its own, so a port without such a service does not end the
   // search.
   const int error = try_active_ports([&](std::uint32_t device, std::uint8_t port) {
-    const int failure =
-        get_all_services(services, [&](vb_service* to, std::uint32_t max, std::uint32_t& count) {
-          return vb_services_find(device, port, &query.service_query, to, max, &count);
+    const int failure = get_all_services(
+        services, [&](vb_service* buffer, std::uint32_t max, std::uint32_t& count) {
+          return vb_services_find(device, port, &query.service_query, buffer, max, &count);
         });
     return failure == 0 && services.empty() ? ENOENT : failure;
   });

@@ -89,7 +89,7 @@ int get_ca(const std::string& name, umad_ca_t& ca) {
 }
 
 int get_port(const char* name, int number, umad_port_t& port) {
-  const auto choice = choose(name, number, true);
+  const auto choice = choose_port(name, number, true);
   if (!choice) return -ENODEV;
   const auto devices = query_devices();
   const um::Device* device = devices ? find_device(*devices, choice->device) : nullptr;
@@ -101,17 +101,17 @@ int get_port(const char* name, int number, umad_port_t& port) {
 // Holds the file that a subnet manager (SM) keeps open while it runs (/dev/infiniband/issmN on
 // Linux).  The file exists as long as this process has its descriptor.  The service sees when the
 // program opens or closes the file.
-struct ManagerFile {
+struct SmFile {
   ServiceConnection connection;
   verbena::os::Fd file;
 };
 
 int issm_path(const char* name, int port, char* path, int max) {
-  const auto choice = choose(name, port, true);
+  const auto choice = choose_port(name, port, true);
   if (!choice) return -ENODEV;
   if (choice->port < 0 || choice->port > UINT8_MAX) return -EINVAL;
   static std::mutex lock;
-  static auto& files = *new std::map<std::pair<std::string, int>, ManagerFile>();
+  static auto& files = *new std::map<std::pair<std::string, int>, SmFile>();
   const std::lock_guard guard(lock);
   const auto key = std::pair(choice->device, choice->port);
   auto found = files.find(key);
@@ -123,7 +123,7 @@ int issm_path(const char* name, int port, char* path, int max) {
                                                .port = static_cast<std::uint8_t>(choice->port)},
                                               error, &file);
     if (!connection) return -EINVAL;
-    found = files.emplace(key, ManagerFile{std::move(*connection), std::move(file)}).first;
+    found = files.emplace(key, SmFile{std::move(*connection), std::move(file)}).first;
   }
   std::snprintf(path, static_cast<std::size_t>(max), "/proc/self/fd/%d", found->second.file.get());
   return 0;
@@ -139,7 +139,7 @@ VB_EXPORT int umad_get_cas_names(char cas[][UMAD_CA_NAME_LEN], int max) {
   guarded([&] {
     const auto devices = query_devices();
     if (!devices && max > 0) {
-      copy_text(cas[count++], choose(nullptr, 0, false)->device);
+      copy_text(cas[count++], choose_port(nullptr, 0, false)->device);
     } else if (devices) {
       for (const um::Device& device : *devices) {
         if (count < max && device.name.size() < UMAD_CA_NAME_LEN)
@@ -156,7 +156,7 @@ VB_EXPORT int umad_get_ca_portguids(const char* ca_name, __be64* portguids, int 
   guarded([&] {
     umad_ca_t ca{};
     result = -1;
-    if (get_ca(choose(ca_name, 0, false)->device, ca) < 0) return 0;
+    if (get_ca(choose_port(ca_name, 0, false)->device, ca) < 0) return 0;
     result = 0;
     if (portguids != nullptr) {
       result = ca.numports + 1 > max ? -ENOMEM : ca.numports + 1;
@@ -172,7 +172,7 @@ VB_EXPORT int umad_get_ca_portguids(const char* ca_name, __be64* portguids, int 
 VB_EXPORT int umad_get_ca(const char* ca_name, umad_ca_t* ca) {
   int result = 0;
   if (guarded([&] {
-        result = get_ca(choose(ca_name, 0, false)->device, *ca);
+        result = get_ca(choose_port(ca_name, 0, false)->device, *ca);
         return 0;
       }) != 0) {
     return -ENOMEM;

@@ -21,12 +21,12 @@ constexpr unsigned kLaneTenths[] = {25, 50, 100, 100, 140, 250, 500, 1000};
 // Returns Gbit/s from the codes of width and speed (vol1 14.2.5.6).
 std::uint32_t rate_of(unsigned width, unsigned speed) {
   const unsigned lanes = width == 1 ? 1 : width == 2 ? 4 : width == 4 ? 8 : width == 8 ? 12 : 2;
-  unsigned code = 0;
-  while (code < 7 && speed > 1) {
+  unsigned speed_bit = 0;
+  while (speed_bit < 7 && speed > 1) {
     speed >>= 1;
-    ++code;
+    ++speed_bit;
   }
-  return lanes * kLaneTenths[code] / 10;
+  return lanes * kLaneTenths[speed_bit] / 10;
 }
 
 std::uint64_t big_endian(const std::uint8_t* bytes) {
@@ -62,7 +62,7 @@ um::Port port_of(std::uint32_t device, std::uint8_t number) {
 
 }  // namespace
 
-std::optional<std::vector<um::Device>> own_devices() {
+std::optional<std::vector<um::Device>> host_devices() {
   if (check_library("libibumad.so.3", VB_BUILD_ID) != 0) return std::nullopt;
   std::vector<um::Device> devices;
   for (std::uint32_t index = 0; index < um::kDevicesMax; ++index) {

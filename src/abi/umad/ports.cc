@@ -40,7 +40,7 @@ OpenPorts& open_ports() {
 }  // namespace
 
 int OpenPort::open(const char* name, int number, bool enforce_smi) {
-  const auto choice = choose(name, number, true, enforce_smi);
+  const auto choice = choose_port(name, number, true, enforce_smi);
   if (!choice) return -ENODEV;
   if (choice->port < 0 || choice->port > UINT8_MAX) return -EINVAL;
   if (!has_node()) {
@@ -64,10 +64,10 @@ int OpenPort::open(const char* name, int number, bool enforce_smi) {
   // got the same descriptor.  Destroying the older port closes that descriptor once more.  So the
   // new port takes another descriptor.
   while (const auto old = open_ports().by_fd.extract(mads.get())) {
-    auto other = mads.duplicate();
-    if (!other) return -EIO;
+    auto duplicate = mads.duplicate();
+    if (!duplicate) return -EIO;
     (void)mads.release();
-    mads = std::move(*other);
+    mads = std::move(*duplicate);
     old_port = old.mapped();
   }
   const int fd = mads.get();
@@ -91,9 +91,9 @@ void OpenPort::close(int fd) {
   open_ports().by_fd.erase(found);
 }
 
-um::Reply OpenPort::ask(std::span<const std::byte> request, std::span<const int> passed) {
+um::Reply OpenPort::ask(std::span<const std::byte> request, std::span<const int> fds_to_pass) {
   const std::lock_guard guard(ask_lock_);
-  return requests_.ask_reply(request, passed);
+  return requests_.ask_reply(request, fds_to_pass);
 }
 
 OpenPort::ReceiveResult OpenPort::receive(ib_user_mad& buffer, std::size_t capacity,
@@ -149,8 +149,8 @@ int send(int fd, ib_user_mad& mad, std::size_t bytes) {
   const auto memory = os::create_shared_memory("verbena-mad", bytes);
   if (!memory) return ENOMEM;
   std::copy_n(from + um::kUserMadBytes, bytes, memory->mapping.bytes().begin());
-  const int passed = memory->fd.get();
-  return port->ask(request, std::span(&passed, 1)).error;
+  const int memory_fd = memory->fd.get();
+  return port->ask(request, std::span(&memory_fd, 1)).error;
 }
 
 // Waits for a MAD, as libibumad does.  Returns 0 or a negative errno.  This function is a
@@ -173,9 +173,9 @@ int wait_for_nothing(int timeout_ms) {
 
 int receive(int fd, ib_user_mad& mad, int& length, int timeout_ms) {
   if (timeout_ms != 0) {
-    if (const int failed = wait_for_mad(fd, timeout_ms); failed < 0) {
-      if (errno == 0) errno = -failed;
-      return failed;
+    if (const int error = wait_for_mad(fd, timeout_ms); error < 0) {
+      if (errno == 0) errno = -error;
+      return error;
     }
   }
   const auto port = OpenPort::find(fd);

@@ -22,7 +22,7 @@ class OpenPort {
   static void close(int fd);
 
   // Sends a request with these descriptors, and waits for the answer.
-  ipc::umad::Reply ask(std::span<const std::byte> request, std::span<const int> passed = {});
+  ipc::umad::Reply ask(std::span<const std::byte> request, std::span<const int> fds_to_pass = {});
 
   enum class ReceiveResult { kMad, kNothing, kTooShort, kInvalid, kDisconnected };
   // Receives the next MAD without waiting, with its header, into a buffer of `capacity` bytes.

@@ -29,7 +29,7 @@ constexpr std::uint32_t kSmDisabled = 0x400;  // PortInfo.CapabilityMask, IsSMdi
 
 std::atomic<int> debug{0};
 
-enum class Fitness { kUnusable, kUp, kBest };
+enum class Fitness { kUnusable, kUsable, kBest };  // kBest: the port is active
 
 bool may_use(const um::Port& port, bool enforce_smi) {
   return port.infiniband && !(enforce_smi && (port.capability_mask & kSmDisabled) != 0);
@@ -42,7 +42,7 @@ Fitness fitness_of(const um::Device& device, int& port, bool enforce_smi) {
     const um::Port* named_port = find_port(device, port);
     if (named_port == nullptr || !may_use(*named_port, enforce_smi)) return Fitness::kUnusable;
     if (named_port->state == kActive) return Fitness::kBest;
-    return named_port->physical_state == kDisabled ? Fitness::kUnusable : Fitness::kUp;
+    return named_port->physical_state == kDisabled ? Fitness::kUnusable : Fitness::kUsable;
   }
   const auto first = [&](auto&& fits) {
     const auto found = std::ranges::find_if(
@@ -53,7 +53,7 @@ Fitness fitness_of(const um::Device& device, int& port, bool enforce_smi) {
   if (first([](const um::Port& one) { return one.state == kActive; })) return Fitness::kBest;
   if (first([](const um::Port& one) { return one.physical_state == kLinkUp; }) ||
       first([](const um::Port& one) { return one.physical_state != kDisabled; })) {
-    return Fitness::kUp;
+    return Fitness::kUsable;
   }
   return Fitness::kUnusable;
 }
@@ -112,8 +112,8 @@ std::optional<ServiceConnection> ServiceConnection::open(um::Hello hello, int& e
 
 std::optional<std::vector<std::byte>> ServiceConnection::ask(std::span<const std::byte> request,
                                                              std::vector<os::Fd>& fds,
-                                                             std::span<const int> passed) {
-  if (!channel_ || !channel_.send(request, passed, kNever)) return std::nullopt;
+                                                             std::span<const int> fds_to_pass) {
+  if (!channel_ || !channel_.send(request, fds_to_pass, kNever)) return std::nullopt;
   std::vector<std::byte> answer(um::kMessageBytesMax);
   const auto received = channel_.receive(answer, fds, kNever);
   if (!received || *received == 0) {
@@ -125,16 +125,16 @@ std::optional<std::vector<std::byte>> ServiceConnection::ask(std::span<const std
 }
 
 um::Reply ServiceConnection::ask_reply(std::span<const std::byte> request,
-                                       std::span<const int> passed) {
+                                       std::span<const int> fds_to_pass) {
   std::vector<os::Fd> fds;
-  const auto answer = ask(request, fds, passed);
+  const auto answer = ask(request, fds, fds_to_pass);
   if (!answer) return {.error = EIO, .text = "the fabric has ended"};
   const auto reply = um::decode<um::Reply>(*answer);
   return reply ? *reply : um::Reply{.error = EIO, .text = "the fabric's answer is malformed"};
 }
 
 std::optional<std::vector<um::Device>> query_devices() {
-  if (!has_node()) return own_devices();
+  if (!has_node()) return host_devices();
   int error = 0;
   auto connection = ServiceConnection::open({.purpose = um::Hello::Purpose::kQuery}, error);
   if (!connection) return std::nullopt;
@@ -158,24 +158,25 @@ const um::Port* find_port(const um::Device& device, int number) {
   return found == device.ports.end() ? nullptr : &*found;
 }
 
-std::optional<Choice> choose(const char* name, int port, bool wants_port, bool enforce_smi) {
-  if (name != nullptr && (!wants_port || port != 0)) return Choice{name, port};
+std::optional<ChosenPort> choose_port(const char* name, int port, bool wants_port,
+                                      bool enforce_smi) {
+  if (name != nullptr && (!wants_port || port != 0)) return ChosenPort{name, port};
   const auto devices = query_devices().value_or(std::vector<um::Device>{});
   if (name != nullptr) {
     const um::Device* device = find_device(devices, name);
     if (device == nullptr || fitness_of(*device, port, enforce_smi) == Fitness::kUnusable) {
       return std::nullopt;
     }
-    return Choice{name, port};
+    return ChosenPort{name, port};
   }
-  std::optional<Choice> usable;
+  std::optional<ChosenPort> usable;
   for (const um::Device& device : devices) {
-    int chosen = wants_port ? port : 0;
-    const Fitness fitness = fitness_of(device, chosen, enforce_smi);
-    if (fitness == Fitness::kBest) return Choice{device.name, chosen};
-    if (fitness == Fitness::kUp && !usable) usable = Choice{device.name, chosen};
+    int number = wants_port ? port : 0;
+    const Fitness fitness = fitness_of(device, number, enforce_smi);
+    if (fitness == Fitness::kBest) return ChosenPort{device.name, number};
+    if (fitness == Fitness::kUsable && !usable) usable = ChosenPort{device.name, number};
   }
-  return usable ? usable : Choice{kDeviceDefault, kPortDefault};
+  return usable ? usable : ChosenPort{kDeviceDefault, kPortDefault};
 }
 
 }  // namespace verbena::abi::umad

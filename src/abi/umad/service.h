@@ -43,10 +43,11 @@ class ServiceConnection {
   // Sends a request and waits for the answer.  Returns nothing if the service has ended.
   std::optional<std::vector<std::byte>> ask(std::span<const std::byte> request,
                                             std::vector<os::Fd>& fds,
-                                            std::span<const int> passed = {});
+                                            std::span<const int> fds_to_pass = {});
   // Works as ask(), for requests whose answer is a Reply.  If the service has ended, the error of
   // the Reply is EIO.
-  ipc::umad::Reply ask_reply(std::span<const std::byte> request, std::span<const int> passed = {});
+  ipc::umad::Reply ask_reply(std::span<const std::byte> request,
+                             std::span<const int> fds_to_pass = {});
 
  private:
   explicit ServiceConnection(os::UnixChannel channel) : channel_(std::move(channel)) {}
@@ -54,11 +55,11 @@ class ServiceConnection {
   os::UnixChannel channel_;
 };
 
-// Returns the devices of this program's node, sorted by name.  Without a node (VERBENA_NODE), the
-// devices are the host's own.  Returns nothing if there is no service, or no agent.
+// Returns the devices of this program's node, sorted by name.  Without a node (VERBENA_NODE),
+// returns host_devices().  Returns nothing if the service or libverbena does not answer.
 std::optional<std::vector<ipc::umad::Device>> query_devices();
 // Returns the devices of the host itself, in the order of libverbena.
-std::optional<std::vector<ipc::umad::Device>> own_devices();
+std::optional<std::vector<ipc::umad::Device>> host_devices();
 // Returns true if this program runs on a node of a fabric (VERBENA_NODE).
 bool has_node();
 
@@ -67,8 +68,8 @@ bool has_node();
 void explain(const std::string& text);
 int debug_level();
 
-// Holds the result of choose().
-struct Choice {
+// Holds the result of choose_port().
+struct ChosenPort {
   std::string device{};
   int port = 0;
 };
@@ -81,7 +82,8 @@ struct Choice {
 //   * If `port` is 0, chooses the first active port of the device.  If there is none, chooses the
 //     first port whose link is up.  If no link is up, chooses the first usable port.
 // Returns nothing if `port` is 0, and the named device does not exist or has no usable port.
-std::optional<Choice> choose(const char* name, int port, bool wants_port, bool enforce_smi = false);
+std::optional<ChosenPort> choose_port(const char* name, int port, bool wants_port,
+                                      bool enforce_smi = false);
 
 const ipc::umad::Device* find_device(const std::vector<ipc::umad::Device>& devices,
                                      const std::string& name);

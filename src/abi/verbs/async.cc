@@ -69,11 +69,11 @@ bool set_object(const vb_async_event& from, ibv_async_event& event) {
 VB_EXPORT int ibv_get_async_event(ibv_context* context, ibv_async_event* event) {
   const vb_handle library_handle = context_of(context).library_handle;
   for (;;) {
-    vb_async_event next{};
-    if (int error = vb_async_next(library_handle, &next)) return failed(error);
+    vb_async_event from{};
+    if (int error = vb_async_next(library_handle, &from)) return failed(error);
     *event = {};
-    event->event_type = static_cast<ibv_event_type>(next.type);
-    if (set_object(next, *event)) return 0;
+    event->event_type = static_cast<ibv_event_type>(from.type);
+    if (set_object(from, *event)) return 0;
   }
 }
 

@@ -45,16 +45,17 @@ ibv_wc to_public(const vb_wc& from) {
 int poll_cq(ibv_cq* cq, int num_entries, ibv_wc* wc) {
   constexpr int kBatch = 16;
   const vb_handle library_handle = cq_of(cq)->library_handle;
-  vb_wc batch[kBatch];  // NOLINT: filled by vb_cq_poll(), on the data path
-  int stored = 0;
-  while (stored < num_entries) {
-    const int wanted = std::min(kBatch, num_entries - stored);
-    const int polled = vb_cq_poll(library_handle, wanted, batch);
-    if (polled < 0) return stored > 0 ? stored : -with_errno(-polled);
-    for (int i = 0; i < polled; ++i) wc[stored++] = to_public(batch[i]);
-    if (polled < wanted) break;
+  // NOLINTNEXTLINE: not initialized, because vb_cq_poll() fills it, and zeros would slow each poll
+  vb_wc batch[kBatch];
+  int stored_count = 0;
+  while (stored_count < num_entries) {
+    const int wanted_count = std::min(kBatch, num_entries - stored_count);
+    const int result = vb_cq_poll(library_handle, wanted_count, batch);
+    if (result < 0) return stored_count > 0 ? stored_count : -with_errno(-result);
+    for (int i = 0; i < result; ++i) wc[stored_count++] = to_public(batch[i]);
+    if (result < wanted_count) break;
   }
-  return stored;
+  return stored_count;
 }
 
 int req_notify_cq(ibv_cq* cq, int solicited_only) {

@@ -46,8 +46,8 @@ void measure(WallClock& clock) {
 // Gets the next completion.  ENOENT: the queue is empty.
 int next_poll(ibv_cq_ex* cq) {
   Cq& self = self_of(cq);
-  const int polled = vb_cq_poll(self.library_handle, 1, &self.current);
-  if (polled <= 0) return polled == 0 ? ENOENT : with_errno(-polled);
+  const int result = vb_cq_poll(self.library_handle, 1, &self.current);
+  if (result <= 0) return result == 0 ? ENOENT : with_errno(-result);
   cq->status = static_cast<ibv_wc_status>(self.current.status);
   cq->wr_id = self.current.wr_id;
   return 0;

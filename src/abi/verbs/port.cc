@@ -110,7 +110,7 @@ VB_EXPORT ssize_t _ibv_query_gid_table(ibv_context* context, ibv_gid_entry* entr
                                        size_t max_entries, uint32_t flags, size_t entry_size) {
   if (flags != 0) return -with_errno(EOPNOTSUPP);
   auto* out = reinterpret_cast<std::byte*>(entries);
-  size_t stored = 0;
+  size_t stored_count = 0;
   vb_device_attr device{};
   if (int error = vb_device_query(device_of(context), &device)) return -with_errno(error);
   for (std::uint32_t port = 1; port <= device.phys_port_count; ++port) {
@@ -120,14 +120,14 @@ VB_EXPORT ssize_t _ibv_query_gid_table(ibv_context* context, ibv_gid_entry* entr
       if (error == ENODATA) continue;
       if (error == EINVAL) break;  // the index is past the end of the table
       if (error != 0) return -with_errno(error);
-      if (stored == max_entries) return -with_errno(EINVAL);
+      if (stored_count == max_entries) return -with_errno(EINVAL);
       std::memset(out, 0, entry_size);
       std::memcpy(out, &entry, std::min(entry_size, sizeof entry));
       out += entry_size;
-      ++stored;
+      ++stored_count;
     }
   }
-  return static_cast<ssize_t>(stored);
+  return static_cast<ssize_t>(stored_count);
 }
 
 // ibv_devinfo and pyverbs call this private function.  It sets *type to 1 for RoCE v2, and to 0 for
