@@ -52,6 +52,14 @@ run_pair() {
   wait $server || fail "$2: the server: $(cat "$work/out_server")"
 }
 
+# The first program starts the service, and the trace connects to the service a moment later.  So the trace may miss the
+# first connections.
+for _ in {1..20}; do
+  run_pair 20009 end
+  ! until_true 1 trace_has 20009 || break
+done
+trace_has 20009 || fail "the trace does not connect to the service: $(cat "$work/trace_errors")"
+
 # ---- both ends change to the ring, and then back to TCP because of urgent data
 run_pair 20001 urgent
 server_end="[^ ]* [0-9]* 127.0.0.1:20001 > 127.0.0.1:[0-9]*" client_end="[^ ]* [0-9]* 127.0.0.1:[0-9]* > 127.0.0.1:20001"
