@@ -153,7 +153,7 @@ TEST_P(Death, ClientContinuesWithTheNextAgent) {
     scene.a.kill_agent();
     scene.network.run(1ms);
     EXPECT_TRUE(scene.client->finished());
-    scene.network.lose("DREQ", 2);
+    scene.network.lose("DisconnectRequest", 2);
     scene.connect_again();
     const auto all_have_ended = [&] {
       return scene.client->finished() && scene.server->peers().empty();
