@@ -149,7 +149,7 @@ def write_bandwidth(bench, qps, count):
     """Returns Gbit/s of ib_write_bw over loopback."""
     port = 18600
     command = bench.run_command("ib_write_bw", "-d", "verbena0", "-x", "0", "-m", "4096", "-s", str(1 << 16),
-                        "-q", str(qps), "-n", str(count), "-p", str(port), "--report_gbits",
+                        "-q", str(qps), "-n", str(count), "-F", "-p", str(port), "--report_gbits",
                         link="udp")
     output = client_output(bench, command, port)
     return measure.gbits(measure.perftest_numbers(output, 1 << 16)[2], 1 << 16)

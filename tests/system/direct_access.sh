@@ -1,5 +1,5 @@
 #!/bin/bash
-# ctest: TIMEOUT 120
+# ctest: TIMEOUT 300
 # Programs of one host carry out WRITEs and READs directly in each other's memory, even while the target is stopped.
 # With a capture or with --link udp, they send packets instead.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -40,7 +40,7 @@ fi
 # ---- WRITEs and READs of every size work
 for program in "ib_write_bw -a -n 200" "ib_read_bw -a -n 200" "ib_write_lat -a -n 200" "ib_read_lat -a -n 200"; do
   # shellcheck disable=SC2086
-  start_pair 20101 "" $program -x 0
+  start_pair 20101 "" $program -x 0 -F
   wait_both "$program"
 done
 

@@ -101,7 +101,7 @@ wait_printed one_path "rounds 23"
 line "both loss=100"
 kill -9 "${pid[one_path]}"
 has_second_disconnect() { [ "$(grep -c "^disconnected" "$work/server")" = 2 ]; }
-until_true 5 has_second_disconnect || fail "the server gets no disconnect by the alternate path: $(cat "$work/server")"
+until_true 20 has_second_disconnect || fail "the server gets no disconnect by the alternate path: $(cat "$work/server")"
 line both
 echo "an alternate path by LAP: ok"
 

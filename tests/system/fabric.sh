@@ -169,7 +169,7 @@ wait $server || true
 # ---- a stopped program, and the death of the fabric
 forwarded_more_than() { [ "$(counter forwarded)" -gt "$1" ]; }
 # wait_traffic: waits until the fabric has forwarded 1,000 further packets.
-wait_traffic() { until_true 20 forwarded_more_than "$(($(counter forwarded) + 1000))" || fail "rping does not run: $(cat "$work/endless")"; }
+wait_traffic() { until_true 60 forwarded_more_than "$(($(counter forwarded) + 1000))" || fail "rping does not run: $(cat "$work/endless")"; }
 start_on a rping -s -p 7200 -S 20000 -V >"$work/stopped" 2>&1 &
 stopped=$!
 wait_listens a 7200

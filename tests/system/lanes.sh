@@ -76,7 +76,7 @@ grep -q "VERBENA_LINK is 'tcp'; the valid values are lane and udp" "$work/output
 
 # ---- in a receiver's capture, packets must have a correct ICRC, also packets of a lane, which are sent without an ICRC
 for link in lane udp; do
-  sends=(timeout 60 ib_send_bw -x 0 -p 20004 -m 1024 -s 3000 -n 1000)
+  sends=(timeout 60 ib_send_bw -F -x 0 -p 20004 -m 1024 -s 3000 -n 1000)
   serve --link $link --pcap "$work/$link.pcapng" -- "${sends[@]}"
   wait_tcp_listener 20004
   verbena run --link $link -- "${sends[@]}" 127.0.0.1 >"$work/client" 2>&1 ||

@@ -40,7 +40,7 @@ start() {
 
 # until_true SECONDS COMMAND...: repeats the command until it succeeds.  After this time, returns 1.
 until_true() {
-  local deadline=$((SECONDS + $1))
+  local deadline=$((SECONDS + $1 + 1))  # SECONDS has no fractions
   shift
   while ! "$@"; do
     [ $SECONDS -lt $deadline ] || return 1

@@ -21,7 +21,7 @@ shows() { verbena fabric show >"$work/show" && grep -qF "$1" "$work/show"; }
 # forwarded_more_than COUNT: succeeds if the fabric has forwarded more than COUNT packets.
 forwarded_more_than() { [ "$(counter forwarded)" -gt "$1" ]; }
 # wait_traffic: waits until the fabric has forwarded 500 further packets.
-wait_traffic() { until_true 20 forwarded_more_than "$(($(counter forwarded) + 500))" || fail "no packets: $(cat "$work/client")"; }
+wait_traffic() { until_true 60 forwarded_more_than "$(($(counter forwarded) + 500))" || fail "no packets: $(cat "$work/client")"; }
 # listens HOST PORT: succeeds if a program on a host of the fabric "lab" listens on the port.
 listens() { VERBENA_FABRIC=lab VERBENA_NODE=$1 verbena ps | grep -q "listening.*:$2\b"; }
 wait_listens() { until_true 20 listens "$1" "$2" || fail "nothing listens on port $2 of host $1: $(cat "$work/server")"; }

@@ -235,9 +235,9 @@ wait $server || fail "only: the peer ends after its first bytes, the server: $(c
 # ---- only: a connection with a peer without Verbena is reset at both ends
 timeout 30 python3 "$work/call.py" 20022 1 >"$work/client" 2>&1 && fail "a client without Verbena has got an answer"
 grep -q 'Connection reset by peer' "$work/client" || fail "a client without Verbena says: $(cat "$work/client")"
-grep -q "^verbena: python3.* (pid .*): the connection from port 20022 to port .* is reset, .*its peer does not use Verbena's sockets" \
+until_true 10 grep -q "^verbena: python3.* (pid .*): the connection from port 20022 to port .* is reset, .*its peer does not use Verbena's sockets" \
   "$work/server.20022" || fail "the server says: $(cat "$work/server.20022")"
-grep -q '^Connection reset by peer$' "$work/server.20022" || fail "the server says: $(cat "$work/server.20022")"
+until_true 10 grep -q '^Connection reset by peer$' "$work/server.20022" || fail "the server says: $(cat "$work/server.20022")"
 
 # ---- rules have priority over the mode of --sockets, and a rule may require the ring
 printf 'use both server * *:20023\nuse both client * *:20023\n' >"$work/rules"

@@ -136,7 +136,7 @@ stop_dapl() {
 perftest_and_rping() {  # perftest_and_rping CLIENT_NODE
   port=$((port + 1))
   ready=(listens_tcp $port)
-  for program in "ib_write_bw -n 200" "ib_send_bw -c UC -n 200" "ib_send_bw -c UD -n 100 -s 1024" "ibv_rc_pingpong -n 200"; do
+  for program in "ib_write_bw -F -n 200" "ib_send_bw -F -c UC -n 200" "ib_send_bw -F -c UD -n 100 -s 1024" "ibv_rc_pingpong -n 200"; do
     # shellcheck disable=SC2206
     server=(-- timeout 60 $program -p $port) client=(-- timeout 60 $program -p $port 127.0.0.1)
     run_pair "$program" Hca1 "$1"

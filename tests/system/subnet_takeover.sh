@@ -51,7 +51,7 @@ start_endless_ping() {
 packets() { VERBENA_NODE=$1 verbena ps --counters | awk -v pid="$2" '$1 == pid && $3 == "packets_out" { n = $4 } END { print n + 0 }'; }
 has_sent() { [ "$(packets "$1" "$2")" -gt "$3" ]; }
 # wait_traffic NODE PID: waits until the program on NODE has sent 500 further packets.
-wait_traffic() { until_true 20 has_sent "$1" "$2" $(($(packets "$1" "$2") + 500)) || fail "a connection from $1 has no traffic: $(cat "$work"/client.*)"; }
+wait_traffic() { until_true 60 has_sent "$1" "$2" $(($(packets "$1" "$2") + 500)) || fail "a connection from $1 has no traffic: $(cat "$work"/client.*)"; }
 
 begin_manager host1 5
 wait_active host1 host2 host3 host4

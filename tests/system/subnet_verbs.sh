@@ -134,10 +134,10 @@ sys.exit(pairs - {(a, a)} != {(a, b), (b, a)})
 EOF
 
 # ---- the link in the path is disabled while data flows; 8 tries of 2 s (-u 19) last until OpenSM finds another path
-start_on Hca3 timeout 60 ib_send_bw -u 19 -p 18591 -D 4 -s 4096 >"$work/server" 2>&1 &
+start_on Hca3 timeout 60 ib_send_bw -F -u 19 -p 18591 -D 4 -s 4096 >"$work/server" 2>&1 &
 server=$!
 until_true 20 listens_tcp 18591 || fail "ib_send_bw does not listen: $(cat "$work/server")"
-start_on Hca1 timeout 60 ib_send_bw -u 19 -p 18591 -D 4 -s 4096 127.0.0.1 >"$work/client" 2>&1 &
+start_on Hca1 timeout 60 ib_send_bw -F -u 19 -p 18591 -D 4 -s 4096 127.0.0.1 >"$work/client" 2>&1 &
 client=$!
 has_moved_data() { [ "$(packets "$lid3")" -gt $((after + 1000)) ]; }
 until_true 20 has_moved_data || fail "ib_send_bw moves no data: $(cat "$work/client")"
