@@ -22,9 +22,9 @@ for round in 1 2 3; do
   client=$!
   two_qps_in_rts() { [ "$(verbena ps | grep -cE '[[:space:]]RC[[:space:]]+RTS[[:space:]]')" -eq 2 ]; }
   until_true 20 two_qps_in_rts || fail "not connected: $(verbena ps)"
-  start_time=$(date +%s%N)
   kill -9 $server
   wait $server 2>/dev/null || true
+  start_time=$(date +%s%N)
   until_true 10 gone $client || fail "the client did not notice (round $round)"
   elapsed_ms=$((($(date +%s%N) - start_time) / 1000000))
   [ $elapsed_ms -lt 2000 ] || fail "the client noticed after $elapsed_ms ms (round $round)"
@@ -40,6 +40,7 @@ start run -- rping -c -a 127.0.0.1 -C 100000000 >"$work/client" 2>&1 &
 client=$!
 until_true 20 two_qps_in_rts || fail "not connected: $(verbena ps)"
 kill -9 $client
+wait $client 2>/dev/null || true
 until_true 2 gone $server || fail "the server did not notice within 2 s"
 
 # The agent ends when it is idle.  Then no process, socket, memory or file may remain.

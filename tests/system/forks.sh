@@ -57,14 +57,14 @@ for name in outlive outlive_raw; do
     until_true 30 child_made || fail "$name: no child: $(cat "$work/$name")"
     child=$(sed -n 's/^child //p' "$work/$name")
     [ $name = outlive_raw ] || check_descriptors "$child" "$name"
-    start_time=$(date +%s%N)
     if [ $death = exit ]; then echo x >&9; else kill -9 $parent; fi
     exec 9>&-
+    wait $parent 2>/dev/null || true
+    start_time=$(date +%s%N)
     server_noticed() { [ "$(grep -c '^gone' "$work/server" || true)" -gt "$gone_before" ]; }
     until_true 10 server_noticed || fail "$name, $death: the server does not notice it"
     elapsed_ms=$((($(date +%s%N) - start_time) / 1000000))
     [ $elapsed_ms -lt 2000 ] || fail "$name, $death: the server noticed it after $elapsed_ms ms"
-    wait $parent 2>/dev/null || true
     ! gone "$child" || fail "$name, $death: the child has ended, too"
     # The descriptors that the child holds must not disturb other programs.
     verbena run -- timeout 60 "$programs/echo" 7600 20 >/dev/null || fail "$name, $death: no new connection"

@@ -36,7 +36,7 @@ start_client() {
   client=$!
 }
 # Succeeds if the connection has been made.  Otherwise the other side may be at any earlier step when the victim dies.
-connected() { grep -qsaE '^(connected|here|child|ping data)' "$work/client" "$work/server"; }
+connected() { grep -qsaE '^(connected|here|ping data)' "$work/client" "$work/server" || grep -qs '^child' "$work/client"; }
 # children: prints the pids of the forked children.
 children() { sed -sn 's/^child //p' "$work/server" "$work/client" 2>/dev/null || true; }
 
@@ -60,9 +60,9 @@ for kind in rping-client rping-server client server client-with-child server-wit
       *client*) victim=$client other=$server ;;
       *) victim=$server other=$client ;;
     esac
-    start_time=$(date +%s%N)
     kill -9 "$victim"
     wait "$victim" 2>/dev/null || true
+    start_time=$(date +%s%N)
     case $kind in
       rping-client) grep -qsa 'ping data' "$work/client" && { until_true 12 gone "$other" || fail_round "the server does not end"; } ;;
       *client*) until_true 12 server_noticed || fail_round "the server does not notice it" ;;

@@ -57,6 +57,7 @@ print("bound", flush=True)
 while "@verbena-" not in open("/proc/net/unix").read():  # the agent has started when its socket exists
     time.sleep(0.01)
 time.sleep(0.2)  # the agent must wait this long
+s.close()
 PYTHON
 until_true 20 grep -q bound "$work/lazy" || fail "the program that holds the port did not start"
 verbena run -- ibv_devinfo >"$work/info" 2>&1 || fail "ibv_devinfo: $(cat "$work/info")"

@@ -44,7 +44,7 @@ start run --node Hca1 -- opensm -f "$work/osm/log" -s 0 >"$work/opensm.out" 2>&1
 opensm=$!
 # OpenSM buffers the line SUBNET UP of its log, so the test looks at the ports instead.
 is_active() { on "$1" ibstat | grep -q 'State: Active'; }
-until_true 30 is_active Hca3 && until_true 10 is_active Hca1 ||
+until_true 30 is_active Hca3 && until_true 10 is_active Hca1 && until_true 10 is_active Hca2 ||
   fail "the ports do not become active: $(cat "$work/opensm.out" "$work/osm/log")"
 
 expect_output Hca2 'State: Active' ibstat
@@ -74,8 +74,10 @@ expect_output Hca2 PathRecord saquery -p
 # Programs on two nodes must be able to exchange MADs.
 start run --node Hca3 -- ibping -S >"$work/ibping.out" 2>&1 &
 server=$!
-until_true 20 on Hca1 timeout 10 ibping -c 3 "$(lid Hca3)" >"$work/out" 2>&1 || fail "ibping: $(cat "$work/out")"
-grep -q '3 packets transmitted, 3 received' "$work/out" || fail "ibping: $(cat "$work/out")"
+lid3=$(lid Hca3)
+# The first pings may be lost, because the server registers for them only after it has started.
+pings() { on Hca1 timeout 10 ibping -c 3 "$lid3" >"$work/out" 2>&1 && grep -q '3 packets transmitted, 3 received' "$work/out"; }
+until_true 30 pings || fail "ibping: $(cat "$work/out")"
 kill $server
 
 # After a manager is killed, its port must no longer have the capability IsSM.

@@ -42,6 +42,9 @@ run Hca1 ibnodes
 left=$(sed -n 's/^Switch.*"Left".* lid \([0-9]*\) .*/\1/p' "$work/out")
 right=$(sed -n 's/^Switch.*"Right".* lid \([0-9]*\) .*/\1/p' "$work/out")
 run Hca1 ibidsverify
+# All three nodes join the IPoIB broadcast group, whose MLID is the first one.
+all_are_members() { run Hca1 ibroute -M "$left" && grep -qE '^0xc000 +x +x +x' "$work/out"; }
+until_true 20 all_are_members || fail "not all nodes are members: $(cat "$work/out")"
 # Reset the counters, because they count packets that were dropped while the manager activated the ports.
 on Hca1 ibqueryerrors -k >"$work/out" 2>&1 || true
 run Hca1 ibqueryerrors
@@ -76,9 +79,6 @@ done
 run Hca1 dump_fts
 [ "$(grep -c '^Unicast lids' "$work/out")" = 2 ] && [ "$(grep -c '5 valid lids dumped' "$work/out")" = 2 ] ||
   fail "dump_fts: $(cat "$work/out")"
-# All three nodes join the IPoIB broadcast group, whose MLID is the first one.
-all_are_members() { run Hca1 ibroute -M "$left" && grep -qE '^0xc000 +x +x +x' "$work/out"; }
-until_true 20 all_are_members || fail "not all nodes are members: $(cat "$work/out")"
 run Hca1 dump_fts -M
 [ "$(grep -c '^0xc000 .*x' "$work/out")" = 2 ] || fail "dump_fts -M: $(cat "$work/out")"
 run Hca1 smpdump "$left" 0x19 0  # LinearForwardingTable, the first block: the port of each LID
@@ -125,7 +125,7 @@ for to in "$lid3" "$left"; do
     fail "LID $to has congestion control: $(cat "$work/out")"
   fi
   output_has 'congestion info query failed'
-  [ $((SECONDS - before)) -lt 4 ] || fail "LID $to does not answer requests for congestion control"
+  [ $((SECONDS - before)) -lt 12 ] || fail "LID $to does not answer requests for congestion control"
 done
 echo "congestion control: ok"
 verbena fabric down tools >"$work/down" || fail "the fabric does not go down"
