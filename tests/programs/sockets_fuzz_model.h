@@ -12,7 +12,7 @@
 #include "sockets_fuzz_steps.h"
 
 enum {
-  kHangMs = 3000,     // an actor that has not answered after this time has failed
+  kHangMs = 10000,    // an actor that has not answered after this time has failed
   kSettleMs = 1500,   // the longest wait for bytes that the kernel carries
   kAsleepMs = 40,     // nothing wakes a thread that has slept for longer
   kDelayedMs = 400,   // replaces kAsleepMs if a delayed acknowledgement may wake the thread

@@ -265,7 +265,8 @@ static int wait_for_answer(int actor) {
     if (has_answered(actor)) return 1;
     const long now = now_ms();
     if (!is_asleep(actor)) asleep_since = now;
-    if (now - asleep_since > (is_delayed ? kDelayedMs : kAsleepMs)) return 0;
+    // The actor may have answered while this process had no processor.
+    if (now - asleep_since > (is_delayed ? kDelayedMs : kAsleepMs)) return has_answered(actor);
     usleep(50);
   }
   return 0;

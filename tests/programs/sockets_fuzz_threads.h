@@ -20,7 +20,7 @@ static int wait_for_helper(int actor) {
     if (thread < 0 || !is_thread_asleep(actor, thread)) asleep_since = now;
     if (thread > 0 && is_thread_asleep(actor, thread) &&
         now - asleep_since >= (is_delayed ? kDelayedMs : kAsleepMs)) {
-      return 0;
+      return helper_thread_of(actor) == 0;  // it may have ended while this process had no processor
     }
     usleep(50);
   }
