@@ -46,9 +46,9 @@ struct Peer {
 };
 
 // Tells whether Tables::by_request() finds an endpoint.  Several endpoints may have the same REQ.
-// Of these, by_request() finds the endpoint that was the first to be added or updated with the REQ.
-// After that endpoint is removed, by_request() finds none of them until another one is updated.
-// The class Tables does not promise this choice, but the model has to make the same one.
+// by_request() finds the one that was the first to be added or updated with the REQ.  After that
+// endpoint is removed, by_request() finds none of them until another one is updated.  The class
+// Tables does not promise this choice, but the model has to make the same one.
 enum class Lookup : std::uint8_t {
   kNoRequest,  // the endpoint knows no REQ yet
   kHidden,     // by_request() finds another endpoint with this REQ, or none

@@ -371,8 +371,8 @@ Result<node::HostRoute> Host::route(const node::Node::RouteRequest& request) con
                            .mtu_bytes = self->mtu_bytes,
                            .loopback = true};
   }
-  // Of several addresses, the one that shares the most leading bytes with the destination is on the
-  // destination's network.
+  // The address that shares the most leading bytes with the destination is on the network of the
+  // destination.
   const auto common_bytes = [&](const node::HostAddress& candidate) {
     return std::ranges::mismatch(candidate.gid.bytes, request.destination.bytes).in1 -
            candidate.gid.bytes.begin();

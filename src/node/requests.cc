@@ -222,7 +222,7 @@ Result<bool> Node::on(ClientId client, std::uint64_t, const ipc::ReturnRange& m,
 Result<bool> Node::on(ClientId client, std::uint64_t, const ipc::UnfinishedWork& m, Time now) {
   if (m.disconnects.size() > ipc::UnfinishedWork::kDisconnectsMax ||
       m.ranges.size() > ipc::UnfinishedWork::kRangesMax) {
-    return fail(Errc::kInvalidArgument, "a UnfinishedWork has too many disconnects or ranges");
+    return fail(Errc::kInvalidArgument, "the unfinished work has too many disconnects or ranges");
   }
   if (!m.ranges.empty()) clients_.at(client).old_ranges = m.ranges;
   for (const rdmacm::PendingDisconnect& pending : m.disconnects) {

@@ -10,7 +10,6 @@
 #include <spawn.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -259,8 +258,8 @@ std::optional<Output> run_program(const std::vector<std::string>& command,
     output.text.append(text.data(), std::min(*bytes, kTextBytesMax - output.text.size()));
   }
   // The program may continue to run after it has closed its output, so its end is awaited, too.
-  const Fd process(static_cast<int>(::syscall(SYS_pidfd_open, child, 0)));
-  if (is_in_time && process) wait_in_time(process.get());
+  const auto process = open_pidfd(child);
+  if (is_in_time && process) wait_in_time(process->get());
   if (!is_in_time) ::kill(child, SIGKILL);
   while (::waitpid(child, &output.status, 0) < 0 && errno == EINTR) {
   }

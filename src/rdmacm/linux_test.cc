@@ -174,8 +174,8 @@ TEST_F(LinuxServerTest, ConnectsToLinuxAsLinuxDoes) {
   ASSERT_TRUE(cm.connect(kProgram, id, request, now).has_value());
   drain();
 
-  // Of these fields, the first two are random for each connection.  The others are timeouts, which
-  // this stack may choose itself: it answers sooner than Linux.
+  // The first two of the fields below are random for each connection.  The others are timeouts,
+  // which this stack may choose itself: it answers sooner than Linux.
   const Req ours = message<Req>(last_mad);
   Req theirs = message<Req>(kReq);
   theirs.local_comm_id = ours.local_comm_id;

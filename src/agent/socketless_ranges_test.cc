@@ -1,8 +1,8 @@
+#include "agent/socketless_ranges.h"
+
 #include <gtest/gtest.h>
 
 #include <vector>
-
-#include "agent/socketless_ranges.h"
 
 namespace verbena::agent {
 namespace {
