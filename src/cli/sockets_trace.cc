@@ -187,6 +187,14 @@ bool wait_for_events(const std::vector<EventSource>& sources) {
   return (fds[0].revents & (POLLERR | POLLNVAL)) == 0;
 }
 
+// Tells the user from when on the trace shows all events.
+void print_state(bool is_connected) {
+  std::fputs(is_connected ? "connected to a socket service\n"
+                          : "waits for a socket service (one starts with the first program under "
+                            "'verbena run --sockets')\n",
+             stderr);
+}
+
 }  // namespace
 
 bool is_event_of(const Event& event, const std::vector<std::uint32_t>& pids) {
@@ -229,7 +237,7 @@ std::string event_as_json(const Event& event) {
 int trace_sockets(const TraceOptions& options) {
   std::vector<EventSource> sources;
   for (std::string& name : socket_service_names()) sources.emplace_back(std::move(name));
-  bool has_printed_hint = false;
+  std::optional<bool> printed_state;
   do {
     for (EventSource& source : sources) {
       if (!source.is_connected()) {
@@ -241,12 +249,7 @@ int trace_sockets(const TraceOptions& options) {
     }
     std::fflush(stdout);
     const bool any_connected = std::ranges::any_of(sources, &EventSource::is_connected);
-    if (!any_connected && !std::exchange(has_printed_hint, true)) {
-      std::fputs(
-          "waits for a socket service (one starts with the first program under "
-          "'verbena run --sockets')\n",
-          stderr);
-    }
+    if (std::exchange(printed_state, any_connected) != any_connected) print_state(any_connected);
   } while (std::ferror(stdout) == 0 && wait_for_events(sources));
   return 0;
 }
