@@ -27,7 +27,9 @@ if grep -iE 'malformed|unknown' "$work/text"; then fail "malformed packets or un
 [ "$(tshark -r "$work/rping.pcapng" --disable-protocol rpcordma -Y _ws.malformed 2>/dev/null | wc -l)" -eq 0 ] ||
   fail "malformed packets"
 
-# The packets must be in order of time.
+# The packets must be in order of time.  A program that loses the processor between the clock and its record may write
+# that record late, so one record of a hundred may be.
 tshark -r "$work/rping.pcapng" -T fields -e frame.time_epoch >"$work/times"
-sort -c -n "$work/times" || fail "not in order of time"
+awk '$1 < last { late++ } $1 > last { last = $1 } END { exit late * 100 > NR }' "$work/times" ||
+  fail "not in order of time"
 echo "$(wc -l <"$work/times") packets"

@@ -36,18 +36,20 @@ import collections, sys
 
 REQ, REP, RTU, DREQ, DREP = 0x10, 0x13, 0x14, 0x15, 0x16
 READ = 0x0c
-last = 0.0
+last, late, packets = 0.0, 0, 0
 cm = collections.Counter()
 requests = collections.defaultdict(dict)  # by destination QP: operation by PSN
 for line in open(sys.argv[1]):
     time, opcode, qp, psn, attribute = line.rstrip("\n").split("\t")
-    assert float(time) >= last, f"{time} comes after {last}"
-    last = float(time)
+    packets += 1
+    late += float(time) < last  # a program may lose the processor between the clock and its record
+    last = max(last, float(time))
     opcode, qp, psn = int(opcode, 0), int(qp, 0), int(psn, 0)
     if qp == 1:
         cm[int(attribute, 0)] += 1
     elif opcode <= READ:  # RC requests
         requests[qp][psn] = opcode
+assert late * 100 <= packets, f"{late} of {packets} packets are not in order of time"
 # There are three connections.  There may be more REQs, because a REQ that comes before the server listens is rejected.
 for message in (REQ, REP, RTU, DREQ, DREP):
     assert cm[message] >= 3, f"{cm}: too few of {message:#x}"
