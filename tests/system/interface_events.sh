@@ -19,7 +19,12 @@ fails_after() {
 # gids HOST: prints a line "INDEX GID" for each GID.
 gids() { on "$1" verbena run -- ibv_devinfo -v | sed -n 's/^[[:space:]]*GID\[ *\([0-9]*\)\]:[[:space:]]*\([0-9a-f:.]*\).*/\1 \2/p'; }
 gid_index_of() { gids "$1" | awk -v gid="$2" '$2 == gid { print $1 }'; }
-port_is() { on "$1" verbena run -- ibv_devinfo | grep -q "state:.*PORT_$2"; }
+# One change of the interfaces may cause two "GID table change" events.  The second one may satisfy a later wait_event, so
+# the test also waits for the GIDs themselves.
+has_gid() { [ -n "$(gid_index_of "$1" "$2")" ]; }
+lacks_gid() { ! has_gid "$@"; }
+has_gid_at() { [ "$(gid_index_of "$1" "$2")" = "$3" ]; }
+port_is() { on "$1" verbena run -- ibv_devinfo | grep "state:.*PORT_$2" >/dev/null; }
 check_rping() {  # check_rping ADDRESS: runs rping from a to an address of b
   local server
   start_on b verbena run -- timeout 60 rping -s -a "$1" -C 5 -S 3000 -V >"$work/server" 2>&1 &
@@ -30,7 +35,7 @@ check_rping() {  # check_rping ADDRESS: runs rping from a to an address of b
   wait $server || fail "rping's server on $1: $(tail -3 "$work/server")"
 }
 listens_tcp() { [ -n "$(on b ss -tlnH "sport = :18515")" ]; }
-listens() { on b verbena ps | grep -q "listening.*:7174\b"; }
+listens() { on b verbena ps | grep "listening.*:7174\b" >/dev/null; }
 
 make_hosts 1500
 
@@ -50,8 +55,8 @@ wait_event watcher "GID table change"
 sees_gid_change() { grep -q 'event_type IBV_EVENT_GID_CHANGE (18), port 1' "$work/asyncwatch"; }
 until_true 20 sees_gid_change || fail "ibv_asyncwatch: $(cat "$work/asyncwatch")"
 kill $asyncwatch
+until_true 20 has_gid a ::ffff:10.77.0.11 || fail "no GID for a new address: $(gids a)"
 index=$(gid_index_of a ::ffff:10.77.0.11)
-[ -n "$index" ] || fail "no GID for a new address: $(gids a)"
 for name in short long; do
   timeout=14
   [ $name = short ] || timeout=20
@@ -62,14 +67,14 @@ for name in short long; do
 done
 on a ip address del 10.77.0.11/24 dev eth0
 wait_event watcher "GID table change"
-[ -z "$(gid_index_of a ::ffff:10.77.0.11)" ] || fail "the GID of a removed address still exists: $(gids a)"
+until_true 20 lacks_gid a ::ffff:10.77.0.11 || fail "the GID of a removed address still exists: $(gids a)"
 send_command short "write 50000"
 send_command long "write 50000"
 fails_after short 536
 check_flow watcher
 on a ip address add 10.77.0.11/24 dev eth0
 wait_event watcher "GID table change"
-[ "$(gid_index_of a ::ffff:10.77.0.11)" = "$index" ] || fail "GID $index comes back at another index: $(gids a)"
+until_true 20 has_gid_at a ::ffff:10.77.0.11 "$index" || fail "GID $index comes back at another index: $(gids a)"
 expect_answer long good
 check_data long
 port_is a ACTIVE || fail "the port is not active"
@@ -80,11 +85,13 @@ for host in a b; do
   on $host ip -6 address flush dev eth0
 done
 wait_event watcher "GID table change"
-[ -z "$(gid_index_of a fd77::1)" ] || fail "an IPv6 GID still exists: $(gids a)"
+until_true 20 lacks_gid a fd77::1 || fail "an IPv6 GID still exists: $(gids a)"
 on a ip address add fd77::1/64 dev eth0 nodad
 on b ip address add fd77::2/64 dev eth0 nodad
 wait_event watcher "GID table change"
 wait_event its_peer "GID table change"
+until_true 20 has_gid a fd77::1 && until_true 20 has_gid b fd77::2 ||
+  fail "no GIDs for the new addresses: $(gids a) $(gids b)"
 start_endpoint six a fd77::1 timeout=20
 start_endpoint peer_of_six b fd77::2 timeout=20
 connect_endpoints six peer_of_six
@@ -103,7 +110,7 @@ on a ip link set eth0 down
 wait_event watcher "port error"
 wait_event watcher "GID table change"
 port_is a DOWN || fail "the port of a host without a network is not down"
-on a verbena agent status | grep -q "DOWN: no network interface with an address is up" ||
+on a verbena agent status | grep "DOWN: no network interface with an address is up" >/dev/null ||
   fail "agent status: $(on a verbena agent status)"
 send_command short4 "write 50000"
 send_command six "write 50000"
@@ -112,7 +119,7 @@ on a ip link set eth0 up
 wait_event watcher "port active"
 on a ip address add fd77::1/64 dev eth0 nodad
 wait_event watcher "GID table change"
-[ "$(gid_index_of a fd77::1)" = "$index" ] || fail "GID $index comes back at another index: $(gids a)"
+until_true 20 has_gid_at a fd77::1 "$index" || fail "GID $index comes back at another index: $(gids a)"
 port_is a ACTIVE || fail "the port is not active again"
 expect_answer six good
 check_flow watcher
@@ -131,6 +138,8 @@ test_two_interfaces() {  # test_two_interfaces KIND...: adds an interface of thi
   on b ip address add 10.78.0.2/24 dev second
   wait_event watcher "GID table change"
   wait_event its_peer "GID table change"
+  until_true 20 has_gid a ::ffff:10.78.0.1 && until_true 20 has_gid b ::ffff:10.78.0.2 ||
+    fail "no GIDs for the addresses of the second interface: $(gids a) $(gids b)"
   start_endpoint other a 10.78.0.1 timeout=20
   start_endpoint peer_of_other b 10.78.0.2 timeout=20
   connect_endpoints other peer_of_other
@@ -143,7 +152,7 @@ test_two_interfaces() {  # test_two_interfaces KIND...: adds an interface of thi
   check_data other
   on a ip link del second
   wait_event watcher "GID table change"
-  [ -z "$(gid_index_of a ::ffff:10.78.0.1)" ] || fail "the GID of a removed interface still exists: $(gids a)"
+  until_true 20 lacks_gid a ::ffff:10.78.0.1 || fail "the GID of a removed interface still exists: $(gids a)"
   check_flow watcher
   on b ip link del second
   wait_event its_peer "GID table change"
