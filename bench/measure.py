@@ -5,6 +5,7 @@ rounds, with its range.  The ratio of a round compares two runs of this round.  
 ratios of all rounds.
 """
 import dataclasses
+import math
 import os
 import pathlib
 import re
@@ -17,6 +18,10 @@ TIMEOUT_SECONDS = 120  # for one program
 
 class Failed(Exception):
     pass
+
+
+class Unmeasured(Failed):
+    """perftest could not measure the clock of the processor, so its figures are 0 or infinite."""
 
 
 @dataclasses.dataclass
@@ -68,10 +73,23 @@ def output_of(command, **options):
 
 def perftest_numbers(output, size):
     """Returns three numbers of perftest's line for a size: min, max, typical (latency); or peak, average, rate."""
-    fields = re.search(rf"^ *{size}\s+\d+\s+([\d.]+)\s+([\d.]+)\s+([\d.]+)", output, re.M)
+    fields = re.search(rf"^ *{size}\s+\d+\s+([\d.]+|inf)\s+([\d.]+|inf)\s+([\d.]+|inf)", output, re.M)
     if not fields:
         raise Failed(f"perftest did not say how fast it was: {output}")
-    return [float(word) for word in fields.groups()]
+    numbers = [float(word) for word in fields.groups()]
+    if not math.isfinite(sum(numbers)) or numbers[2] == 0:
+        raise Unmeasured(f"perftest could not measure the clock of the processor: {output}")
+    return numbers
+
+
+def measured(run, tries=5):
+    """Returns run().  Repeats it if perftest could not measure the clock, which happens on a busy machine."""
+    for _ in range(tries - 1):
+        try:
+            return run()
+        except Unmeasured:
+            pass
+    return run()
 
 
 def gbits(rate, size):

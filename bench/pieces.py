@@ -56,7 +56,7 @@ class Bench:
         figures = [[] for _ in runs]
         for _ in range(self.rounds):
             for values, run in zip(figures, runs):
-                values.append(run())
+                values.append(measure.measured(run))
         return figures
 
 
