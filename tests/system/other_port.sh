@@ -24,7 +24,7 @@ ip addr add 10.9.0.1/32 dev lo && ip link set lo multicast on && ip route add 23
 verbena run -- ibv_devinfo >"$work/info" 2>&1 || fail "ibv_devinfo: $(cat "$work/info")"
 grep -q PORT_ACTIVE "$work/info" || fail "the port is not active: $(cat "$work/info")"
 why="but only within this host: UDP port 4791 is held by pid $holder (python3)"
-verbena agent status | grep -qF "active, $why" || fail "agent status does not name the holder: $(verbena agent status)"
+verbena agent status | grep -F "active, $why" >/dev/null || fail "agent status does not name the holder: $(verbena agent status)"
 verbena doctor >"$work/output" || true
 grep -q "programs reach only this host: UDP port 4791 is held by pid $holder" "$work/output" || fail "doctor: $(cat "$work/output")"
 
@@ -54,10 +54,10 @@ until_true 20 listens_tcp || fail "ib_send_bw: $(cat "$work/server")"
 kill $holder
 wait $holder 2>/dev/null || true
 [ "$(grep -c got "$work/holder")" -eq 0 ] || fail "packets came to the holder: $(cat "$work/holder")"
-verbena agent status | grep -q "only within this host" || fail "the agent changed its port while a program had a socket of this port: $(verbena agent status)"
+verbena agent status | grep "only within this host" >/dev/null || fail "the agent changed its port while a program had a socket of this port: $(verbena agent status)"
 kill $server
 wait $server 2>/dev/null || true
-reaches_other_hosts() { verbena agent status | grep -qE '^ *port +active$'; }
+reaches_other_hosts() { verbena agent status | grep -E '^ *port +active$' >/dev/null; }
 until_true 20 reaches_other_hosts || fail "the agent does not take port 4791: $(verbena agent status)"
 verbena agent stop >/dev/null
 echo "programs used another port than 4791 within this host, and then 4791 again"

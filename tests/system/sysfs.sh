@@ -3,7 +3,7 @@
 # With --sysfs a program must find the device where the kernel would show it.  Other programs must not see the device.
 . "$(dirname "$0")/lib.sh"
 need setpriv ip
-verbena doctor | grep -q '^ok *run --sysfs' || skip "$(verbena doctor | grep -A1 'run --sysfs' || true)"
+verbena doctor | grep '^ok *run --sysfs' >/dev/null || skip "$(verbena doctor | grep -A1 'run --sysfs' || true)"
 
 ip addr add 10.99.0.1/24 dev lo
 cat >"$work/check_files" <<'E2'
