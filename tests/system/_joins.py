@@ -28,6 +28,7 @@ import time
 GROUPS = [f"239.9.0.{i}" for i in range(1, 7)]
 STATES = {"full": 1, "send": 8}
 TIMEOUT_S = 60
+REJOIN_S = 30  # a host may answer a join from an older membership of its own, whose loss it notices only later
 BUSY_MAX = 16  # maximum of memberships with joins or leaves that have not ended
 
 lines = queue.Queue()
@@ -128,7 +129,7 @@ def print_unexplained(log):
             at = datetime.datetime.strptime(f"{time.localtime().tm_year} {found[1]}", "%Y %b %d %H:%M:%S")
             created.append((found[3], at.timestamp() + int(found[2]) / 1e6))
     for group, node, joined, lost in losses:
-        if not any(new_group == group and joined <= at <= lost for new_group, at in created):
+        if not any(new_group == group and joined - REJOIN_S <= at <= lost for new_group, at in created):
             print(group, node, f"{joined:.3f}", f"{lost:.3f}")
     losses.clear()
     print(".", flush=True)
