@@ -8,7 +8,10 @@ need tshark python3
 programs=$VB_PREFIX/tests/programs
 
 has_received() { grep -qsxF "$2" "$work/$1"; }
-wait_received() { until_true 20 has_received "$1" "$2" || fail "$1 does not print '$2': $(cat "$work/$1")"; }
+wait_received() {
+  until_true 20 has_received "$1" "$2" || fail "$1 does not print '$2': $(cat "$work/$1")
+$(for host in a b; do on $host verbena ps --counters; on $host cat /proc/net/snmp /proc/net/snmp6 /proc/net/udp /proc/net/udp6; done)"
+}
 start_member() {  # start_member NAME HOST GROUP ADDRESS COUNT [QPS]
   local name=$1 host=$2
   shift 2
