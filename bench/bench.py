@@ -1,5 +1,5 @@
 """Measures Verbena and its peers, and prints a table.  scripts/bench builds the programs and runs this in new
-namespaces.  `scripts/bench --help` describes the options."""
+namespaces.  `scripts/bench --help` describes the options for users."""
 import argparse
 import datetime
 import itertools
@@ -30,7 +30,8 @@ The ratio is the median of the rounds' ratios. Compare ratios rather than figure
 A figure is a median. The smallest and the largest of the rounds are in brackets.
 
 Nothing is pinned unless a line says so: the scheduler places programs as it does for users.
-A peer is a program that does nearly the same without Verbena:
+A peer is what a figure is compared with. Mostly it is a program that does nearly the same without Verbena.
+In some lines it is a simpler case of Verbena itself.
 
 * Ping-pong is Debian's `ibv_rc_pingpong` against the same exchange over sockets
   ([bench/sockets.cc](../bench/sockets.cc)).
@@ -38,7 +39,7 @@ A peer is a program that does nearly the same without Verbena:
   The default path MTU is 1024. There is no UDP peer for 1 MiB, because UDP would lose some of the bytes.
   Ping-pong and perftest are measured twice: through memory that the two programs share, and through the loopback
   interface, where packets are sent in the same way as between hosts.
-* Between two hosts the line is a program ([tests/wire](../tests/wire)) that carries each frame.
+* Between two hosts the cable is a program ([tests/wire](../tests/wire)) that carries each frame.
   It loses TCP frames at the same rate as frames of Verbena. The TCP peer is a few lines of Python.
   "Frames" counts all frames of an exchange. With loss there are more frames than without: retransmissions and
   acknowledgements.
@@ -61,7 +62,7 @@ A peer is a program that does nearly the same without Verbena:
   ([bench/connections.cc](../bench/connections.cc)). Its peer is TCP's connect, accept and close.
   Wake-ups count how often a sleeping thread of the client, the server or an agent was woken for a connection.
   One process is the server. On loopback there is one agent. Between two network namespaces there are two agents, and
-  the line is the kernel's own (veth).
+  the kernel carries the frames (veth).
 * In lines with "on one", `taskset` binds all processes of both ends to one processor, also the agents.
 * "Connect alone" is the time from `rdma_connect()` until ESTABLISHED. Its peer is TCP's `connect()`. These are medians.
 * cmtime is a program of rdma-core. It begins each step for all connections before it waits for any of them.
@@ -70,8 +71,8 @@ A peer is a program that does nearly the same without Verbena:
   On loopback one agent has both ends of a connection, so one end needs half of the figure in the row about the agent.
   Each queue pair is connected with itself, is ready to send, and may have one outstanding READ
   ([bench/queue_pairs.cc](../bench/queue_pairs.cc)).
-* Instructions are those of the program's own thread inside the call. Those of the kernel are not counted.
-  callgrind counts them ([bench/instructions.cc](../bench/instructions.cc)).
+* callgrind counts the instructions of the program's own thread inside the call, without those of the kernel
+  ([bench/instructions.cc](../bench/instructions.cc)).
 """
 
 

@@ -98,7 +98,8 @@ class Server {
   std::uint16_t port_ = 0;
 };
 
-// Returns how often the threads that the process has now have slept so far.
+// Returns how often the threads of the process have slept so far.  Threads that have ended are not
+// counted.
 inline std::uint64_t sleeps_of(pid_t process) {
   constexpr std::string_view kField = "voluntary_ctxt_switches:";
   std::uint64_t total = 0;

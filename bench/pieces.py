@@ -116,7 +116,7 @@ def pingpong_by(bench, link):
 # ---- between two hosts ---------------------------------------------------------------------------
 
 def two_hosts(bench):
-    group = "Between two hosts (namespaces and a line in user space, MTU 1500)"
+    group = "Between two hosts (namespaces, and a cable in user space, MTU 1500)"
     big = 1 << 18
     with network.Hosts(bench.prefix, 1500) as hosts:
         def in_turn(size, rounds):

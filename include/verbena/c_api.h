@@ -177,8 +177,8 @@ VB_API int vb_cq_create(vb_handle context, uint32_t* entries, vb_handle channel,
 VB_API int vb_cq_resize(vb_handle cq, uint32_t* entries);
 // After this call has returned, no event of this CQ comes from its channel.
 VB_API int vb_cq_destroy(vb_handle cq);
-// Returns the number of stored completions, or -errno.  If the CQ is empty, the call runs the
-// engine.
+// Stores at most `max` completions in `wc`, and returns their number, or -errno.  If the CQ is
+// empty, the call runs the engine.
 VB_API int vb_cq_poll(vb_handle cq, int max, struct vb_wc* wc);
 VB_API int vb_cq_arm(vb_handle cq, int solicited_only);
 
@@ -303,7 +303,7 @@ struct vb_recv_wr {
   uint32_t num_sge;
 };
 
-// Sets *room to the number of free entries of the send queue.
+// Sets *room to the number of free entries of the send queue.  EOPNOTSUPP: over an adapter.
 VB_API int vb_qp_send_room(vb_handle qp, uint32_t* room);
 
 // Posts a send request.  ENOMEM: the queue is full.  EINVAL: the request or the state is wrong.
@@ -551,7 +551,7 @@ struct vb_cm_filter {
 };
 VB_API int vb_cm_listen_for(vb_handle id, int backlog, const struct vb_cm_filter* filter);
 
-// `reason` is 1 to 33 or 35 (vol1 table 108).
+// `reason` is 1 to 33 or 35 (vol1 12.6.7.2).
 VB_API int vb_cm_reject_with(vb_handle id, uint32_t reason, const struct vb_cm_message_data* data);
 VB_API int vb_cm_establish_with(vb_handle id, const struct vb_cm_message_data* data);
 VB_API int vb_cm_disconnect_with(vb_handle id, const struct vb_cm_message_data* data);

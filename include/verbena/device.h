@@ -75,7 +75,7 @@ class MemoryRegion {
     return {static_cast<std::byte*>(args_->address), args_->length};
   }
   // Changes the memory and the access rights, but not the keys.  After an error nothing has
-  // changed.
+  // changed.  Over an adapter, fails with operation_not_supported.
   Request<void> reregister(std::span<std::byte> memory, Access access) {
     struct Arguments {
       vb_mr_args value{};

@@ -50,8 +50,8 @@ struct AlternatePath {
   std::uint8_t traffic_class = 0;
 };
 
-// Tells the reason for rejecting a request.  Names some of the reasons of vol1 table 108; any
-// number from 1 to 33, and 35, is allowed.
+// Tells the reason for rejecting a request.  Names some of the reasons of vol1 12.6.7.2; any number
+// from 1 to 33, and 35, is allowed.
 enum class RejectReason : std::uint16_t {
   kNoQueuePair = 1,
   kNoResources = 3,
@@ -361,7 +361,7 @@ struct Endpoint::Event {
 
   vb_cm_event raw;
   std::unique_ptr<detail::IdSink> incoming;
-  std::string text;  // of a failure: peer, step, reason and time; empty over an adapter
+  std::string text;  // of a failure: peer, step, reason and time, as far as they are known
 };
 
 class Endpoint::Next {

@@ -354,9 +354,9 @@ class Loop {
   // Returns a descriptor that is readable while run_ready() has something to do.
   int fd() const { return poller_; }
 
-  // Handles at most one completed command and one event of each kind, without waiting.  Call it
-  // again while it returns true: false means that nothing was ready.  Throws the exception of a
-  // spawned task.
+  // Handles some of the completed commands and events, without waiting.  Call it again while it
+  // returns true: false means that nothing was ready.  Throws the exceptions of callbacks and of
+  // spawned tasks.
   bool run_ready() {
     bool any = false;
     std::array<epoll_event, 8> ready{};

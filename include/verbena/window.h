@@ -18,7 +18,7 @@ class MemoryWindow {
  public:
   // The values are those of enum ibv_mw_type.
   enum class Type : std::uint32_t {
-    kOne = 1,  // for all queue pairs of its domain
+    kOne = 1,  // for all queue pairs of its domain; not supported over an adapter
     kTwo = 2,  // only for the queue pair that binds it; invalidate it before binding it again
   };
 

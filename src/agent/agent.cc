@@ -107,7 +107,7 @@ void Agent::on_route(std::uint64_t token, const Result<node::HostRoute>& route) 
   pump();
 }
 
-void Agent::remark(node::ClientId client, const std::string& text) {
+void Agent::notify_user(node::ClientId client, const std::string& text) {
   const auto found = session_of_client_.find(client);
   if (found == session_of_client_.end()) return;
   sessions_.at(found->second)->connection.send(ipc::encode(0, ipc::UserNotice{text}));

@@ -49,11 +49,11 @@ namespace verbena::agent {
 // to files that they could not write themselves.
 //
 // The agent ends when nobody has needed it for a while: there is no program, no capture and no
-// directory with the port's counters, the node is idle, and every connected tool has had time to
-// send its requests and get the replies.  The agent first releases the port and then the name, and
-// only then ends the process.  So a program that connects at that moment fails and starts another
-// agent, which finds the port and the name free.  The agent of a virtual host does not end by
-// itself.
+// directory whose counter files it updates (port_files.h), the node is idle, and every connected
+// tool has had time to send its requests and get the replies.  The agent first releases the port
+// and then the name of its listening socket, and only then ends the process.  So a program that
+// connects at that moment fails and starts another agent, which finds the port and the name free.
+// The agent of a virtual host does not end by itself.
 //
 // Only the loop's thread uses it.
 class Agent final : public Connection::Owner, private Network::User {
@@ -110,7 +110,7 @@ class Agent final : public Connection::Owner, private Network::User {
     Time served_until{};    // the agent does not end before this time while the tool is connected
     std::uint32_t pid = 0;  // in the agent's PID namespace
     std::uint32_t pid_in_own_namespace = 0;  // in the PID namespace of the process itself
-    os::Peer user{};  // user and group of the process; its pid is 0 if the agent cannot see it
+    os::Peer user{};  // user and group of the process; user.pid is 0 if the agent cannot see it
     std::string name{};
     os::Fd pidfd{};
     std::optional<node::ClientId> client{};  // programs only
@@ -128,7 +128,7 @@ class Agent final : public Connection::Owner, private Network::User {
   void port_state_changed(PortId port, const node::PortState& state) override;
   void arrived(std::span<const link::Arrival> arrivals) override;
   void on_route(std::uint64_t token, const Result<node::HostRoute>& route) override;
-  void remark(node::ClientId client, const std::string& text) override;
+  void notify_user(node::ClientId client, const std::string& text) override;
   Captures& captures() override { return captures_; }
   void log(std::string_view text) override { log_.line(text); }
   void pump();
@@ -142,6 +142,8 @@ class Agent final : public Connection::Owner, private Network::User {
   void carry_out(node::Node::Membership&& output);
   void carry_out(node::Node::RangeReleased&& output);
   void carry_out(node::Node::StateChanged&& output);
+  // Gives the program an uplink if it needs one and has none.  An uplink is the lane between this
+  // process and a program without sockets (ipc::Lane::kUplink).
   void attach_uplink(node::ClientId client, std::uint16_t range);
   void update_idle();
   void on_idle_timer();
@@ -152,7 +154,7 @@ class Agent final : public Connection::Owner, private Network::User {
 
   struct LaneParts {
     os::Fd memory;
-    // Holds the two ends of a socket, if the programs have different users.
+    // Holds the ends by which the two programs wake each other, if they have different users.
     std::vector<os::WakeSocket> ends{};
   };
 
@@ -176,8 +178,8 @@ class Agent final : public Connection::Owner, private Network::User {
   void on_hello_timer();
   void handle_hello(Session& session, const ipc::Envelope& envelope, std::vector<os::Fd> fds);
   // Returns the reason why the agent refuses the program; empty if it serves the program.  If the
-  // program has another build and there is no other program and no capture, also releases the port
-  // and the name.
+  // program has another build, and the agent serves one user and has no program and no capture,
+  // also releases the port and the name of the listening socket.
   std::string reason_to_refuse(const Session& session, const std::string& build);
   Result<os::Fd> pidfd_of(const Session& session, std::vector<os::Fd>& fds) const;
   void welcome(Session& session, std::uint64_t request, const ipc::Hello& hello);

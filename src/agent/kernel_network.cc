@@ -61,7 +61,7 @@ void KernelNetwork::close() {
 
 std::string KernelNetwork::state() const {
   if (!port_) return "no port: " + why_no_port_;
-  return why_host_alone_.empty() ? "port 4791 is open" : "no port 4791: " + why_host_alone_;
+  return why_only_this_host_.empty() ? "port 4791 is open" : "no port 4791: " + why_only_this_host_;
 }
 
 void KernelNetwork::retry_port() {
@@ -86,7 +86,7 @@ void KernelNetwork::use_port(std::unique_ptr<Port> port) {
   why_no_port_.clear();
   update_port_addresses();
   user_->port_changed(std::nullopt,
-                      {.udp_port = port_->number(), .why_only_this_host = why_host_alone_});
+                      {.udp_port = port_->number(), .why_only_this_host = why_only_this_host_});
 }
 
 void KernelNetwork::open_port() {
@@ -100,7 +100,7 @@ void KernelNetwork::open_port() {
   if (port) {
     if (!why_no_port_.empty() || port_) user_->log("port 4791 is open now");
     port_timer_.cancel();
-    why_host_alone_.clear();
+    why_only_this_host_.clear();
     return use_port(std::move(*port));
   }
   port_taken_ = port.error().code == Errc::kAddressInUse;
@@ -129,8 +129,8 @@ void KernelNetwork::open_alternative_port(bool should_wait_for_own_programs) {
     auto port =
         try_port(static_cast<std::uint16_t>(kFirstPort + random.below(kPortCount)), problem);
     if (!port) continue;
-    why_host_alone_ = why_no_port_;
-    user_->log("only programs of this host can be reached: " + why_host_alone_);
+    why_only_this_host_ = why_no_port_;
+    user_->log("only programs of this host can be reached: " + why_only_this_host_);
     return use_port(std::move(*port));
   }
 }
@@ -182,7 +182,7 @@ std::span<const link::Arrival> KernelNetwork::send(link::Burst& burst, Time now)
 // Refuses routes to other hosts if another process has port 4791, because the other hosts would
 // send their answers to port 4791.
 Result<node::HostRoute> KernelNetwork::check_reachable(Result<node::HostRoute> route) const {
-  if (!route || route->loopback || why_host_alone_.empty()) return route;
+  if (!route || route->loopback || why_only_this_host_.empty()) return route;
   return fail(Errc::kAddressNotFound, "another program has UDP port 4791", ENETUNREACH);
 }
 
@@ -192,8 +192,9 @@ Network::Answer KernelNetwork::route(const node::Node::RouteRequest& request) {
   auto answer = routes_.ask(bound);
   if (!answer || wire::is_multicast(request.destination)) return answer;
   answer = check_reachable(std::move(*answer));
-  if (!*answer && !why_host_alone_.empty()) {
-    user_->remark(request.client, "only programs of this host can be reached: " + why_host_alone_);
+  if (!*answer && !why_only_this_host_.empty()) {
+    user_->notify_user(request.client,
+                       "only programs of this host can be reached: " + why_only_this_host_);
   }
   return answer;
 }

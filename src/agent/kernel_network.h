@@ -22,9 +22,10 @@ namespace verbena::agent {
 // with the kernel's addresses and routes.
 //
 // If another socket is bound to the port, for example that of the kernel's soft-RoCE or of another
-// user's agent, this class opens an alternative port.  Other hosts cannot reach the alternative
-// port, but programs of this host reach each other.  The network returns to port 4791 when
-// port 4791 is free and no program has a socket of the alternative port.
+// user's agent, this class opens an alternative port.  It waits instead if the socket probably
+// belongs to a program of a dead agent.  Other hosts cannot reach the alternative port, but
+// programs of this host reach each other.  The network returns to port 4791 when port 4791 is free
+// and no program has a socket of the alternative port.
 class KernelNetwork final : public Network {
  public:
   // open() waits at most this long until the programs of a dead agent have closed their sockets of
@@ -40,7 +41,7 @@ class KernelNetwork final : public Network {
   void close() override;
   bool is_open() const override { return port_ != nullptr; }
   // Returns true if other hosts can be reached.
-  bool has_roce_port() const { return port_ && why_host_alone_.empty(); }
+  bool has_roce_port() const { return port_ && why_only_this_host_.empty(); }
   std::string state() const override;
   void retry_port() override;
   std::span<const link::Arrival> send(link::Burst& burst, Time now) override;
@@ -78,7 +79,7 @@ class KernelNetwork final : public Network {
   std::vector<Gid> own_addresses_{};
   bool loopback_up_ = false;
   std::string why_no_port_{};
-  std::string why_host_alone_{};  // the reason why port_ is not port 4791; empty if it is
+  std::string why_only_this_host_{};  // the reason why port_ is not port 4791; empty if it is
   // The last try to open port 4791 failed because another socket has the port.
   bool port_taken_ = false;
   std::optional<os::InterfaceMonitor> monitor_{};

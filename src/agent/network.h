@@ -44,7 +44,7 @@ class Network {
     virtual void on_route(std::uint64_t token, const Result<node::HostRoute>& route) = 0;
     // Sends the user of a program a message that explains why something does not work
     // (ipc::UserNotice).
-    virtual void remark(node::ClientId client, const std::string& text) = 0;
+    virtual void notify_user(node::ClientId client, const std::string& text) = 0;
     virtual Captures& captures() = 0;
     virtual void log(std::string_view text) = 0;
 

@@ -24,9 +24,9 @@
 
 namespace verbena::agent {
 
-// Owns the agent's end of UDP port 4791: the leases of all programs and the packets of QP1.  It
-// counts and drops all other packets, because packets for a program should arrive at the sockets of
-// the program's range.
+// Owns the agent's end of UDP port 4791: it leases ranges of QP numbers to programs
+// (os/roce_port.h), and sends and receives the packets of QP1.  It counts and drops all other
+// packets, because packets for a program should arrive at the sockets of the program's range.
 //
 // A Port with another number than 4791 reaches only programs of this host.  It counts and drops
 // packets for other hosts, because other hosts could not answer.  Only one thread may use it.
@@ -58,8 +58,8 @@ class Port {
   // not send.  The result is valid until the caller clears the burst.
   std::span<const link::Arrival> send(link::Burst& burst, Time now);
 
-  // Leases a range to a program, and stores the range's sockets for sockets_of().  Chooses no range
-  // in `avoid`.
+  // Leases a range of QP numbers to a program, and stores the range's sockets for sockets_of().
+  // Chooses no range in `avoid`.
   Result<std::uint16_t> lease(Random& random, std::span<const std::uint16_t> avoid);
   bool has_range(std::uint16_t range) const { return ranges_.contains(range); }
   // Returns the sockets to pass to the program: for IPv4, then for IPv6 if the host has it.

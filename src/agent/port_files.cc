@@ -40,7 +40,8 @@ Result<os::Fd> make_directory(const os::Fd& parent, const char* name) {
 }
 
 // Writes in place, because a reader may keep the file open.  Truncates the file if the old value
-// has more digits, which happens only if another agent has written it.
+// has more digits: another agent has written it, or this agent has opened its port again, whose
+// counters begin at 0.
 Result<void> write_file(const os::Fd& directory, const std::string& name, const std::string& text) {
   const os::Fd file(::openat(directory.get(), name.c_str(),
                              O_WRONLY | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC,

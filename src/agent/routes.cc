@@ -22,7 +22,8 @@ Routes::Routes(asio::io_context& loop, AnswerCallback on_answer)
 }
 
 // Clears cache_ if routes may have changed.  Returns false if interface_monitor_ is missing, so
-// that no route may be cached.  The kernel notifies the monitor before a change takes effect.
+// that no route may be cached.  The kernel notifies the monitor before the call that changes a
+// route returns.
 bool Routes::refresh_cache() {
   if (interface_monitor_ && interface_monitor_->drain()) cache_.clear();
   return interface_monitor_.has_value();

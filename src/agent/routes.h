@@ -16,18 +16,20 @@
 
 namespace verbena::agent {
 
-// Answers the node's route queries.  Returns a route over an Ethernet only when the next hop is
-// known to be reachable, as rdma_resolve_addr() does on an adapter.  The kernel tries for 3 s to
-// resolve the next hop.  If the next hop does not respond, the answer is an error.
+// Answers the node's route queries.  Returns a unicast route over Ethernet only when the next hop
+// is known to be reachable, as rdma_resolve_addr() does on an adapter, or when the kernel cannot
+// tell.  The kernel tries for 3 s to resolve the next hop.  If the next hop does not respond, the
+// answer is an error.
 //
-// ask() caches the routes to this host, and the routes whose next hop it knows to be reachable.
+// ask() caches the routes to this host, and the routes whose next hop it has checked.
 // All cached routes are dropped when links, addresses, routes or rules change.  Routes to other
 // hosts are also dropped when the state of any neighbour changes.
 //
 // Only the loop's thread uses it.
 class Routes {
  public:
-  // Limits the queries that may wait for a next hop.  At this limit, queries are answered at once.
+  // Limits the queries that may wait for a next hop.  At this limit, queries get their routes at
+  // once, and the next hops are not checked.
   static constexpr std::size_t kWaitingMax = 4096;
   static constexpr std::size_t kCachedRoutesMax = 256;
 
@@ -35,7 +37,8 @@ class Routes {
   using AnswerCallback =
       std::function<void(std::uint64_t token, const Result<node::HostRoute>& route)>;
 
-  // If the kernel refuses to report changes of neighbours, all queries are answered at once.
+  // If the kernel refuses to report changes of neighbours, all queries get their routes at once,
+  // and no next hop is checked.
   Routes(asio::io_context& loop, AnswerCallback on_answer);
 
   // Answers a query.  Returns nothing if the answer comes later, through `on_answer`.

@@ -14,8 +14,8 @@ namespace verbena::cm {
 // owner does not drain the queue after each input.
 //
 // Invariants: there are at most kSendsMax messages; further messages are dropped, as the network
-// might drop them.  The number of endpoints bounds the events: each endpoint has at most one
-// alternate path pending, and reports each other kind of event once.
+// might drop them.  The numbers of endpoints and resolutions bound the events, except StateChanged:
+// each endpoint has at most one alternate path pending, and reports each other kind of event once.
 class Outbox {
  public:
   static constexpr std::size_t kSendsMax = 65536;

@@ -177,7 +177,8 @@ void Manager::receive_req(const mad::Delivered& received, const Req& req, Time n
 // so a new connection shows that the old ones are over (vol1 12.9.8.3.1).  Connections that are
 // ending are left out: they may be over for the peer already, because its timewait may be shorter
 // than ours.  Only a host at the peer's address may end a connection like this, because CA GUIDs
-// and QPNs are easy to guess.
+// and QPNs are easy to guess.  (Without a GRH, the address of a REQ is only the one that it names
+// itself.)
 std::vector<CommId> Manager::connections_of_qp(Qpn qpn, Guid guid, const Gid& from) const {
   std::vector<CommId> found;
   if (qpn == Qpn{}) return found;  // the peer has no QP

@@ -70,6 +70,9 @@ class Retry {
     interval_ = first_interval_ = std::clamp(4 * round_trip, kFirstIntervalMin, kFirstIntervalMax);
   }
   // The next three functions REQUIRE: note_sent() was not called yet.
+  //
+  // Sets the deadline to `at`, or to the timeout if that is earlier.  Then the owner sends the
+  // message, or decides again when to send it.
   void set_due(Time at) { deadline_ = std::min(at, timeout_end_); }
   // Postpones the sending until the timeout.
   void postpone_to_timeout() { deadline_ = timeout_end_; }

@@ -69,8 +69,8 @@ class Resolution {
 // has not answered yet gets no reply, because SIDR has no MRA.
 class Sidr {
  public:
-  // Stored answers expire after this time.  Peers repeat a SIDR_REQ after about 4 s; the message
-  // does not name an interval.
+  // Stored answers expire after this time.  A SIDR_REQ does not name the interval after which it is
+  // repeated.  Linux waits about 4 s.
   static constexpr Duration kAnswerLifetime = std::chrono::seconds(20);
 
   Sidr(const Config& config, Random& random, Counters& counters, Outbox& outbox,

@@ -151,6 +151,7 @@ TEST(DeadlineHeap, PopsTheEarliestDeadlineFirstDespiteRemovals) {
       TimedObject& object = heap.pop();
       EXPECT_EQ(object.position.deadline, kNever);
     }
+    for (const auto& object : objects) EXPECT_EQ(object.position.index, HeapPosition::kNone);
   }
 }
 

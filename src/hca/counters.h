@@ -11,7 +11,8 @@
 namespace verbena::hca {
 
 enum class Counter : std::uint8_t {
-  // The first four also count direct accesses, as if their data had been sent in packets.
+  // The first four also count direct accesses: the packets that these replace, and the bytes of
+  // their data, without headers.
   kPacketsIn,
   kBytesIn,  // the bytes from the BTH to the padding; kBytesOut counts the same bytes
   kPacketsOut,

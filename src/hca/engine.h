@@ -194,8 +194,8 @@ class Engine {
   // (link/lane.h).
   void receive(const link::ExecutedRecord& executed, Time now);
   // Adds packets to the burst and to lanes until the burst is full, a few hundred packets are sent,
-  // or no further packet can be sent now.  Returns true if the caller must send the burst and call
-  // again.
+  // or no further packet can be sent now.  Then the caller must send the burst, which may be empty.
+  // Returns true if the caller must call again after that.
   bool transmit(link::Burst& burst, Time now);
   // Returns true if the driver may wait for more posts, and send all of them as a batch: there are
   // new posts, they follow packets that the peer has not answered yet, and the newest post of each

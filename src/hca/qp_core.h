@@ -65,8 +65,8 @@ struct QpCore {
                                                     std::uint64_t length,
                                                     std::uint32_t needed) const;
   void raise(QpEvent::Kind kind);
-  // Counts a WRITE or READ that the initiator has carried out by direct access, as if its data had
-  // been sent in packets.
+  // Counts a WRITE or READ that the initiator has carried out by direct access: the packets that
+  // the access has replaced, and the bytes of its data, without headers.
   void count_direct(bool is_read, DataFlow flow, std::uint32_t packets, std::uint32_t bytes);
   // Chooses the lane for packets to the QP `destination` at this address.
   void choose_lane(const link::Address& address, Qpn destination);

@@ -154,7 +154,6 @@ TEST(Responder, SendsAnRnrNakForEachTryUntilThereIsAReceive) {
 std::string send_with_late_receive(Duration delay, std::uint8_t retries,
                                    std::uint8_t known_retries) {
   Pair p({.rnr_retry = retries, .peer_rnr_retries = known_retries});
-  const Time begun = p.wire.now;
   p.send(1, 0, 5).value();
   p.wire.run(delay);
   p.receive(2, 0, 5).value();
@@ -164,7 +163,6 @@ std::string send_with_late_receive(Duration delay, std::uint8_t retries,
   EXPECT_EQ(text(p.b.poll()), "2");
   // Each NAK has caused one retry.
   const auto naks = p.b.engine.counters()[Counter::kRnrNaksOut];
-  EXPECT_GT(p.wire.now, begun);
   return std::to_string(naks) + " retries";
 }
 

@@ -75,15 +75,15 @@ void HostNetwork::arrived(const link::Arrival& arrival) {
   user_->arrived({&arrival, 1});
 }
 
-void HostNetwork::remark(node::ClientId client, const std::string& text) {
+void HostNetwork::notify_user(node::ClientId client, const std::string& text) {
   user_->log(text);
-  user_->remark(client, text);
+  user_->notify_user(client, text);
 }
 
 agent::Network::Answer HostNetwork::route(const node::Node::RouteRequest& request) {
   const auto route = switch_.network().route(host_, request.destination, request.source);
   if (!route) {
-    user_->remark(request.client, route.error());
+    user_->notify_user(request.client, route.error());
     return fail(Errc::kAddressNotFound, "the fabric has no route to this address", ENETUNREACH);
   }
   return node::HostRoute{.source = route->source,

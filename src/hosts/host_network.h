@@ -51,7 +51,7 @@ class HostNetwork final : public agent::Network, private Switch::Station {
 
  private:
   void arrived(const link::Arrival& arrival) override;
-  void remark(node::ClientId client, const std::string& text) override;
+  void notify_user(node::ClientId client, const std::string& text) override;
 
   Switch& switch_;
   HostIndex host_;

@@ -99,7 +99,8 @@ void Service::on_listener() {
   }
 }
 
-// Closes connections of tools that are open for too long, because kToolsMax limits their number.
+// Ends connections of tools that are open for too long, because kToolsMax limits their number.  A
+// connection closes as soon as its replies are sent.
 void Service::close_slow_tools() {
   Time next_close = kNever;
   for (const auto& [id, tool] : tools_) {

@@ -138,9 +138,9 @@ void SubnetNetwork::arrived(const link::Arrival& arrival) {
   user_->arrived({&arrival, 1});
 }
 
-void SubnetNetwork::remark(node::ClientId client, const std::string& text) {
+void SubnetNetwork::notify_user(node::ClientId client, const std::string& text) {
   user_->log(text);
-  user_->remark(client, text);
+  user_->notify_user(client, text);
 }
 
 // Always fails, because on InfiniBand the node itself queries the SA for path records.

@@ -57,7 +57,7 @@ class SubnetNetwork final : public agent::Network, private SubnetSwitch::Station
  private:
   void arrived(const link::Arrival& arrival) override;
   void port_changed(std::uint8_t port, bool client_reregister) override;
-  void remark(node::ClientId client, const std::string& text) override;
+  void notify_user(node::ClientId client, const std::string& text) override;
   std::uint8_t port_count() const;
   std::vector<node::HostAddress> addresses() const;
 

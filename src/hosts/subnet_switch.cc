@@ -141,7 +141,8 @@ void SubnetSwitch::drop(const agent::ProgramId& from, const link::Arrival& arriv
     return;  // because each reason is reported to a program only once
   const auto station = stations_.find(from.first);
   if (station == stations_.end()) return;
-  station->second->remark(from.second, "packets are dropped: " + reason(why, from.first, arrival));
+  station->second->notify_user(from.second,
+                               "packets are dropped: " + reason(why, from.first, arrival));
 }
 
 std::string SubnetSwitch::reason(Drop why, HostIndex hca, const link::Arrival& packet) const {

@@ -57,7 +57,8 @@ class SubnetSwitch final : public Forwarder, private agent::Uplinks::Reader {
    public:
     virtual void arrived(const link::Arrival& arrival) = 0;
     virtual void port_changed(std::uint8_t port, bool client_reregister) = 0;
-    virtual void remark(node::ClientId client, const std::string& text) = 0;
+    // Sends the user of a program a message (agent::Network::User::notify_user()).
+    virtual void notify_user(node::ClientId client, const std::string& text) = 0;
 
    protected:
     ~Station() = default;

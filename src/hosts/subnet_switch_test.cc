@@ -51,10 +51,10 @@ class SubnetSwitchTest : public testing::Test {
       mad_addresses.push_back(arrival.address);
     }
     void port_changed(std::uint8_t port, bool) override { changed_ports.push_back(port); }
-    void remark(node::ClientId, const std::string& text) override { remarks.push_back(text); }
+    void notify_user(node::ClientId, const std::string& text) override { notices.push_back(text); }
     std::vector<link::Address> mad_addresses{};
     std::vector<std::uint8_t> changed_ports{};
-    std::vector<std::string> remarks{};
+    std::vector<std::string> notices{};
   };
 
   SubnetSwitchTest() {
@@ -162,8 +162,8 @@ TEST_F(SubnetSwitchTest, PacketsAreDroppedUntilAManagerHasConfiguredThePorts) {
   EXPECT_FALSE(arrives(*a, *b, address_of_b()));
   EXPECT_FALSE(arrives(*a, *b, address_of_b()));
   EXPECT_EQ(counter("dropped_inactive"), 2u);
-  ASSERT_EQ(agents_[kHcaA].remarks.size(), 1u) << "each reason is reported to a program once";
-  EXPECT_NE(agents_[kHcaA].remarks[0].find("port 1 of a is not active"), std::string::npos);
+  ASSERT_EQ(agents_[kHcaA].notices.size(), 1u) << "each reason is reported to a program once";
+  EXPECT_NE(agents_[kHcaA].notices[0].find("port 1 of a is not active"), std::string::npos);
 }
 
 TEST_F(SubnetSwitchTest, AgentsGetTheStateOfTheirPorts) {

@@ -77,7 +77,7 @@ void Switch::deliver_to_nodes() {
 
 void Switch::detach(const agent::ProgramId& program) {
   uplinks_->detach(program);
-  remarks_.erase(program);
+  reported_drops_.erase(program);
 }
 
 bool Switch::forward(Time now) {
@@ -206,14 +206,14 @@ void Switch::drop(const Sender& from, const link::Arrival& arrival, ethernet::Ne
   const agent::ProgramId program{from.host, *from.program};
   if (uplinks_->find(program) == nullptr) return;  // the program has ended since it sent the packet
   const link::Address& address = arrival.address;
-  auto& remarks = remarks_[program];
-  if (remarks.size() == kRemarksMax ||
-      !remarks.insert({address.source, address.destination}).second) {
+  auto& reported = reported_drops_[program];
+  if (reported.size() == kRemarksMax ||
+      !reported.insert({address.source, address.destination}).second) {
     return;
   }
   const auto station = stations_.find(from.host);
   if (station == stations_.end()) return;
-  station->second->remark(
+  station->second->notify_user(
       *from.program,
       "packets are dropped: " +
           network_.reason(why, from.host, address.source, address.destination, ip_bytes(arrival)));

@@ -55,7 +55,8 @@ class Switch final : public Forwarder, private agent::Uplinks::Reader {
   class Station {
    public:
     virtual void arrived(const link::Arrival& arrival) = 0;
-    virtual void remark(node::ClientId client, const std::string& text) = 0;
+    // Sends the user of a program a message (agent::Network::User::notify_user()).
+    virtual void notify_user(node::ClientId client, const std::string& text) = 0;
 
    protected:
     ~Station() = default;
@@ -126,7 +127,7 @@ class Switch final : public Forwarder, private agent::Uplinks::Reader {
   std::map<HostIndex, Station*> stations_{};
   std::unique_ptr<agent::Uplinks> uplinks_{};
   // Records the sources and destinations whose dropped packets were reported to each program.
-  std::map<agent::ProgramId, std::set<std::pair<Gid, Gid>>> remarks_{};
+  std::map<agent::ProgramId, std::set<std::pair<Gid, Gid>>> reported_drops_{};
   std::deque<NodePacket> node_packets_{};
   Counters counters_{};
 };

@@ -60,13 +60,13 @@ class SwitchTest : public testing::Test, public Switch::Station {
     return std::ranges::find(all, name, &ipc::NamedCount::name)->value;
   }
   void arrived(const link::Arrival& arrival) override { to_nodes_.push_back(arrival.address); }
-  void remark(node::ClientId, const std::string& text) override { remarks_.push_back(text); }
+  void notify_user(node::ClientId, const std::string& text) override { notices_.push_back(text); }
 
   asio::io_context loop_{1};
   Random random_{1};
   std::unique_ptr<Switch> switch_ = Switch::create(loop_, plan::parse(kPlan).value()).value();
   std::vector<link::Address> to_nodes_{};
-  std::vector<std::string> remarks_{};
+  std::vector<std::string> notices_{};
 };
 
 TEST_F(SwitchTest, CarriesPacketToTheProgramThatHasTheQueuePair) {
@@ -118,7 +118,7 @@ TEST_F(SwitchTest, ReportsTheReasonForDroppedPacketsOnce) {
   for (int i = 0; i < 3; ++i) ASSERT_TRUE(send(*a, "10.0.0.1", "10.0.1.2", b->qpn()));
   EXPECT_TRUE(switch_->forward(kStart));
   EXPECT_EQ(counter("dropped_no_route"), 3u);
-  EXPECT_EQ(remarks_, (std::vector<std::string>{
+  EXPECT_EQ(notices_, (std::vector<std::string>{
                           "packets are dropped: rail verbena0 of host a (network red, MTU 9000) "
                           "does not reach rail verbena1 of host b (network blue, MTU 9000)"}));
 }
@@ -311,7 +311,7 @@ TEST_F(SwitchTest, DroppedLatePacketsOfAnEndedProgramAreOnlyCounted) {
   switch_->network().faults().set_paused(kA, false);
   EXPECT_TRUE(switch_->forward(kStart));
   EXPECT_EQ(counter("dropped_no_route"), 1u);
-  EXPECT_TRUE(remarks_.empty()) << "the program that would get the remark has ended";
+  EXPECT_TRUE(notices_.empty()) << "the program that would get the notice has ended";
 }
 
 TEST_F(SwitchTest, BrokenUplinkIsClosedAndOtherUplinksWork) {

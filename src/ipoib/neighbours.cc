@@ -7,7 +7,7 @@
 namespace verbena::ipoib {
 namespace {
 
-bool are_equal_except_addresses(const Interface& a, const Interface& b) {
+bool are_equal_except_ip_addresses(const Interface& a, const Interface& b) {
   return a.port == b.port && a.pkey == b.pkey && a.scope == b.scope &&
          a.link_address == b.link_address;
 }
@@ -98,14 +98,14 @@ void Neighbours::flush() {
 // ---- Interface
 
 void Neighbours::set_interface(Interface interface, Time now) {
-  if (!are_equal_except_addresses(interface, interface_)) {
+  if (!are_equal_except_ip_addresses(interface, interface_)) {
     set_joined(false, now);
     flush();
     has_announced_ = false;
   }
-  const bool has_other_addresses = interface.addresses != interface_.addresses;
+  const bool has_other_ip_addresses = interface.addresses != interface_.addresses;
   interface_ = std::move(interface);
-  if (!has_other_addresses) return;
+  if (!has_other_ip_addresses) return;
 
   std::vector<Gid> removed_ips;
   for (const auto& [ip, entry] : table_.entries()) {
@@ -158,7 +158,8 @@ void Neighbours::send_request(Entry& entry, bool to_group, Time now) {
 
 // Returns the time at which a call of resolve() at `called_at` fails.  The call may wait
 // kGroupTimeout until the interface joins its broadcast group, and then kAnswerTimeout for an
-// answer.  Later joins do not make the call wait longer.
+// answer.  If the interface leaves the group and joins it again, kAnswerTimeout starts again, but
+// the call never waits longer than both timeouts together.
 Time Neighbours::waiter_deadline(Time called_at) const {
   const Time group_deadline = called_at + kGroupTimeout;
   if (!is_joined_) return group_deadline;

@@ -17,7 +17,7 @@ struct AccessRequest {
   std::uint8_t mtu = 0;            // a code as in ibv_qp_attr::path_mtu
   std::uint64_t generation = 0;    // AccessGrant::generation of an earlier grant; 0: unknown
   Psn first_psn{};                 // the initiator's next PSN
-  std::uint32_t psns = 0;          // the number of packets that the request would need otherwise
+  std::uint32_t psns = 0;          // the number of packets that the direct access replaces
   std::uint32_t access_flags = 0;  // the rights that the target must have given
   std::uint32_t r_key = 0;
   std::uint64_t remote_address = 0;

@@ -35,7 +35,7 @@ class CaptureRing {
   static constexpr std::size_t kBytes = std::size_t{4} << 20;  // at least 950 packets of MTU 4096
   static constexpr std::size_t kFrameBytesMax = 4096 + 256;
 
-  // REQUIRES: `memory` is kBytes long, zeroed when new, aligned to 8 bytes, and outlives the ring.
+  // REQUIRES: `memory` is kBytes long, zeroed when new, aligned to 64 bytes, and outlives the ring.
   explicit CaptureRing(std::span<std::byte> memory);
 
   // Writes a packet as a frame (write_frame()).  `datagram` contains the bytes from BTH to ICRC.

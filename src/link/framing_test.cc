@@ -101,9 +101,11 @@ TEST(Burst, PacketsAreInTheOrderInWhichTheyWereAdded) {
 
 class CaptureRingTest : public testing::Test {
  protected:
-  std::unique_ptr<std::array<std::uint64_t, CaptureRing::kBytes / 8>> memory =
-      std::make_unique<std::array<std::uint64_t, CaptureRing::kBytes / 8>>();
-  std::span<std::byte> bytes = std::as_writable_bytes(std::span(*memory));
+  struct alignas(64) Memory {
+    std::array<std::uint64_t, CaptureRing::kBytes / 8> words{};
+  };
+  std::unique_ptr<Memory> memory = std::make_unique<Memory>();
+  std::span<std::byte> bytes = std::as_writable_bytes(std::span(memory->words));
   CaptureRing ring{bytes};
 };
 
@@ -142,7 +144,7 @@ TEST_F(CaptureRingTest, AFullRingCountsDroppedRecords) {
 TEST_F(CaptureRingTest, ReadingCorruptMemoryDoesNotCrash) {
   Random random(4);
   for (int round = 0; round < 20000; ++round) {
-    for (int i = 0; i < 4; ++i) (*memory)[random.below(40)] = random.next() >> random.below(64);
+    for (int i = 0; i < 4; ++i) memory->words[random.below(40)] = random.next() >> random.below(64);
     for (int reads = 0; reads < 3; ++reads) (void)ring.read().has_value();
   }
 }

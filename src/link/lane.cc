@@ -34,6 +34,7 @@ class Fields {
   std::byte* at_;
 };
 
+// A record of kAddressType has one of these sizes, depending on the link layer of the address.
 constexpr std::size_t kEthernetBytes = 1 + 2 * sizeof(Gid) + 4 + 2 + 4 + 1 + 1;
 constexpr std::size_t kInfinibandBytes = kEthernetBytes + 2 * sizeof(Lid) + 4;
 constexpr std::uint32_t kFlowLabelMax = 0xfffff;

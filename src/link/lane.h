@@ -58,7 +58,7 @@ struct ExecutedRecord {
 // they need no ICRC.
 //
 //   sender                                    receiver
-//   prepare(address): is the ring full?       receive(max, accept): accept(arrival) per packet
+//   prepare(address): is there space?         receive(max, accept): accept(arrival) per packet
 //   commit(bytes): the packet is visible      finish(): must the sender be woken?
 //   flush(): must the receiver be woken?      park(): may this process sleep?
 //
@@ -189,8 +189,8 @@ class Lane {
   // Returns true if the lane had ended before the call.
   bool park();
   // If the ring was full at a call of prepare() or prepare_executed(), asks the peer once to wake
-  // this process when there is space.  Returns false if there is space already.  Returns true if
-  // the lane had ended before the call.
+  // this process when the peer has freed space.  Returns false if there is space already.  Returns
+  // true if the lane had ended before the call.
   bool park_for_space();
   // Asks the peer not to wake this process, because it polls.
   void unpark() { in_.unpark(); }

@@ -18,8 +18,8 @@ struct Delivered {
   Address from{};
   wire::MadHeader header{};
   std::span<const std::byte, wire::kMadBytes> mad;
-  // This is false only for CM messages of another class version.  The CM rejects them with reason
-  // 31, or ignores them.
+  // This is false only for CM messages of another class version.  The CM rejects a REQ or REP with
+  // reason 31, answers a SIDR_REQ with an error status, and ignores the other messages.
   bool class_version_known = true;
 
   std::span<const std::byte> data() const { return mad.subspan<wire::kMadHeaderBytes>(); }

@@ -1,5 +1,6 @@
-// Decides which sockets are members of which multicast groups.  The kernel copies the packets; no
-// multicast data passes through the node.
+// Decides which sockets are members of which multicast groups, and joins groups of InfiniBand
+// subnets for programs.  The kernel, or the fabric of virtual hosts, copies the packets.  The
+// programs' multicast packets do not pass through the node.
 
 #include <algorithm>
 #include <utility>

@@ -39,15 +39,15 @@ class LaneTable {
     std::uint64_t opened = 0;
     std::uint64_t failed = 0;         // lanes whose memory could not be made
     std::uint64_t broken = 0;         // a program has reported that its peer broke the lane
-    std::uint64_t unusable = 0;       // a program has reported that it could not map the memory
+    std::uint64_t unusable = 0;       // a program has reported that it could not use the lane
     std::uint64_t limit_program = 0;  // refused because of kPerProgramMax
     std::uint64_t limit_host = 0;     // refused because of kPerHostMax
   };
 
   // Adds a lane.  Fails with kNoResources at a limit.  REQUIRES: the two programs have no lane.
   Result<LaneId> open(ClientId first, ClientId second);
-  // Records whether the owner could make the memory of the lane.  Returns the lane, or null if the
-  // lane was closed meanwhile.
+  // Records whether the owner of the node could make the memory of the lane.  Returns the lane, or
+  // null if the lane was closed meanwhile.
   const Lane* record_memory(LaneId lane, bool is_ready);
   // Removes a lane and returns it; nothing if it does not exist.
   std::optional<Lane> close(LaneId lane);

@@ -212,8 +212,8 @@ class Node {
     ipc::DirectAccess direct{};
     std::vector<std::uint16_t> ranges{};
     std::vector<std::uint16_t> old_ranges{};  // ranges leased from an earlier agent
-    // Holds the ids that the program has created, by the index in their names.  Destroyed ids
-    // remain in the list.
+    // Holds the ids that the program has created, by the index in the names that the program has
+    // given them (ipc::kNameBit).  Destroyed ids remain in the list.
     std::vector<rdmacm::IdHandle> ids_by_index{};
     // Holds the names of ids that could not be created, with the reasons.
     std::map<rdmacm::IdHandle, Error> failed_ids{};

@@ -21,7 +21,7 @@ std::string in_quotes(std::string_view text) { return "'" + std::string(text) + 
 
 // Removes a byte order mark.  In comments, replaces each byte that is not ASCII by a question mark,
 // because toml++ 3.3 has undefined behavior for some of these bytes.  Elsewhere such a byte is an
-// error.
+// error.  A '#' in quotes also counts as the beginning of a comment.
 std::expected<std::string, Problem> to_ascii(std::string_view text) {
   constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
   if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());

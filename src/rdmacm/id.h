@@ -21,7 +21,7 @@ enum class IdState : std::uint8_t {
   kResolving,
   kResolved,
   kConnecting,  // REQ or SIDR_REQ was sent
-  kResponded,   // REP was received; the program changes the state of its QP
+  kResponded,   // the peer has responded with a REP; the program changes the state of its QP
   kRequested,   // REQ or SIDR_REQ was received: a child, or peer to peer
   kAccepting,   // REP was sent
   kConnected,

@@ -26,7 +26,8 @@
 
 namespace verbena::rdmacm {
 
-// Returns the service id of a port: 0x0000'0000'01PP'xxxx (annex A11.2).
+// Returns the service id of a port: 0x0000'0000'01PP'xxxx (annex A11.2), or 0x0000'0000'0002'xxxx
+// for RDMA_PS_IPOIB.
 constexpr ServiceId service_id(std::uint16_t port_space, std::uint16_t port) {
   return {std::uint64_t{port_space} << 16 | port};
 }
@@ -58,7 +59,8 @@ struct Config {
 //
 //   connected -> disconnecting -> disconnected
 //   requested or responded --reject()--> failed
-//   connecting or accepting --REJ or no answer--> failed
+//   connecting, responded, requested or accepting --REJ--> failed
+//   connecting or accepting --no answer--> failed
 //
 // Ids for datagrams go from connecting or requested straight to connected: SIDR resolves the QP of
 // a service, and nothing is established (datagrams.cc).

@@ -40,7 +40,7 @@ const char* to_string(IdState state) {
     case IdState::kResolving: return "resolving";
     case IdState::kResolved: return "resolved";
     case IdState::kConnecting: return "connecting";
-    case IdState::kResponded: return "responded";
+    case IdState::kResponded: return "responded";  // the peer has responded, by a REP
     case IdState::kRequested: return "requested";
     case IdState::kAccepting: return "accepting";
     case IdState::kConnected: return "connected";

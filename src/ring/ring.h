@@ -103,7 +103,8 @@ class BasicProducer {
  public:
   // Attaches to a ring.  The position of a new ring is 0.  A process that takes over from another
   // producer continues at the position() of that producer.  kInvalidArgument: the memory has the
-  // wrong size or alignment.  REQUIRES: the memory outlives the producer.
+  // wrong size or alignment.  REQUIRES: the memory outlives the producer, and the consumer has
+  // freed all bytes before `position`, because the new producer regards the whole ring as free.
   static Result<BasicProducer> attach(Control* control, std::span<std::byte> data,
                                       std::uint64_t position = 0) {
     VB_TRY_VOID(detail::check_memory(control, data));
@@ -147,9 +148,11 @@ class BasicProducer {
            Memory::exchange(control_->parked, 0U) != 0;
   }
 
-  // Asks the consumer to wake the producer when the ring has free space for a record of `bytes`.
-  // Call this after prepare() has returned none.  Returns true, and requests no wake, if the space
-  // is free already.  kMalformed: the consumer wrote an impossible position.
+  // Asks the consumer to wake the producer when the consumer has freed space.  Call this after
+  // prepare() has returned none.  Returns true, and requests no wake, if the ring already has space
+  // for a record of `bytes`.  The consumer does not know `bytes`, so the space that it frees may be
+  // too small.  Then call this function again.  kMalformed: the consumer wrote an impossible
+  // position.
   Result<bool> request_wake_for_space(std::size_t bytes) {
     Memory::store_relaxed(control_->producer_waits, 1U);
     Memory::fence();
@@ -216,7 +219,9 @@ class BasicProducer {
 template <class Memory = SharedMemory>
 class BasicConsumer {
  public:
-  // Attaches to a ring, as BasicProducer::attach() does.
+  // Attaches to a ring.  A process that takes over from another consumer continues at the
+  // position() of that consumer.  kInvalidArgument: see BasicProducer::attach().  REQUIRES: the
+  // memory outlives the consumer.
   static Result<BasicConsumer> attach(Control* control, std::span<std::byte> data,
                                       std::uint64_t position = 0) {
     VB_TRY_VOID(detail::check_memory(control, data));

@@ -37,7 +37,7 @@ class ManualSaTest : public testing::Test {
   Queries queries{mads, agent, Random(7)};
 
   // Subclasses pass results of queries, and the time, to the part of the client that they test.
-  virtual void on_query_result(const QueryResult&) { FAIL() << "no query was sent"; }
+  virtual void on_query_result(const QueryResult&) { FAIL() << "this test expects no result"; }
   virtual void on_timer() {}
   virtual Time deadline() { return kNever; }
 

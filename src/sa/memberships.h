@@ -66,16 +66,18 @@ struct MembershipCounters {
 //   possible has bits that wanted lacks   -->  leave with these bits
 //
 // Each group has at most one pending request, so the SA cannot get requests in another order.
-// Groups do not wait for one another.  If a user leaves before its join ends, the join continues,
-// and a leave follows.
+// Groups do not wait for one another, except for kNewGroupDelay.  If a user leaves before its join
+// ends, the join continues, and a leave follows.
 //
 // Invariants:
 //  * Each user gets kFailed, or kJoined, any number of kChanged, and at most one kFailed.
 //  * A user gets no event after it has left.
 class Memberships {
  public:
-  static constexpr std::size_t kMembersMax = 65536;  // limits groups as well
-  static constexpr std::uint32_t kLeaveTries = 6;    // in each of kLeaveRounds rounds
+  // Limits the members, and with them the groups that have members.  Groups that the port is
+  // leaving are not limited.
+  static constexpr std::size_t kMembersMax = 65536;
+  static constexpr std::uint32_t kLeaveTries = 6;  // in each of kLeaveRounds rounds
   // A leave that got no answer is tried again after this time, because the manager may have been
   // unreachable.  Without this leave, the manager would keep the membership.
   static constexpr Duration kLeavePause = std::chrono::seconds(60);

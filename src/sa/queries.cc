@@ -200,7 +200,7 @@ void Queries::send(QueryId id, Entry& entry, Time now) {
                                 .cookie = id.value,
                                 .mad = std::move(mad)},
                                now);
-  // send() fails if the agents of the port have reached its limit of requests.
+  // mads_.send() fails if the port has too many pending requests.
   if (!sent) pause(id, entry, now);
 }
 

@@ -139,7 +139,7 @@ class Queries {
   static constexpr Duration kFewQueriesIntervalMax = std::chrono::seconds(1);
   static constexpr Duration kRoundTripMax = std::chrono::seconds(4);
 
-  // REQUIRES: `mads` outlives this object, and `agent` joins the segments of RMPP messages.
+  // REQUIRES: `mads` outlives this object, and joins the segments of RMPP messages for `agent`.
   Queries(mad::ManagementPort& mads, mad::AgentNumber agent, Random random)
       : mads_(mads), agent_(agent), random_(random), next_transaction_(random_.next32()) {}
 

@@ -77,7 +77,8 @@ class Services {
   // Asks the SA for services.  kFound or kFailed follows.  Fails with kNoResources.
   Result<ServiceTicket> find(const ServiceQuery& query, std::uint64_t cookie,
                              Duration give_up_after, Time now);
-  // Ends a registration, or cancels a query.  Returns false if the registration or query has ended.
+  // Ends a registration, or cancels a query.  Returns false if it has ended before, and
+  // next_event() has returned its last event.
   bool remove(ServiceTicket ticket, Time now);
   std::optional<ServiceEvent> next_event();
 

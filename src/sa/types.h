@@ -50,7 +50,9 @@ struct PortChange {
   bool gids_changed = false;
   bool pkeys_changed = false;
 
-  // Returns true if Queries sends all pending queries again after the change.
+  // Returns true if the manager or a LID has changed, so that Queries sends all pending queries
+  // again.  Queries also does so if only the SL to the manager or the index of the default P_Key
+  // has changed, but then the manager has lost nothing.
   bool resends_queries() const { return became_ready || stopped || lid_changed || manager_changed; }
 
   static PortChange between(const PortState& previous, const PortState& current) {

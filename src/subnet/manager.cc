@@ -68,7 +68,7 @@ void Manager::begin_phase(Phase phase) {
 }
 
 // Ends a sweep that has failed, because a node did not respond or has refused a request.  The next
-// sweep begins after response_timeout.
+// sweep begins after response_timeout, or at the next trap.
 void Manager::give_up(Time now) {
   queued_.clear();
   pending_.clear();

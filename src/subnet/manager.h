@@ -22,9 +22,9 @@ namespace verbena::subnet {
 //
 // It sweeps the subnet at the beginning, after a trap about a change, and after each
 // sweep_interval.  If a node does not respond, or refuses a request, the sweep ends, and another
-// sweep begins after response_timeout.  The owner sends the MADs of next_send() from QP0 of the
-// manager's port, and passes MADs that arrive there to receive().  Only one thread at a time may
-// use a Manager.
+// sweep begins after response_timeout, or at the next trap.  The owner sends the MADs of
+// next_send() from QP0 of the manager's port, and passes MADs that arrive there to receive().  Only
+// one thread at a time may use a Manager.
 class Manager {
  public:
   struct Config {

@@ -28,8 +28,7 @@ inline constexpr std::size_t kDeliveriesMax = 65536;
 // a multicast packet.
 inline constexpr std::size_t kInFlightMax = 65536;
 
-// Holds a packet from LRH to ICRC.  The packet has no VCRC, because a simulated link damages no
-// packet.
+// Holds a packet from LRH to ICRC.  The packet has no VCRC, because no packet arrives damaged.
 using Packet = std::vector<std::byte>;
 
 // Holds a packet that has arrived at an HCA and is not for the SMA or PMA of the HCA.
@@ -149,7 +148,8 @@ class Subnet {
   void set_power(std::uint32_t node, bool on, Time now);
   // Pauses a node, or ends its pause.  Packets to and from a paused node wait for the end of the
   // pause, and its agents do not answer.  At most faults::DelayLine::kPacketsMax packets wait in
-  // each direction; further packets are lost and counted.  set_power() also ends a pause.
+  // each direction; further packets are lost and counted.  set_power() also ends a pause, and drops
+  // the packets that waited.
   void set_paused(std::uint32_t node, bool paused, Time now);
   bool is_paused(std::uint32_t node) const;
   // Makes a link lose packets in both directions; a loss of 0 means that no packet is lost.

@@ -39,8 +39,8 @@ enum class MraSubject : std::uint8_t { kReq = 0, kRep = 1, kLap = 2 };
 enum class RejSubject : std::uint8_t { kReq = 0, kRep = 1, kOther = 2 };
 enum class FailoverAccepted : std::uint8_t { kAccepted = 0, kNotSupported = 1, kRejected = 2 };
 
-// Names the reasons of a REJ (vol1 12.6.7.2, table 110).  The comments describe the additional
-// reject information.
+// Names the reasons of a REJ (vol1 12.6.7.2).  The comments describe the additional reject
+// information that some of them have.
 enum class RejReason : std::uint16_t {
   kNoQp = 1,
   kNoEec = 2,
@@ -59,7 +59,7 @@ enum class RejReason : std::uint16_t {
   kInvalidPrimaryTrafficClass = 15,
   kInvalidPrimaryHopLimit = 16,
   kInvalidPrimaryPacketRate = 17,
-  kAlternateGidRejected = 18,
+  kAlternateGidRejected = 18,  // contains an acceptable GID
   kAlternateLidRejected = 19,
   kInvalidAlternateSl = 20,
   kInvalidAlternateTrafficClass = 21,

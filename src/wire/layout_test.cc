@@ -9,7 +9,9 @@
 #include "wire/bth.h"
 #include "wire/cm.h"
 #include "wire/hex.h"
+#include "wire/infiniband.h"
 #include "wire/ip.h"
+#include "wire/ipoib.h"
 #include "wire/mad.h"
 #include "wire/notice.h"
 #include "wire/performance.h"
@@ -79,8 +81,7 @@ TEST(LayoutDeathTest, WritingPastTheEndStopsTheProgram) {
   EXPECT_DEATH(encode_to(out, Inner{}), "never happen");
 }
 
-// The list contains all messages except the LRH, which infiniband_test.cc tests, and the messages
-// of IPoIB, which ipoib_test.cc tests.
+// The list contains all messages of this layer.
 template <class M>
 class EveryMessage : public testing::Test {};
 
@@ -91,7 +92,8 @@ using Messages = testing::Types<
     NodeDescription, NodeInfo, SwitchInfo, PortInfo, SmInfo, Notice, LinkStateChange, LocalChange,
     BadMkey, BadKey, BadPkeyAtSwitch, PortCounters, PortCountersExtended, PortRcvErrorDetails,
     PortXmitDiscardDetails, RmppHeader, SaHeader, PathRecord, McMemberRecord, InformInfo,
-    InformInfoRecord, SaNotice, GidChange, ServiceRecord, Odd>;
+    InformInfoRecord, SaNotice, GidChange, ServiceRecord, Lrh, IpoibHeader, IpoibAddress, IpoibArp,
+    NeighbourHeader, LinkAddressOption, Odd>;
 TYPED_TEST_SUITE(EveryMessage, Messages);
 
 template <class M>

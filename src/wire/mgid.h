@@ -65,12 +65,15 @@ constexpr bool is_sa_assigned(const Gid& gid) {
 }
 
 // Returns the MGID for the IP address of a group.  `pkey` and `scope` are the values of the
-// partition's broadcast group.  Full and limited members get the same MGID.  As in Linux
-// (cma_set_mgid()), some addresses are special:
-//  * A wildcard address gives MGID 0.  When a program joins MGID 0, the SA assigns an MGID.
-//  * An MGID that the SA has assigned is returned unchanged, for MgidUser::kRdmaCm only.
+// partition's broadcast group.  Full and limited members get the same MGID.  Some addresses are
+// special:
+//  * A wildcard address gives MGID 0, as in Linux (cma_set_mgid()).  When a program joins MGID 0,
+//    the SA assigns an MGID.
+//  * An MGID that the SA has assigned is returned unchanged, for MgidUser::kRdmaCm only.  Linux
+//    does the same for RDMA_PS_UDP and for RDMA_PS_IPOIB.
 //  * 255.255.255.255 gives the MGID of the broadcast group.  For MgidUser::kRdmaCm, this MGID has
-//    the signature kRdmaCmIpv4.
+//    the signature kRdmaCmIpv4.  Linux's RDMA CM treats this address like any other, so its MGIDs
+//    end with 0fff:ffff.
 constexpr Gid multicast_mgid(const Gid& group, MgidUser user, Pkey pkey,
                              std::uint8_t scope = kMgidScopeLinkLocal) {
   const bool is_v4 = is_ipv4(group);

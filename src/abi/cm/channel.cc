@@ -37,8 +37,8 @@ VB_EXPORT rdma_event_channel* rdma_create_event_channel() {
   return channel.release();
 }
 
-// Destroying a channel cannot fail.  Ids that still use the channel get no more events.  In
-// libverbena the channel exists until the last of these ids is destroyed.
+// Destroying a channel cannot fail.  If ids still use the channel, libverbena refuses to destroy it
+// (EBUSY).  Then the channel of libverbena and its descriptor exist until the program ends.
 VB_EXPORT void rdma_destroy_event_channel(rdma_event_channel* channel) {
   auto* self = static_cast<CmChannel*>(channel);
   self->was_blocking = (fcntl(self->fd, F_GETFL) & O_NONBLOCK) == 0;

@@ -16,7 +16,7 @@ constexpr std::uint8_t kConnectDatagramBytesMax = 216;
 constexpr std::uint8_t kAcceptBytesMax = 196;
 constexpr std::uint8_t kAcceptDatagramBytesMax = 136;
 constexpr std::uint8_t kRejectBytesMax = 148;
-// These are reasons of a REJ (vol1 table 108).
+// These are reasons of a REJ (vol1 12.6.7.2).
 constexpr std::uint32_t kRejectConsumer = 28;
 constexpr std::uint32_t kRejectVendorOption = 35;
 

@@ -117,13 +117,14 @@ OpenPort::ReceiveResult OpenPort::receive(ib_user_mad& buffer, std::size_t capac
     return ReceiveResult::kTooShort;
   }
   if (message_bytes > static_cast<std::size_t>(received_bytes))
-    return receive_from_memory(out, mad_bytes);
+    return receive_in_shared_memory(out, mad_bytes);
   const long result =
       os::repeat_call(SYS_recvfrom, mads_.fd(), out, message_bytes, MSG_DONTWAIT, nullptr, nullptr);
   return result == received_bytes ? ReceiveResult::kMad : ReceiveResult::kDisconnected;
 }
 
-OpenPort::ReceiveResult OpenPort::receive_from_memory(std::byte* buffer, std::size_t mad_bytes) {
+OpenPort::ReceiveResult OpenPort::receive_in_shared_memory(std::byte* buffer,
+                                                           std::size_t mad_bytes) {
   std::vector<os::Fd> fds;
   std::array<std::byte, um::kUserMadBytes + wire::kMadBytes> first{};
   if (!mads_.receive(first, fds) || fds.empty()) return ReceiveResult::kDisconnected;

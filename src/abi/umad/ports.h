@@ -28,15 +28,16 @@ class OpenPort {
   // Receives the next MAD without waiting, with its header, into a buffer of `capacity` bytes.
   // `mad_bytes` gets the length of the MAD.  kTooShort: the buffer got the header and the first
   // segment of a longer message, which remains in the queue.  kInvalid: the buffer is too small for
-  // the header and the first segment.  kDisconnected: the service has ended, or its message is
-  // malformed.
+  // the header and the first segment.  kDisconnected: the service has ended, its message is
+  // malformed, or this process cannot receive or map the shared memory of a long message.
   ReceiveResult receive(ib_user_mad& buffer, std::size_t capacity, std::size_t& mad_bytes);
 
  private:
   OpenPort(ServiceConnection requests, os::Fd mads)
       : requests_(std::move(requests)), mads_(os::UnixChannel::adopt(std::move(mads))) {}
 
-  ReceiveResult receive_from_memory(std::byte* buffer, std::size_t mad_bytes);
+  // Receives a long MAD, which comes in shared memory with the message.
+  ReceiveResult receive_in_shared_memory(std::byte* buffer, std::size_t mad_bytes);
 
   std::mutex ask_lock_;
   ServiceConnection requests_;

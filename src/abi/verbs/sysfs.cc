@@ -37,7 +37,7 @@ int read_file(const char* path, char* buf, size_t size) {
   return static_cast<int>(length);
 }
 
-// Copies a text, cut to the size of the buffer.  Returns the length of the copy.
+// Copies a text, cut to the size of the buffer.  Returns the length of the text, at most `size`.
 int copy_contents(const char* text, char* buf, size_t size) {
   const int length = std::snprintf(buf, size, "%s", text);
   return length < static_cast<int>(size) ? length : static_cast<int>(size);
