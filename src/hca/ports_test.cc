@@ -78,9 +78,13 @@ TEST_F(QpPorts, APathMustBeginAtThePortOfTheQp) {
   EXPECT_FALSE(modify(qp, target, kToRtr)) << "the path begins at port 1";
   target.path.address.port = kSecondPort;
   EXPECT_TRUE(modify(qp, target, kToRtr));
+  target.state = QpState::kRts;
+  ASSERT_TRUE(modify(qp, target, kToRts));
   target.alternate_path = target.path;
   target.alternate_port = 1;
-  EXPECT_FALSE(modify(qp, target, attribute::kAlternatePath));
+  EXPECT_FALSE(modify(qp, target, attribute::kAlternatePath)) << "the path begins at port 2";
+  target.alternate_port = 2;
+  EXPECT_TRUE(modify(qp, target, attribute::kAlternatePath));
 }
 
 TEST_F(QpPorts, AQpNeedsAnExistingDevice) {

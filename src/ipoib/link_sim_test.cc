@@ -274,8 +274,8 @@ TEST(IpoibLinkSim, EachCallOfResolveEndsOnceAndAnswersAreCorrectAfterTheFaults) 
   }
 }
 
-// On a link that loses a tenth of all frames, about one call in 140 fails, because each of its
-// three tries loses the request or the answer.
+// On a link that loses a tenth of all frames, about one call in 100,000 fails: announcements and
+// requests of the other host also tell its address, so few losses do no harm.
 TEST(IpoibLinkSim, MostCallsSucceedOnALossyLink) {
   int calls = 0;
   int failures = 0;
@@ -297,7 +297,7 @@ TEST(IpoibLinkSim, MostCallsSucceedOnALossyLink) {
       ++calls;
     }
   }
-  EXPECT_LE(failures * 40, calls) << failures << " of " << calls << " calls failed";
+  EXPECT_LE(failures * 1000, calls) << failures << " of " << calls << " calls failed";
 }
 
 TEST(IpoibLinkSim, PerfectLinkNeedsOneRequestAndOneAnswer) {

@@ -122,7 +122,7 @@ bind-address = "127.0.0.1:{r.port}"
         r.note_file("copy")
 
 
-@PROGRAMS.add("proftpd", "curl", root=True, min_bytes=100_000,
+@PROGRAMS.add("proftpd", "curl", "openssl", root=True, min_bytes=100_000,
               not_only="a session makes its connection its standard input")
 def proftpd(r):
     """proftpd has a process for each session.  The client or the server makes the data connections."""

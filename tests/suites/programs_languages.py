@@ -22,7 +22,7 @@ def tcpserver(r):
         r.client("bash", "-c", f"for i in $(seq 2000); do echo line $i; done | nc -N 127.0.0.1 {r.port} | md5sum")
 
 
-@PROGRAMS.add("systemd-socket-activate", "curl",
+@PROGRAMS.add("systemd-socket-activate", "nc",
               not_only="the next program has the connection as its standard input")
 def socket_activate(r):
     r.data("big", 3 * MB)
@@ -239,7 +239,7 @@ def valgrind(r):
         r.note_file("copy")
 
 
-@PROGRAMS.add("ncat", "nc.traditional",
+@PROGRAMS.add("ncat", "nc.traditional", "nc",
               not_only="the next program has the connection as its standard input")
 def other_netcats(r):
     r.data("big", 3 * MB)

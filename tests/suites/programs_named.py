@@ -35,7 +35,7 @@ def certificate(r):
     return r.path("cert.pem"), r.path("key.pem")
 
 
-@PROGRAMS.add("openssl", min_bytes=100_000, quick=True)
+@PROGRAMS.add("openssl", "curl", min_bytes=100_000, quick=True)
 def openssl(r):
     cert, key = certificate(r)
     r.data("big", 3 * MB)
@@ -255,7 +255,7 @@ def bash_dev_tcp(r):
 SSH_OPTIONS = ("-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null", "-o", "LogLevel=ERROR", "-F", "none")
 
 
-@PROGRAMS.add("sshd", "ssh", "scp", "sftp", "git", "ssh-keygen", root=True, not_only="sshd filters system calls")
+@PROGRAMS.add("sshd", "ssh", "scp", "sftp", "git", "ssh-keygen", "curl", root=True, not_only="sshd filters system calls")
 def ssh(r):
     r.data("big", 5 * MB)
     for name in ("host", "user"):

@@ -244,7 +244,7 @@ def etcd(r):
         r.client("etcdctl", "--endpoints", url, "get", "a", env=api)
 
 
-@PROGRAMS.add("nbdkit", "nbdcopy", "qemu-img")
+@PROGRAMS.add("nbdkit", "nbdcopy", "qemu-img", "qemu-nbd")
 def nbdkit(r):
     disk = r.data("disk", 8 * 1024 * 1024)
     with r.server("nbdkit", "-f", "-i", "127.0.0.1", "-p", r.port, "file", disk):

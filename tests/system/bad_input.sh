@@ -30,5 +30,9 @@ if verbena run -- timeout 20 rping -s -a 203.0.113.77 >"$work/out" 2>&1; then fa
 grep -q 'rdma_bind_addr: Cannot assign requested address' "$work/out" || fail "bind: $(cat "$work/out")"
 
 # `run` ends with the program's exit code, or with a code for the signal that has ended the program.
-verbena run -- bash -c 'exit 42' || [ $? -eq 42 ] || fail "exit code"
-verbena run -- bash -c 'kill -TERM $$' || [ $? -eq 143 ] || fail "the exit status does not show the signal"
+code=0
+verbena run -- bash -c 'exit 42' || code=$?
+[ $code -eq 42 ] || fail "exit code $code, not 42"
+code=0
+verbena run -- bash -c 'kill -TERM $$' || code=$?
+[ $code -eq 143 ] || fail "exit code $code after SIGTERM, not 143"

@@ -25,10 +25,6 @@ def counters():
     return {key.lower(): value for key, value in status["counters"].items()}
 
 
-def sum_of(word):
-    return sum(value for key, value in counters().items() if word in key)
-
-
 def datagram(source_port, body, wrong_icrc=False):
     length = 20 + 8 + len(body) + 4
     ip = struct.pack("!BBHHHBBH4s4s", 0x45, 0xff, length, 0, 0x4000, 0xff, 17, 0xffff,

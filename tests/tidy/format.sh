@@ -9,7 +9,7 @@ fi
 mode=(--dry-run -Werror)
 [ "${1:-}" = --fix ] && mode=(-i)
 mapfile -d '' files < <(find src include tests fuzz bench -type f \( -name '*.cc' -o -name '*.h' \) -print0 2>/dev/null || true)
-[ ${#files[@]} -gt 0 ] || { echo "no files"; exit 0; }
+[ ${#files[@]} -gt 0 ] || { echo "no files: run this script from the repository"; exit 1; }
 printf '%s\0' "${files[@]}" | xargs -0 -n 50 -P 2 clang-format "${mode[@]}" ||
   { echo "to format them: bash tests/tidy/format.sh --fix"; exit 1; }
 echo "${#files[@]} files are formatted"

@@ -38,7 +38,8 @@ def main():
                 flags += [word, words[i + 1]]
         layer = path.relative_to(root / "src").parts[0]
         compiler = next(word for word in words if not word.endswith("ccache"))
-        # Keeps the longest flags of each layer.  These are the flags of tests, which test headers need for GoogleTest.
+        # Keeps the longest flags of each layer.  In layers whose tests are compiled one by one, these are the flags of
+        # tests.  In other layers the flags of tests are unknown, so GoogleTest must be in a default directory.
         longest = layer_flags.get(layer, [])
         layer_flags[layer] = max(longest, [compiler, *flags], key=len)
 

@@ -41,7 +41,7 @@ namespace {
 
 constexpr std::uint64_t kBatch = 64;  // frames between two checks of the target's sockets
 // Waits while all sockets of the target together have more unread bytes than this.  The default
-// buffer of one socket is smaller.
+// buffer of one socket is smaller, so one socket that nobody reads cannot stop the sender.
 constexpr std::uint64_t kQueuedBytesMax = 512 * 1024;
 constexpr int kAnswersMax = 1024;  // the largest number of frames to read after a batch
 
@@ -52,10 +52,16 @@ class SocketQueues {
       : file_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {}
   bool is_open() const { return static_cast<bool>(file_); }
   std::uint64_t unread_bytes() {
-    const ssize_t size = ::pread(file_.get(), text_.data(), text_.size(), 0);
-    if (size <= 0) return 0;
+    // Each read of such a file returns only about 30 sockets, so the loop reads until the end.
+    std::string text;
+    for (;;) {
+      const ssize_t size =
+          ::pread(file_.get(), buffer_.data(), buffer_.size(), static_cast<off_t>(text.size()));
+      if (size <= 0) break;
+      text.append(buffer_.data(), static_cast<std::size_t>(size));
+    }
     std::uint64_t sum = 0;
-    std::istringstream lines(std::string(text_.data(), static_cast<std::size_t>(size)));
+    std::istringstream lines(text);
     for (std::string line; std::getline(lines, line);) {
       // A line is "SLOT: ADDRESS:PORT ADDRESS:PORT STATE TX:RX ...", with numbers in hexadecimal.
       std::istringstream words(line);
@@ -70,7 +76,7 @@ class SocketQueues {
 
  private:
   os::Fd file_;
-  std::array<char, 65536> text_{};
+  std::array<char, 65536> buffer_{};
 };
 
 class Sender {

@@ -81,7 +81,6 @@ TEST(Barrage, OnePassOfTheGridSendsEachOpcodeToEachQp) {
   const Target target = make_target();
   Barrage barrage(1, target, {});
   std::map<unsigned, std::set<std::uint32_t>> reached;
-  std::set<std::size_t> lengths;
   const std::uint64_t slots = target.qps.size() + target.absent.size() + target.spared.size() + 6;
   // 8 of 20 runs are of kind grid, so these packets contain two passes of the grid.
   for (std::uint64_t number = 0; number < 2 * 256 * slots * 20 / 8 + 400; ++number) {
@@ -92,7 +91,6 @@ TEST(Barrage, OnePassOfTheGridSendsEachOpcodeToEachQp) {
     const auto bth = wire::decode<wire::Bth>(frame->udp_payload);
     if (!bth) continue;
     reached[static_cast<unsigned>(bth->opcode)].insert(bth->destination_qpn.value);
-    lengths.insert(frame->udp_payload.size());
   }
   ASSERT_EQ(reached.size(), 256u);
   for (const auto& [opcode, qpns] : reached) {
@@ -139,7 +137,8 @@ TEST(Barrage, NoPacketReachesASparedQpExceptFromThePeersAddress) {
   EXPECT_GT(to_spared, 1000);
 }
 
-// Most captured REQs are for one port.  This test makes that port the spared port.
+// The frame that this barrage mutates is a REQ for the spared port, as are most REQs in
+// tests/captures.
 TEST(Barrage, NoReqIsForTheSparedPort) {
   Target target = make_target();
   const wire::cm::Req req{.service_id = {0x1061c06}};  // TCP, 7174

@@ -115,11 +115,17 @@ TEST(Faults, DelayAndJitterKeepTheOrder) {
 
 TEST(Faults, CorruptionRemovesTheUdpChecksum) {
   Line line("corrupt=100");
+  std::uint32_t number = 0;
+  unsigned with_changed_payload = 0;
   for (const auto& frame : line.send_frames(100)) {
     EXPECT_EQ(frame[40], std::byte{0});
     EXPECT_EQ(frame[41], std::byte{0});
     EXPECT_TRUE(std::equal(frame.begin(), frame.begin() + 40, packet(0).begin()));
+    const auto sent = packet(number++);
+    with_changed_payload += std::equal(frame.begin() + 42, frame.end(), sent.begin() + 42) ? 0 : 1;
   }
+  // A payload may be unchanged, because two flips may hit the same bit.
+  EXPECT_GT(with_changed_payload, 90u);
 }
 
 TEST(Faults, FaultsHitTcpOnlyIfWanted) {

@@ -116,6 +116,7 @@ check_captures() {
   for host in a b; do
     packet_count=$(python3 "$VB_SOURCE/tests/wire/check_capture.py" "$work/line.$host.pcap" \
       "$(address_of $host 4)" "$(address_of $host 6)" "fe80::$host") || fail "the capture of host $host"
+    [ "$packet_count" -gt 0 ] || fail "the capture of host $host has no RoCEv2 packet that the host has sent"
     malformed=$(tshark -r "$work/line.$host.pcap" --disable-protocol rpcordma -Y _ws.malformed \
       2>"$work/tshark") || fail "tshark: $(cat "$work/tshark")"
     [ -z "$malformed" ] || fail "malformed packets: $malformed"

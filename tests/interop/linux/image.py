@@ -5,8 +5,9 @@ usage: image.py FOLDER
        image.py pack ARCHIVE PREFIX PATH...
 
 The kernel, its modules and busybox come from Debian's packages, which are unpacked and not installed.  The programs and
-libraries are those of this machine.  Does nothing if the machine in FOLDER was already made from the same parts.  If
-the packages cannot be downloaded, prints the reason and exits with 77.
+libraries are those of this machine.  Does nothing if the machine in FOLDER was already made from the same packages and
+programs, even if their libraries have changed.  If the packages cannot be downloaded, prints the reason and exits with
+77.
 
 pack: makes an archive of the files PREFIX/PATH, without symbols, and of the libraries that they need.  guest.py appends
 the archive to initrd.
@@ -58,7 +59,10 @@ def path_of(program):
 
 
 def describe_parts(kernel):
-    """Returns a text that changes when a part of the machine changes."""
+    """Returns a text that changes when a package, a program, this script or `init` changes.
+
+    It does not describe the libraries of the programs.  After an upgrade of libraries alone, remove FOLDER/made-from.
+    """
     programs = {name: path_of(name) for name in PROGRAMS}
     parts = [hashlib.sha256(HERE.joinpath(name).read_bytes()).hexdigest() for name in ("image.py", "init")]
     parts += [output("apt-cache", "policy", package) for package in PACKAGES + [kernel]]

@@ -39,6 +39,7 @@ addresses=("$(address_of a 4)" 10.78.0.1 fd78::1)
 captures
 for host in a b; do
   checked=$(python3 "$VB_SOURCE/tests/wire/check_capture.py" "$work/line.$host.pcap" "${addresses[@]}") || fail "the capture of host $host"
+  [ "$checked" -gt 0 ] || fail "the capture of host $host has no RoCEv2 packet that the host has sent"
   addresses=("$(address_of b 4)" 10.78.0.2 fd78::2)
   echo "host $host: $checked packets sent, every ICRC right"
 done
