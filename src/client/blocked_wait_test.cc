@@ -355,6 +355,7 @@ TEST_F(BlockedWaitTest, APostOfAnotherThreadDoesNotWakeTheBlockedThread) {
   const int flushes = client.flushes;
   for (int i = 0; i < 100; ++i) driver.kick();
   while (client.flushes == flushes) std::this_thread::yield();
+  waiter.wait_until_sleeping();  // a thread that was woken counts that before it sleeps again
   EXPECT_EQ(driver.receiver_wakes(), wakes);
   waiter.stop();
 }

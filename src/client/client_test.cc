@@ -323,7 +323,7 @@ TEST(Sockaddr, IpAddressesSurviveARoundTrip) {
   const auto ipv4 = from_sockaddr(reinterpret_cast<const sockaddr*>(&in));
   ASSERT_TRUE(ipv4);
   EXPECT_EQ(ipv4->ip, wire::ipv4_gid(0x0a000001));
-  EXPECT_EQ(from_sockaddr(reinterpret_cast<const sockaddr*>(&in)).value(), *ipv4);
+  EXPECT_EQ(ipv4->port, 7174);
   const sockaddr_storage back = to_sockaddr(*ipv4);
   EXPECT_EQ(std::memcmp(&back, &in, sizeof in), 0);
 

@@ -20,8 +20,9 @@ namespace {
 
 void add_one(int fd) {
   const std::uint64_t one = 1;
-  // The write fails with EAGAIN when the count is 2^64 - 2.  The descriptor is readable then, and
-  // only that matters.
+  // No number of posts brings the count to its limit, 2^64 - 2, but another holder of the
+  // descriptor can set it to that limit.  Then the write fails with EAGAIN, or waits if O_NONBLOCK
+  // is not set.
   repeat_call(SYS_write, fd, &one, sizeof(one));
 }
 

@@ -195,6 +195,7 @@ TEST(SignalBlock, ReportsWhichSignalsWouldEndAWait) {
 TEST(Fd, DescriptorFunctionsAreNotCancellationPoints) {
   EventFd event = *EventFd::create();
   event.post();
+  bool has_finished = false;
   std::thread thread([&] {
     ::pthread_cancel(::pthread_self());  // the request remains pending
     EXPECT_TRUE(event.try_take());
@@ -207,8 +208,10 @@ TEST(Fd, DescriptorFunctionsAreNotCancellationPoints) {
     EXPECT_FALSE(process_name(::getpid()).empty());
     Fd(*duplicate_fd(event.fd())).reset();
     ::pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, nullptr);
+    has_finished = true;
   });
   thread.join();
+  EXPECT_TRUE(has_finished) << "a function was a cancellation point and ended the thread";
 }
 
 TEST(WakeFd, SeveralWakesCountAsOne) {

@@ -12,9 +12,9 @@ class HeapTrim {
   // Calls trim_heap() and returns true if is_due(objects).  `objects` is the current number of
   // objects.
   bool trim_if_due(std::size_t objects);
-  // Returns true if there were at least kManyObjects, and their number has fallen to an eighth of
-  // its maximum since this function last returned true.  The caller then calls trim_heap(), which
-  // may take milliseconds.
+  // Returns true if had_many_ is set and the number of objects has fallen to an eighth of its
+  // maximum since this function last returned true.  The caller then calls trim_heap(), which may
+  // take milliseconds.
   bool is_due(std::size_t objects);
 
  private:

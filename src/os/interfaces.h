@@ -77,7 +77,8 @@ struct RouteAnswer {
 
 // Requests the route to an address from the kernel.  `scope` is the interface for link-local and
 // multicast destinations, else 0.  kAddressNotFound: there is no route, or this host does not have
-// the source address (detail = errno).  Success does not mean that the destination answers.
+// the source address (detail = errno).  For IPv6, the kernel does not check the source address.
+// Success does not mean that the destination answers.
 Result<RouteAnswer> route_to(const Gid& destination, std::optional<Gid> source,
                              std::uint32_t scope);
 
