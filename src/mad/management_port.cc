@@ -482,10 +482,11 @@ void ManagementPort::receive_ack(AgentNumber agent, const MadHeader& header, con
     case RmppSender::Ack::kComplete: break;
   }
   if (transaction.request.timeout <= Duration{} || key.response) return erase(key);
-  // The request has arrived, so its response is expected now.  The ACK of segment 0 lets the peer
-  // send the response (vol1 13.6.6.3).
+  // The request has arrived, so its response is expected now.  The request cannot be repeated any
+  // more, because only its headers are left.  The ACK of segment 0 lets the peer send the response
+  // (vol1 13.6.6.3).
   transaction.segments.reset();
-  transaction.retries_left = 0;
+  transaction.retries_left = transaction.request.retries = 0;
   set_due(key, transaction, now + transaction.request.timeout);
   send_ack(arrival.from, arrival.mad, 0, 1);
 }

@@ -25,7 +25,8 @@ namespace verbena::mad {
 // requests until the response or the timeout comes, and splits and joins messages by RMPP.
 //
 // A response, or a segment of a response, is accepted only while its request is pending.  Each
-// new segment restarts the timeout and the retries of the request.  An agent for which the port
+// new segment restarts the timeout and the retries of the request.  A request that has segments
+// itself is not repeated any more when all of them are acknowledged.  An agent for which the port
 // does no RMPP gets every segment, because the first segment has ended the request.
 //
 // The class has no clock and does no I/O: the owner passes the time, and takes packets and messages

@@ -368,7 +368,11 @@ class StalledTableTest : public RmppTest {
  protected:
   void stall() {
     request_table();
+    stall_response();
+  }
+  void stall_response() {
     const auto request = net.port(2).next_message();
+    ASSERT_TRUE(request);
     ASSERT_TRUE(net.port(2).send(
         server,
         {.to = request->from, .retries = 20, .mad = table(header_in(request->mad), 100'000)},
@@ -427,6 +431,23 @@ TEST_F(StalledTableTest, RepeatedRequestBeginsANewResponse) {
   net.port(2).on_timer(net.now);
   deliver_one(2);
   EXPECT_EQ(net.port(1).counters().segments_dropped, dropped + 1);
+}
+
+// After the peer has acknowledged all segments of the request, only its headers are left.
+TEST_F(StalledTableTest, RequestThatHadSegmentsIsReportedAsTimedOut) {
+  auto request = mad_of(get_table, 56 + 1000);
+  wire::encode_to(std::span(request).subspan<wire::kMadHeaderBytes, wire::kRmppHeaderBytes>(),
+                  wire::RmppHeader{.active = true});
+  ASSERT_TRUE(net.port(1).send(
+      client, {.to = lid_address(1, 2), .timeout = 1s, .retries = 20, .mad = request}, net.now));
+  net.deliver_all();
+  stall_response();
+  const auto sent = wait_for(ManagementPort::kSegmentGapMax);
+  ASSERT_EQ(sent.size(), 1U);
+  EXPECT_EQ(rmpp_in(sent[0]).type, wire::RmppType::kAbort);
+  const auto message = net.port(1).next_message();
+  ASSERT_TRUE(message);
+  EXPECT_TRUE(message->timed_out);
 }
 
 TEST_F(StalledTableTest, CancelTellsTheSenderToStop) {
