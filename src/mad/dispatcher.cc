@@ -14,14 +14,13 @@ namespace {
 
 // These bits tell what a CM supports (vol1 16.7.3.1).
 constexpr std::uint16_t kConnectsRc = 1 << 9;
-constexpr std::uint16_t kConnectsUc = 1 << 12;
 constexpr std::uint16_t kResolvesServiceIds = 1 << 13;  // SIDR
 
 // Holds the ClassPortInfo of the CM class.  The response time means that the CM answers within
 // 0.54 s.
 constexpr wire::ClassPortInfo kCmClassPortInfo{
     .class_version = wire::class_version(MgmtClass::kCommunication),
-    .capability_mask = kConnectsRc | kConnectsUc | kResolvesServiceIds,
+    .capability_mask = kConnectsRc | kResolvesServiceIds,
     .resp_time_value = 17,
 };
 

@@ -99,7 +99,7 @@ TEST_F(DispatcherTest, AnswersClassPortInfo) {
       wire::decode<wire::ClassPortInfo>(std::span(send.mad).subspan(wire::kMadHeaderBytes));
   ASSERT_TRUE(info.has_value());
   EXPECT_EQ(info->class_version, 2);
-  EXPECT_EQ(info->capability_mask, 0x3200) << "RC, UC and SIDR";
+  EXPECT_EQ(info->capability_mask, 0x2200) << "RC and SIDR";
   EXPECT_EQ(info->resp_time_value, 17);
   EXPECT_EQ(send.mad[100], std::byte{0});
 }
