@@ -37,9 +37,9 @@ Result<std::uint64_t> process_start_time(pid_t pid);
 // answer may be outdated at once, since another thread may unmap the memory.  It does not detect
 // pages past the end of a mapped file (SIGBUS).
 //
-// Cost: a few microseconds with PROCMAP_QUERY (Linux 6.11), else one read of /proc/self/maps up to
-// the address, about 1 us per mapping.  Without /proc it only checks that the memory is mapped
-// (mincore), and assumes that the protection is right.
+// Cost: a few microseconds with PROCMAP_QUERY (Linux 6.11), else one read of
+// /proc/thread-self/maps up to the address, about 1 us per mapping.  Without /proc it only checks
+// that the memory is mapped (mincore), and assumes that the protection is right.
 bool memory_is_mapped(const void* address, std::size_t length, bool writable);
 
 // Makes the kernel populate (fault in) the pages now.  Returns false if touching them would raise a

@@ -10,6 +10,7 @@
 #include <charconv>
 #include <cstring>
 #include <string_view>
+#include <utility>
 
 #include "os/process.h"
 #include "os/system_call.h"
@@ -122,6 +123,17 @@ Answer read_maps(int maps, const Range& range) {
   }
 }
 
+// Opens the list of this process's mappings.  Prefers the calling thread's file, because that of
+// the process is empty after the main thread has called pthread_exit().
+Result<Fd> open_maps() {
+  const auto open_file = [](const char* path) {
+    return take_fd(static_cast<int>(repeat_call(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC)),
+                   "open");
+  };
+  auto maps = open_file("/proc/thread-self/maps");
+  return maps.has_value() ? std::move(maps) : open_file("/proc/self/maps");
+}
+
 // Finds holes in the range, but does not check the protection.
 Answer query_mincore(const Range& range) {
   const auto page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
@@ -145,9 +157,7 @@ bool memory_is_mapped(const void* address, std::size_t length, bool writable) {
   if (length > UINT64_MAX - first) return false;
   const Range range{.first = first, .end = first + length, .writable = writable};
 
-  auto maps = take_fd(
-      static_cast<int>(repeat_call(SYS_openat, AT_FDCWD, "/proc/self/maps", O_RDONLY | O_CLOEXEC)),
-      "open");
+  const auto maps = open_maps();
   Answer answer = Answer::kUnknown;
   if (maps.has_value()) answer = query_mappings(maps->get(), range);
   if (maps.has_value() && answer == Answer::kUnknown) answer = read_maps(maps->get(), range);

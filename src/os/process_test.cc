@@ -1,15 +1,21 @@
 #include "os/process.h"
 
 #include <fcntl.h>
+#include <sched.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <csignal>
 #include <cstdint>
+#include <fstream>
+#include <string>
+#include <thread>
 
 #include "gtest/gtest.h"
 #include "os/clock.h"
+#include "os/test_process.h"
 
 namespace verbena::os {
 namespace {
@@ -73,6 +79,13 @@ class Memory : public ::testing::Test {
   void TearDown() override { ::munmap(base_, 6 * kPage); }
 
   std::byte* page(std::size_t number) { return base_ + number * kPage; }
+  // Returns the third field of /proc/self/stat.
+  static char process_state() {
+    std::string pid, name;
+    char state = 0;
+    std::ifstream("/proc/self/stat") >> pid >> name >> state;
+    return state;
+  }
 
   std::byte* base_ = nullptr;
 };
@@ -106,6 +119,21 @@ TEST_F(Memory, StackHeapAndProgramAreMapped) {
   EXPECT_TRUE(memory_is_mapped(on_heap.get(), 1 << 20, true));
   EXPECT_TRUE(memory_is_mapped("text", 5, false));
   EXPECT_FALSE(memory_is_mapped("text", 5, true));
+}
+
+TEST_F(Memory, IsMappedAlsoAfterTheMainThreadHasEnded) {
+  const auto check_and_exit = [this] {
+    while (process_state() != 'Z') ::sched_yield();  // the state is that of the main thread
+    EXPECT_TRUE(memory_is_mapped(page(0), 2 * kPage, true));
+    EXPECT_FALSE(memory_is_mapped(page(0), 2 * kPage + 1, true));
+    ::_exit(HasFailure() ? 1 : 0);
+  };
+  EXPECT_EQ(run_in_child([&] {
+              std::thread(check_and_exit).detach();
+              // Ends the thread as pthread_exit() does, but does not unwind the test's stack.
+              ::syscall(SYS_exit, 0);
+            }),
+            0);
 }
 
 TEST_F(Memory, InvalidRangesAreNotMapped) {
