@@ -36,7 +36,7 @@ TEST_F(Cm, SynchronousIdsAreResolvedWhenTheCallReturns) {
   EXPECT_EQ(id->route.path_rec->mtu, 3);
   EXPECT_EQ(id->route.path_rec->dgid.raw[15], 2);
   EXPECT_EQ(id->route.path_rec->pkey, htobe16(0xffff));
-  EXPECT_EQ(id->route.path_rec->rate, IBV_RATE_40_GBPS);
+  EXPECT_EQ(id->route.path_rec->rate, IBV_RATE_100_GBPS);
 
   int devices = 0;
   ibv_context** list = rdma_get_devices(&devices);
@@ -45,6 +45,28 @@ TEST_F(Cm, SynchronousIdsAreResolvedWhenTheCallReturns) {
   EXPECT_EQ(list[1], nullptr);
   rdma_free_devices(list);
   EXPECT_EQ(rdma_destroy_id(id), 0);
+}
+
+TEST_F(Cm, APathHasTheRateOfItsPort) {
+  constexpr std::uint8_t k1x = 1, k4x = 2, k8x = 4, k12x = 8, k2x = 16;
+  constexpr std::uint8_t kSdr = 1, kQdr = 4, kFdr = 16, kEdr = 32, kHdr = 64, kNdr = 128;
+  struct Case {
+    std::uint8_t width, speed;
+    ibv_rate rate;
+  };
+  for (const Case& one : {Case{k1x, kSdr, IBV_RATE_2_5_GBPS}, Case{k4x, kQdr, IBV_RATE_40_GBPS},
+                          Case{k4x, kFdr, IBV_RATE_56_GBPS}, Case{k12x, kFdr, IBV_RATE_168_GBPS},
+                          Case{k4x, kEdr, IBV_RATE_100_GBPS}, Case{k12x, kEdr, IBV_RATE_300_GBPS},
+                          Case{k2x, kHdr, IBV_RATE_100_GBPS}, Case{k4x, kHdr, IBV_RATE_200_GBPS},
+                          Case{k2x, kNdr, IBV_RATE_200_GBPS}, Case{k8x, kNdr, IBV_RATE_800_GBPS}}) {
+    fake::state().active_width = one.width;
+    fake::state().active_speed = one.speed;
+    rdma_cm_id* id = create_resolved_id();
+    EXPECT_EQ(id->route.path_rec->rate, one.rate) << +one.width << ' ' << +one.speed;
+    EXPECT_EQ(rdma_destroy_id(id), 0);
+  }
+  fake::state().active_width = k4x;
+  fake::state().active_speed = kEdr;
 }
 
 TEST_F(Cm, TheStatusOfSynchronousCallsBecomesTheirErrno) {

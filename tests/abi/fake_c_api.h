@@ -124,6 +124,8 @@ struct State {
   std::uint32_t ah_device = 0;
   // If true, the host has a second device, which has two InfiniBand ports.
   bool has_two_devices = false;
+  std::uint8_t active_width = 2;   // of each port: the code of 4x
+  std::uint8_t active_speed = 32;  // the code of EDR
   std::map<vb_handle, std::uint32_t> context_devices{};
   std::map<vb_handle, std::unique_ptr<Queue>> contexts;  // the asynchronous events of each context
   vb_cm_event connect_answer{};                          // the event that vb_cm_connect() reports

@@ -2,8 +2,10 @@
 #include <infiniband/ib.h>
 #include <netinet/in.h>
 
+#include <bit>
 #include <cstring>
 #include <ctime>
+#include <iterator>
 
 #include "abi/abi.h"
 #include "abi/acknowledge.h"
@@ -94,26 +96,29 @@ namespace {
 // The selector fields of a path record use this value for "exactly" (vol1 15.2.5.16).
 constexpr std::uint8_t kExactly = 2;
 
-// Computes the rate of the port from the codes of PortInfo (vol1 14.2.5.6).
+// Maps the codes of PortInfo (vol1 14.2.5.6) to a rate.  A row belongs to a bit of the speed code.
+// A column belongs to a bit of the width code: 1x, 4x, 8x, 12x, 2x.
+constexpr ibv_rate kRates[8][5] = {
+    {IBV_RATE_2_5_GBPS, IBV_RATE_10_GBPS, IBV_RATE_20_GBPS, IBV_RATE_30_GBPS, IBV_RATE_5_GBPS},
+    {IBV_RATE_5_GBPS, IBV_RATE_20_GBPS, IBV_RATE_40_GBPS, IBV_RATE_60_GBPS, IBV_RATE_10_GBPS},
+    {IBV_RATE_10_GBPS, IBV_RATE_40_GBPS, IBV_RATE_80_GBPS, IBV_RATE_120_GBPS, IBV_RATE_20_GBPS},
+    {IBV_RATE_10_GBPS, IBV_RATE_40_GBPS, IBV_RATE_80_GBPS, IBV_RATE_120_GBPS, IBV_RATE_20_GBPS},
+    {IBV_RATE_14_GBPS, IBV_RATE_56_GBPS, IBV_RATE_112_GBPS, IBV_RATE_168_GBPS, IBV_RATE_28_GBPS},
+    {IBV_RATE_25_GBPS, IBV_RATE_100_GBPS, IBV_RATE_200_GBPS, IBV_RATE_300_GBPS, IBV_RATE_50_GBPS},
+    {IBV_RATE_50_GBPS, IBV_RATE_200_GBPS, IBV_RATE_400_GBPS, IBV_RATE_600_GBPS, IBV_RATE_100_GBPS},
+    {IBV_RATE_100_GBPS, IBV_RATE_400_GBPS, IBV_RATE_800_GBPS, IBV_RATE_1200_GBPS,
+     IBV_RATE_200_GBPS},
+};
+
+// Returns 10 Gbit/s if the rate of the port is unknown.
 std::uint8_t rate_of_port(std::uint32_t device, std::uint32_t number) {
   vb_port_attr port{};
   if (vb_port_query(device, number, &port) != 0) return IBV_RATE_10_GBPS;
-  const int lanes = port.active_width == 8   ? 12
-                    : port.active_width == 4 ? 8
-                    : port.active_width == 2 ? 4
-                                             : 1;
-  int lane_mbps = 2500;
-  switch (port.active_speed) {
-    case 2: lane_mbps = 5000; break;
-    case 4:
-    case 8: lane_mbps = 10000; break;
-    case 16: lane_mbps = 14062; break;
-    case 32: lane_mbps = 25781; break;
-    case 64: lane_mbps = 53125; break;
-    default: break;
-  }
-  const ibv_rate rate = mbps_to_ibv_rate(lanes * lane_mbps);
-  return static_cast<std::uint8_t>(rate != IBV_RATE_MAX ? rate : IBV_RATE_10_GBPS);
+  const std::uint32_t speed = port.active_speed, width = port.active_width;
+  const auto row = static_cast<std::size_t>(std::countr_zero(speed));
+  const auto column = static_cast<std::size_t>(std::countr_zero(width));
+  if (row >= std::size(kRates) || column >= std::size(kRates[row])) return IBV_RATE_10_GBPS;
+  return static_cast<std::uint8_t>(kRates[row][column]);
 }
 
 ibv_sa_path_rec path_record(const vb_cm_addresses& from) {
