@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "os/clock.h"
+#include "os/udp_options.h"
 
 namespace verbena::client {
 
@@ -13,8 +14,9 @@ DataPath::DataPath(Watches& watches) : watches_(watches), sender_({.observer = t
 Result<void> DataPath::add(std::vector<os::Fd> fds) {
   if (fds.empty()) return fail(Errc::kMalformed, "a range without sockets");
   Sockets sockets;
-  sockets.ipv4 = std::move(fds[0]);
-  if (fds.size() > 1) sockets.ipv6 = std::move(fds[1]);
+  for (os::Fd& fd : fds) {
+    (os::is_ipv6_socket(fd.get()) ? sockets.ipv6 : sockets.ipv4) = std::move(fd);
+  }
   const int ipv4 = sockets.ipv4.get(), ipv6 = sockets.ipv6.get();
   auto receiver = os::UdpReceiver::create(ipv4, ipv6, {.coalesce_packets = coalesces_});
   // Kernels before Linux 5.0 do not have UDP_GRO.

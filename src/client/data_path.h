@@ -35,7 +35,7 @@ class DataPath final : private os::PacketObserver, private link::LaneObserver {
   // Sets the table for the counters.  REQUIRES: the memory of the table outlives this object.
   void set_table(ipc::QpTable table) { counters_.set_table(table); }
 
-  // Adds the sockets of a range of QP numbers: IPv4, then IPv6 if the host has it (ipc::Leased).
+  // Adds the sockets of a range of QP numbers: one for IPv4, one for IPv6, or both (ipc::Leased).
   // kMalformed: `fds` is empty.  kSystem: a socket cannot be watched, or its options cannot be set.
   Result<void> add(std::vector<os::Fd> fds);
   // From now on until close(), discards the packets that this program would send by UDP.  Packets

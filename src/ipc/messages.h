@@ -346,8 +346,9 @@ struct Welcome {
   void fields(auto& a) { a(agent_pid, build, refusal, should_retry, capture, devices); }
 };
 
-// Carries the descriptors of the data sockets: IPv4, then IPv6 if the host has it.  A program with
-// an uplink gets none.
+// Carries the descriptors of the data sockets, one for each IP version that the agent's port has: a
+// host may lack a version, and VERBENA_BIND may name an address.  A program with an uplink gets
+// none.
 struct Leased {
   static constexpr Type kType = Type::kLeased;
   std::uint16_t range = 0;  // the upper 12 bits of the QPNs
