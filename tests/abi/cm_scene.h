@@ -72,6 +72,7 @@ class Cm : public ::testing::Test {
     EXPECT_TRUE(fake::state().ids.empty());
     EXPECT_TRUE(fake::state().qps.empty());
     EXPECT_TRUE(fake::state().cqs.empty());
+    EXPECT_TRUE(fake::state().srqs.empty());
     EXPECT_TRUE(fake::state().channels.empty());
   }
 

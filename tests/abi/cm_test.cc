@@ -476,6 +476,19 @@ TEST_F(Cm, AnActiveEndpointIsReadyToConnect) {
   rdma_destroy_ep(id);
 }
 
+TEST_F(Cm, DestroyingAnEndpointDestroysItsQpAndItsSrq) {
+  rdma_cm_id* id = create_resolved_id();
+  ibv_srq_init_attr srq_attr{};
+  srq_attr.attr = {.max_wr = 4, .max_sge = 1, .srq_limit = 0};
+  ASSERT_EQ(rdma_create_srq(id, nullptr, &srq_attr), 0);
+  ibv_qp_init_attr attr = small_qp_attr(IBV_QPT_RC);
+  ASSERT_EQ(rdma_create_qp(id, nullptr, &attr), 0);
+  EXPECT_EQ(id->qp->srq, id->srq);
+  rdma_destroy_ep(id);
+  EXPECT_TRUE(fake::state().qps.empty());
+  EXPECT_TRUE(fake::state().srqs.empty());
+}
+
 TEST_F(Cm, MigratingMakesAnIdSynchronousAndAsynchronousAgain) {
   rdma_cm_id* id = nullptr;
   ASSERT_EQ(rdma_create_id(channel_, &id, nullptr, RDMA_PS_TCP), 0);

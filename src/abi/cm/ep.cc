@@ -67,6 +67,7 @@ VB_EXPORT int rdma_create_ep(rdma_cm_id** id, rdma_addrinfo* res, ibv_pd* pd,
 
 VB_EXPORT void rdma_destroy_ep(rdma_cm_id* id) {
   if (id->qp != nullptr) rdma_destroy_qp(id);
+  rdma_destroy_srq(id);
   rdma_destroy_id(id);
 }
 
