@@ -131,6 +131,22 @@ TEST_F(CmServices, SynchronousIdsWaitForTheServices) {
   EXPECT_EQ(rdma_destroy_id(id), 0);
 }
 
+TEST_F(CmServices, AServiceIsFoundAfterALookupByTheResolver) {
+  add_services(1);
+  rdma_cm_id* id = create_id(true);
+  rdma_addrinfo* found = nullptr;
+  ASSERT_EQ(rdma_resolve_addrinfo(id, "127.0.0.1", "7471", nullptr), 0);
+  EXPECT_EQ(rdma_resolve_addrinfo(id, nullptr, "store", &hints_), -1);
+  EXPECT_EQ(errno, EBUSY) << "the result of the resolver is not taken";
+  ASSERT_EQ(rdma_query_addrinfo(id, &found), 0);
+  EXPECT_EQ(found->ai_family, AF_INET);
+  rdma_freeaddrinfo(found);
+  ASSERT_EQ(rdma_resolve_addrinfo(id, nullptr, "store", &hints_), 0);
+  ASSERT_EQ(rdma_query_addrinfo(id, &found), 0);
+  expect_services(found, 1);
+  EXPECT_EQ(rdma_destroy_id(id), 0);
+}
+
 TEST_F(CmServices, WithoutAnIdTheFirstInfinibandPortIsQueried) {
   rdma_addrinfo* found = nullptr;
   add_services(3);

@@ -77,7 +77,7 @@ struct CmId : rdma_cm_id {
   bool has_unacknowledged_request = false;
   bool is_destroyed = false;  // the memory is freed when all events are acknowledged
   std::vector<CmGroup> groups;
-  std::shared_ptr<CmLookup> lookup;  // of the last rdma_resolve_addrinfo() without RAI_SA
+  std::shared_ptr<CmLookup> lookup;  // of the last rdma_resolve_addrinfo(); null with RAI_SA
 };
 
 // Represents an event that the program gets.  The event is counted for its `target`: the id that

@@ -169,19 +169,16 @@ int start_thread(std::unique_ptr<Task> task) {
   return error;
 }
 
-// Stores a new lookup in the id.  EBUSY: the last lookup of the id is still running, or the program
-// has not taken its result.
-int add_lookup(CmId& id, std::shared_ptr<CmLookup>& lookup) {
-  return guarded([&] {
-    auto new_lookup = std::make_shared<CmLookup>();
-    PthreadLock lock(id.mutex);
-    if (id.lookup) {
-      const std::lock_guard lookup_lock(id.lookup->mutex);
-      if (!id.lookup->is_done || id.lookup->found != nullptr) return EBUSY;
-    }
-    lookup = id.lookup = std::move(new_lookup);
-    return 0;
-  });
+// Replaces the last lookup of the id; null: by none.  EBUSY: that lookup is still running, or the
+// program has not taken its result.
+int replace_lookup(CmId& id, std::shared_ptr<CmLookup> new_lookup) {
+  PthreadLock lock(id.mutex);
+  if (id.lookup) {
+    const std::lock_guard lookup_lock(id.lookup->mutex);
+    if (!id.lookup->is_done || id.lookup->found != nullptr) return EBUSY;
+  }
+  id.lookup = std::move(new_lookup);
+  return 0;
 }
 
 }  // namespace
@@ -193,7 +190,8 @@ void cm_forget_lookups() { lookups_running = 0; }
 
 using namespace verbena::abi;
 
-// If RAI_SA is set, asks the subnet administration; otherwise asks the system's resolver.
+// If RAI_SA is set, asks the subnet administration; otherwise asks the system's resolver.  EBUSY:
+// the last lookup by the resolver is still running, or the program has not taken its result.
 // EOPNOTSUPP: RAI_SA is set and the id is not on InfiniBand, or `node` is not null.  EAGAIN:
 // kLookupsMax asynchronous lookups are running.  With a synchronous id, the call waits for the
 // result.
@@ -206,7 +204,9 @@ VB_EXPORT int rdma_resolve_addrinfo(rdma_cm_id* id, const char* node, const char
   auto& self = *static_cast<CmId*>(id);
   if ((flags & kResolveBySa) != 0) {
     if ((flags & kResolveByDns) != 0) return failed(EINVAL);
-    const int error = cm_find_services(self, node, service);
+    // rdma_query_addrinfo() lists services only if the id has no lookup.
+    int error = replace_lookup(self, nullptr);
+    if (error == 0) error = cm_find_services(self, node, service);
     return error == 0 ? 0 : failed(error);
   }
   // The libverbena of src/adapter cannot write events, so it could not report the end of the
@@ -216,8 +216,12 @@ VB_EXPORT int rdma_resolve_addrinfo(rdma_cm_id* id, const char* node, const char
   }
   std::shared_ptr<CmLookup> lookup;
   std::unique_ptr<Task> task;
-  if (int error = add_lookup(self, lookup)) return failed(error);
   int error = guarded([&] {
+    lookup = std::make_shared<CmLookup>();
+    return replace_lookup(self, lookup);
+  });
+  if (error != 0) return failed(error);
+  error = guarded([&] {
     task.reset(new Task{Arguments(node, service, hints), lookup, self.library_handle});
     return 0;
   });
