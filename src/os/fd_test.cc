@@ -254,7 +254,7 @@ TEST(Poller, NeverReturnsBeforeTheDeadline) {
   EXPECT_LT(now() - deadline, seconds(5));
 }
 
-TEST(Thread, StartsWithAllSignalsBlocked) {
+TEST(Thread, StartsWithAllSignalsBlockedExceptThoseOfFaults) {
   sigset_t mask{};
   auto thread =
       start_thread("a name longer than 15", [&] { ::pthread_sigmask(SIG_BLOCK, nullptr, &mask); });
@@ -262,6 +262,7 @@ TEST(Thread, StartsWithAllSignalsBlocked) {
   thread->join();
   EXPECT_EQ(::sigismember(&mask, SIGINT), 1);
   EXPECT_EQ(::sigismember(&mask, SIGCHLD), 1);
+  for (const int fault : kFaultSignals) EXPECT_EQ(::sigismember(&mask, fault), 0) << fault;
   sigset_t own_mask{};
   ::pthread_sigmask(SIG_BLOCK, nullptr, &own_mask);
   EXPECT_EQ(::sigismember(&own_mask, SIGINT), 0);

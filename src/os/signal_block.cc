@@ -3,14 +3,14 @@
 #include <pthread.h>
 
 #include <algorithm>
-#include <initializer_list>
 
 namespace verbena::os {
 namespace {
 
-// A fault of the thread itself raises these signals, so they are never blocked.
-constexpr std::initializer_list<int> kFaultSignals = {SIGSEGV, SIGBUS,  SIGILL, SIGFPE,
-                                                      SIGTRAP, SIGABRT, SIGSYS};
+// Returns true for a signal that SignalBlock does not block.
+bool is_never_blocked(int number) {
+  return number == SIGABRT || std::ranges::find(kFaultSignals, number) != kFaultSignals.end();
+}
 
 // Returns true if the program has a handler for the signal, and then sets `flags` to the handler's
 // flags.
@@ -27,7 +27,7 @@ bool has_handler(int number, int& flags) {
 SignalBlock::SignalBlock() {
   sigset_t all;
   sigfillset(&all);
-  // Faults must still end the program.
+  sigdelset(&all, SIGABRT);
   for (const int fault : kFaultSignals) sigdelset(&all, fault);
   ::pthread_sigmask(SIG_BLOCK, &all, &previous_mask_);
 }
@@ -68,8 +68,7 @@ Interruption handler_effect_on_read(const sigset_t& mask) {
   bool restarts = false;
   for (int number = 1; number < NSIG; ++number) {
     int flags = 0;
-    if (sigismember(&mask, number) == 1 ||
-        std::ranges::find(kFaultSignals, number) != kFaultSignals.end() ||
+    if (sigismember(&mask, number) == 1 || is_never_blocked(number) ||
         !has_handler(number, flags)) {
       continue;
     }

@@ -1,15 +1,20 @@
 #pragma once
 
+#include <array>
 #include <csignal>
 #include <cstdint>
 
 // Blocks signals in a thread that belongs to the program.
 namespace verbena::os {
 
-// Blocks all signals except those of faults in this thread, until release() or the destructor.
-// There are two reasons.  If a handler of the program jumps away (longjmp), it leaves our locks
-// locked.  If a handler is to end a wait, it must not run before the wait begins.  The kernel may
-// still deliver a signal for the whole process to another thread.
+// The kernel raises these signals for a fault of the thread itself.  If the thread blocks such a
+// signal, the fault kills the program, although the program may have a handler.
+inline constexpr std::array kFaultSignals = {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGTRAP, SIGSYS};
+
+// Blocks all signals except those of faults and SIGABRT in this thread, until release() or the
+// destructor.  There are two reasons.  If a handler of the program jumps away (longjmp), it leaves
+// our locks locked.  If a handler is to end a wait, it must not run before the wait begins.  The
+// kernel may still deliver a signal for the whole process to another thread.
 class SignalBlock {
  public:
   SignalBlock();
@@ -40,8 +45,8 @@ class SignalBlock {
 // Tells how the program's signal handlers affect a waiting read(2).  After a handler with
 // SA_RESTART the read continues; any other handler ends the read with EINTR.
 enum class Interruption : std::uint8_t { kNone, kRestarts, kEnds, kBoth };
-// Considers all signals that `mask` does not block, except those of faults.  Makes a system call
-// for each signal, which takes some microseconds.
+// Considers all signals that `mask` does not block, except those that SignalBlock never blocks.
+// Makes a system call for each signal, which takes some microseconds.
 Interruption handler_effect_on_read(const sigset_t& mask);
 
 }  // namespace verbena::os

@@ -6,11 +6,11 @@
 #include <csignal>
 #include <cstdio>
 #include <ctime>
-#include <initializer_list>
 #include <system_error>
 #include <utility>
 
 #include "os/fd.h"
+#include "os/signal_block.h"
 
 namespace verbena::os {
 
@@ -18,8 +18,9 @@ Result<std::thread> start_thread(const char* name, std::move_only_function<void(
   sigset_t all;
   sigset_t old_mask;
   sigfillset(&all);
-  // A thread that touches memory of the program may cause these signals (fault_guard.h).
-  for (const int fault : {SIGSEGV, SIGBUS}) sigdelset(&all, fault);
+  // A copy of the program's memory may raise SIGSEGV and SIGBUS (fault_guard.h), and a seccomp
+  // filter of the program raises SIGSYS.
+  for (const int fault : kFaultSignals) sigdelset(&all, fault);
   ::pthread_sigmask(SIG_SETMASK, &all, &old_mask);  // the new thread inherits this mask
   Result<std::thread> thread = fail(Errc::kSystem, "cannot start a thread");
   try {

@@ -7,9 +7,9 @@
 
 namespace verbena::os {
 
-// Starts a thread.  All signals except SIGSEGV and SIGBUS are blocked in it from its first
-// instruction, so that the program's handlers of other signals never run in it.  The command ps
-// shows the first 15 characters of `name`.  kSystem: the system has no more threads.
+// Starts a thread.  All signals except those of faults (kFaultSignals) are blocked in it from its
+// first instruction, so that the program's handlers of other signals never run in it.  The command
+// ps shows the first 15 characters of `name`.  kSystem: the system has no more threads.
 Result<std::thread> start_thread(const char* name, std::move_only_function<void()> body);
 
 // Returns true if this thread may run on only one processor.  While the thread spins there, it
