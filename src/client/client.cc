@@ -461,6 +461,7 @@ bool Client::take_descriptors(std::span<const std::byte> message, std::vector<os
 // Waits until the accesses have ended.  Polls, because the end of an access wakes no thread: the
 // initiator would have to find out at each end whether a thread waits.
 void Client::wait_for_end_of(std::vector<link::Lanes::Access> accesses) {
+  const NoCancellation no_cancellation;  // for sleep_for()
   constexpr int kShortWaits = 200;
   constexpr auto kPause = std::chrono::milliseconds(1);
   for (int i = 0;; ++i) {

@@ -192,7 +192,7 @@ TEST(SignalBlock, ReportsWhichSignalsWouldEndAWait) {
   ::sigaction(SIGUSR1, &before, nullptr);
 }
 
-TEST(Fd, DescriptorFunctionsAreNotCancellationPoints) {
+TEST(Fd, FunctionsAreNotCancellationPoints) {
   EventFd event = *EventFd::create();
   event.post();
   bool has_finished = false;
@@ -207,6 +207,7 @@ TEST(Fd, DescriptorFunctionsAreNotCancellationPoints) {
     EXPECT_EQ(*wait_for(event.fd(), POLLIN, kNever), POLLIN);
     EXPECT_FALSE(process_name(::getpid()).empty());
     Fd(*duplicate_fd(event.fd())).reset();
+    sleep_shortest();
     ::pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, nullptr);
     has_finished = true;
   });

@@ -11,6 +11,7 @@
 
 #include "os/fd.h"
 #include "os/signal_block.h"
+#include "os/system_call.h"
 
 namespace verbena::os {
 
@@ -47,7 +48,7 @@ void yield_processor() { ::sched_yield(); }
 
 void sleep_shortest() {
   constexpr timespec kShortest{.tv_sec = 0, .tv_nsec = 1};
-  ::nanosleep(&kShortest, nullptr);
+  system_call(SYS_nanosleep, &kShortest, nullptr);  // the wrapper is a cancellation point
 }
 
 }  // namespace verbena::os

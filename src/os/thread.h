@@ -18,7 +18,8 @@ bool has_one_processor();
 
 // Yields the processor to other threads.
 void yield_processor();
-// Sleeps for the shortest time that the kernel's timers allow, usually 50 us.
+// Sleeps for the shortest time that the kernel's timers allow, usually 50 us.  It is not a
+// cancellation point.
 void sleep_shortest();
 
 }  // namespace verbena::os
