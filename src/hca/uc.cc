@@ -45,12 +45,13 @@ Verdict UcTransport::complete_send(const SendWqe& wqe, WcStatus status) {
 }
 
 Verdict UcTransport::complete_sent() {
+  Verdict verdict = Verdict::kContinue;
   while (sends_in_burst_ > 0) {
     --sends_in_burst_;
     const SendWqe& wqe = sends_.at(sends_.head());
-    if (complete_send(wqe, WcStatus::kSuccess) == Verdict::kError) return Verdict::kError;
+    if (complete_send(wqe, WcStatus::kSuccess) == Verdict::kError) verdict = Verdict::kError;
   }
-  return Verdict::kContinue;
+  return verdict;
 }
 
 // Completes a request without a further packet, but only after the requests before it are complete.

@@ -29,7 +29,7 @@ class UcTransport {
   Verdict transmit(link::Burst& burst, unsigned quota, bool begin_new, bool* more);
   // Completes the sends whose last packet was in the burst that was just sent.  They must not
   // complete earlier: a program may exit when it sees the completion, and then unsent packets would
-  // be lost.  kError: the CQ overflowed.
+  // be lost.  kError: the CQ overflowed, and the completions of some of these sends are lost.
   Verdict complete_sent();
   // Resets the position, because the send queue was flushed.
   void on_flushed() { packet_index_ = 0; }

@@ -197,6 +197,18 @@ TEST(UcTransport, AFailedSendStopsOnlyTheSendQueue) {
   EXPECT_EQ(s.out(), Lines{"SEND_ONLY 1000 10"});
 }
 
+TEST(UcTransport, ACqOverflowStopsTheSendQueueAndFlushesEachSendOnce) {
+  HostUnderTest s(uc_options());
+  s.host.engine.resize_cq(s.host.cq, 2).value();
+  for (std::uint64_t id = 1; id <= 6; ++id) s.post(WrOpcode::kSend, id, 10);
+  EXPECT_EQ(s.out().size(), 6u);
+  EXPECT_EQ(s.state(), QpState::kSqe);
+  EXPECT_EQ(text(s.host.poll()), "1 2");
+  s.post(WrOpcode::kSend, 7, 10);
+  EXPECT_EQ(s.out(), Lines{});
+  EXPECT_EQ(text(s.host.poll()), "7:flushed");
+}
+
 TEST(UcTransport, RefusesReadsAtomicsAndSendWithInvalidate) {
   HostUnderTest s(uc_options());
   for (const WrOpcode opcode : {WrOpcode::kRead, WrOpcode::kCompareSwap, WrOpcode::kFetchAdd,

@@ -88,12 +88,13 @@ Verdict UdTransport::complete_send(const SendWqe& wqe, WcStatus status) {
 }
 
 Verdict UdTransport::complete_sent() {
+  Verdict verdict = Verdict::kContinue;
   while (sends_in_burst_ > 0) {
     --sends_in_burst_;
     const SendWqe& wqe = sends_.at(sends_.head());
-    if (complete_send(wqe, WcStatus::kSuccess) == Verdict::kError) return Verdict::kError;
+    if (complete_send(wqe, WcStatus::kSuccess) == Verdict::kError) verdict = Verdict::kError;
   }
-  return Verdict::kContinue;
+  return verdict;
 }
 
 Verdict UdTransport::transmit(link::Burst& burst, unsigned quota, bool begin_new, bool* more) {

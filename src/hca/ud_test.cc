@@ -194,6 +194,19 @@ TEST(UdTransport, AFailedSendStopsOnlyTheSendQueue) {
   EXPECT_EQ(text(p.b.poll()), "7");
 }
 
+TEST(UdTransport, ACqOverflowStopsTheSendQueueAndFlushesEachSendOnce) {
+  UdPair p;
+  p.a.engine.resize_cq(p.a.cq, 2).value();
+  for (std::uint64_t id = 1; id <= 6; ++id) ASSERT_TRUE(p.send(id, 10));
+  p.wire.run();
+  EXPECT_EQ(p.a.engine.query_qp(p.qa).value().attributes.state, QpState::kSqe);
+  EXPECT_EQ(text(p.a.poll()), "1 2");
+  ASSERT_TRUE(p.send(7, 10));
+  p.wire.run();
+  EXPECT_EQ(text(p.a.poll()), "7:flushed");
+  EXPECT_EQ(p.a.engine.free_send_slots(p.qa).value(), 16u);
+}
+
 TEST(UdTransport, ASendWithABadKeyFails) {
   UdPair p;
   const Sge bad{p.a.address(0), 10, 12345};
