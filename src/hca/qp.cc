@@ -455,7 +455,8 @@ bool Qp::posts_can_wait() const {
 void Qp::on_burst_sent() {
   const bool good =
       uc_.complete_sent() == Verdict::kContinue && ud_.complete_sent() == Verdict::kContinue;
-  if (!good) on_send_failed();
+  // In the error state, flush() completes the other requests.
+  if (!good && core_.attributes.state != QpState::kError) on_send_failed();
   report_if_drained();
 }
 

@@ -10,7 +10,8 @@ namespace {
 using namespace testing;
 
 struct UdPair {
-  UdPair() {
+  explicit UdPair(const Personality& personality = kConnectX)
+      : a(1, 4 << 20, personality), b(2, 4 << 20, personality) {
     wire.attach(a);
     wire.attach(b);
     qa = create_ud(a, Qpn{0x11});
@@ -40,7 +41,7 @@ struct UdPair {
     b.engine.post_recv(qb, {.wr_id = id, .sges = {&sge, 1}}).value();
   }
   Wire wire;
-  Host a{1}, b{2};
+  Host a, b;
   QpHandle qa, qb;
   AhHandle ah;
 };
@@ -205,6 +206,22 @@ TEST(UdTransport, ACqOverflowStopsTheSendQueueAndFlushesEachSendOnce) {
   p.wire.run();
   EXPECT_EQ(text(p.a.poll()), "7:flushed");
   EXPECT_EQ(p.a.engine.free_send_slots(p.qa).value(), 16u);
+}
+
+// The QP is in the error state, and waits until it may flush its requests.
+TEST(UdTransport, ACqOverflowInTheErrorStateDoesNotLeaveTheErrorState) {
+  UdPair p(kRxe);
+  p.a.engine.resize_cq(p.a.cq, 2).value();
+  for (std::uint64_t id = 1; id <= 3; ++id) ASSERT_TRUE(p.send(id, 10));
+  link::Burst burst;
+  EXPECT_TRUE(p.a.engine.transmit(burst, p.wire.now));
+  const auto state = [&] { return p.a.engine.query_qp(p.qa).value().attributes.state; };
+  p.a.engine.modify_qp(p.qa, {.state = QpState::kError}, attribute::kState, p.wire.now).value();
+  p.wire.drain(p.a);
+  EXPECT_EQ(state(), QpState::kError);
+  p.wire.run();
+  EXPECT_EQ(state(), QpState::kError);
+  EXPECT_EQ(text(p.a.poll()), "1 2");
 }
 
 TEST(UdTransport, ASendWithABadKeyFails) {
