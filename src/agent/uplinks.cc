@@ -115,6 +115,7 @@ std::optional<ProgramId> Uplinks::program_of(HostIndex host, std::uint16_t range
 // ---- packets ------------------------------------------------------------------------------------
 
 bool Uplinks::read(Time now) {
+  last_read_ = now;
   bool has_read = false;
   for (auto& [id, uplink] : uplinks_) {
     uplink.is_blocked_ = false;
@@ -139,7 +140,9 @@ void Uplinks::flush() {
   for (auto& [id, uplink] : uplinks_) {
     if (uplink.lane_.flush()) uplink.wake();
     if (uplink.full_since_ == kNever) continue;
-    deadline = std::min(deadline, uplink.full_since_ + kFullLaneTimeout);
+    // No packet waits for this lane any more if its timeout was over at the last read().
+    const Time end_of_timeout = uplink.full_since_ + kFullLaneTimeout;
+    if (end_of_timeout > last_read_) deadline = std::min(deadline, end_of_timeout);
   }
   full_lane_timer_.at(deadline);
 }

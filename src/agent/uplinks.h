@@ -70,9 +70,9 @@ class Uplinks {
 
   using WakeCallback = std::move_only_function<void()>;
 
-  // Calls `on_wake` after park() when a program has sent something, or when a lane has been full
-  // for kFullLaneTimeout.  kSystem: this process can open no more descriptors.  REQUIRES: the
-  // reader outlives this object.
+  // Calls `on_wake` after park() when a program has sent something, and once when a lane has been
+  // full for kFullLaneTimeout.  The owner then calls read().  kSystem: this process can open no
+  // more descriptors.  REQUIRES: the reader outlives this object.
   static Result<std::unique_ptr<Uplinks>> create(asio::io_context& loop, Reader& reader,
                                                  WakeCallback on_wake);
 
@@ -131,6 +131,7 @@ class Uplinks {
   WakeCallback on_wake_;
   Watch watch_{};
   Timer full_lane_timer_;
+  Time last_read_{};
   SocketlessRanges ranges_{kLeasesMax};
   std::map<std::uint16_t, HostIndex> host_of_range_{};
   std::map<ProgramId, Uplink> uplinks_;

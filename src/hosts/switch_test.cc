@@ -166,6 +166,18 @@ TEST_F(SwitchTest, FullUplinkBlocksTheProgramThatSendsToItForALimitedTime) {
   EXPECT_EQ(c->receive().size(), 1u);
 }
 
+TEST_F(SwitchTest, FullUplinkWakesTheLoopOnlyOnceForItsTimeout) {
+  const auto a = program(kA, 1), b = program(kB, 1);
+  fill(*switch_, *a, *b);
+  loop_.restart();
+  EXPECT_EQ(loop_.poll(), 1u) << "the timer has expired, because kStart is long ago";
+  while (switch_->forward(kStart + agent::Uplinks::kFullLaneTimeout)) {
+  }
+  EXPECT_GT(counter("dropped_receiver_full"), 0u);
+  loop_.restart();
+  EXPECT_EQ(loop_.poll(), 0u) << "no packet waits for the full uplink any more";
+}
+
 TEST_F(SwitchTest, SenderContinuesWhenTheFullUplinkHasSpace) {
   const auto a = program(kA, 1), b = program(kB, 1);
   fill(*switch_, *a, *b);
