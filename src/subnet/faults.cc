@@ -7,10 +7,11 @@
 namespace verbena::subnet {
 
 void Subnet::set_link(std::size_t link, bool up, Time now) {
+  impl_->set_now(now);
   std::vector<PortRef> changed;
   impl_->links.set_plugged(link, up, changed);
   impl_->report_changes(changed);
-  impl_->run(now);
+  impl_->run();
 }
 
 bool Subnet::link_is_up(std::size_t link) const {
@@ -18,21 +19,23 @@ bool Subnet::link_is_up(std::size_t link) const {
 }
 
 void Subnet::set_power(std::uint32_t node, bool on, Time now) {
+  impl_->set_now(now);
   std::vector<PortRef> changed;
   (void)impl_->impairments.resume(node);  // drops the packets that waited at the node
   impl_->links.set_power(node, on, changed);
   impl_->report_changes(changed);
   impl_->on_power_change(node);
-  impl_->run(now);
+  impl_->run();
 }
 
 void Subnet::set_paused(std::uint32_t node, bool paused, Time now) {
+  impl_->set_now(now);
   if (paused) {
     if (impl_->links.has_power(node)) impl_->impairments.pause(node);
   } else if (auto stored = impl_->impairments.resume(node)) {
     impl_->send_stored(std::move(*stored));
   }
-  impl_->run(now);
+  impl_->run();
 }
 
 bool Subnet::is_paused(std::uint32_t node) const { return impl_->impairments.is_paused(node); }
@@ -47,13 +50,14 @@ void Subnet::set_delay(std::size_t link, Duration delay) {
 }
 
 void Subnet::set_mtu(std::size_t link, std::optional<Mtu> mtu, Time now) {
+  impl_->set_now(now);
   std::vector<PortRef> changed;
   impl_->links.set_mtu(link, mtu.value_or(impl_->topology.links[link].mtu), changed);
   for (const PortRef end : {impl_->topology.links[link].a, impl_->topology.links[link].b}) {
     impl_->report(end);
   }
   impl_->report_changes(changed);
-  impl_->run(now);
+  impl_->run();
 }
 
 bool Subnet::remove_pkey(PortRef port, Pkey pkey) {

@@ -205,6 +205,21 @@ TEST_F(FaultyHosts, PacketsOfASlowLinkAreLateAndInOrder) {
   EXPECT_EQ(take_sizes_after(kHost2, 1ms), (std::vector<std::size_t>{4, 8}));
 }
 
+// The time may have advanced since the last call, because an idle subnet has no deadline.
+TEST_F(FaultyHosts, ADelayBeginsWhenThePacketIsSent) {
+  subnet().set_delay(link_of(kHost2), 5ms);
+  world_.now += 1s;
+  send(kHost2, kHost1, 4);
+  EXPECT_TRUE(take_sizes(kHost1).empty());
+  EXPECT_EQ(take_sizes_after(kHost1, 5ms), (std::vector<std::size_t>{4}));
+  subnet().set_paused(kHost2.node, true, world_.now);
+  send(kHost2, kHost1, 8);
+  world_.now += 1s;
+  subnet().set_paused(kHost2.node, false, world_.now);
+  EXPECT_TRUE(take_sizes(kHost1).empty()) << "a packet of a paused host is sent after the pause";
+  EXPECT_EQ(take_sizes_after(kHost1, 5ms), (std::vector<std::size_t>{8}));
+}
+
 TEST_F(FaultyHosts, NoPacketOvertakesAnotherWhenADelayEnds) {
   subnet().set_delay(link_of(kHost2), 5ms);
   send(kHost1, kHost2, 4);

@@ -44,11 +44,10 @@ bool may_enter(const DevicePort& port, Pkey packet_pkey) {
 
 }  // namespace
 
-void Subnet::Impl::run(Time now) {
-  now_ = now;
+void Subnet::Impl::run() {
   end_due_leases();
   send_due_traps();
-  while (!in_flight_.empty() || impairments.move_due(now, in_flight_, kInFlightMax)) {
+  while (!in_flight_.empty() || impairments.move_due(now_, in_flight_, kInFlightMax)) {
     InFlight in_flight = std::move(in_flight_.front());
     in_flight_.pop_front();
     arrive(in_flight);

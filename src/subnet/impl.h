@@ -41,9 +41,12 @@ class Subnet::Impl {
   DevicePort& at(PortRef port) { return devices[port.node].ports[port.port]; }
   const DevicePort& at(PortRef port) const { return devices[port.node].ports[port.port]; }
 
+  // Sets the time for all that follows.  Each function of Subnet that gets the time calls this
+  // first, because slow links, traps and leases begin their intervals at this time.
+  void set_now(Time now) { now_ = now; }
   // Moves all packets in flight to their destinations, sends the packets and traps that are due,
   // and ends the leases that are due.
-  void run(Time now);
+  void run();
   void send(PortRef from, Packet packet);
   // Continues with the packets that waited for the end of a pause: received and sent packets.
   void send_stored(Impairments::StoredPackets stored);

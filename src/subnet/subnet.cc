@@ -37,9 +37,10 @@ const Subnet::Counters& Subnet::counters() const { return impl_->counters; }
 
 void Subnet::send(PortRef from, Packet packet, Time now) {
   VB_CHECK(!impl_->devices[from.node].is_switch());
+  impl_->set_now(now);
   if (!impl_->links.has_power(from.node)) return;
   impl_->send(from, std::move(packet));
-  impl_->run(now);
+  impl_->run();
 }
 
 Result<void> Subnet::send_mad(PortRef from, const mad::SendMad& request, Time now) {
@@ -119,6 +120,7 @@ PortStatus Subnet::status(PortRef port) const {
 PortState Subnet::state(PortRef port) const { return impl_->at(port).info.port_state; }
 
 void Subnet::set_is_sm(PortRef port, bool is_sm, Time now) {
+  impl_->set_now(now);
   wire::PortInfo& info = impl_->at(port).info;
   const std::uint32_t old_mask = info.capability_mask;
   if (is_sm) {
@@ -133,11 +135,14 @@ void Subnet::set_is_sm(PortRef port, bool is_sm, Time now) {
                   wire::encode(wire::LocalChange{.lid = info.lid,
                                                  .capability_mask = info.capability_mask,
                                                  .capability_mask2 = info.capability_mask2}));
-  impl_->run(now);
+  impl_->run();
 }
 
 Time Subnet::next_deadline() const { return impl_->next_deadline(); }
 
-void Subnet::advance(Time now) { impl_->run(now); }
+void Subnet::advance(Time now) {
+  impl_->set_now(now);
+  impl_->run();
+}
 
 }  // namespace verbena::subnet
