@@ -54,6 +54,12 @@ wait $first 2>/dev/null
 result=0
 "$isolated" bash -c 'exit 77' 2>/dev/null || result=$?
 [ $result -eq 77 ] || { echo "exit $result, not 77"; exit 1; }
+# A process that the test leaves behind must end with it.
+"$isolated" bash -c 'sleep 1000 & echo $! >"$1"' sleeper "$work/pid" 2>/dev/null &
+first=$!
+read -r sleeper <"$work/pid"
+wait $first || { echo "exit $?, not 0"; exit 1; }
+! kill -0 "$sleeper" 2>/dev/null || { echo "a process survives the end of its test"; exit 1; }
 # SIGTERM must reach all processes of the test.
 "$isolated" bash -c 'sleep 1000 & echo $! >"$1"; wait' sleeper "$work/pid" 2>/dev/null &
 first=$!
