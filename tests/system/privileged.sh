@@ -15,6 +15,7 @@ if [ "${1:-}" != inside ]; then
   unshare --user --map-root-user --mount -- "$0" inside "$work" || exit
   exit
 fi
+rmdir "$work"  # this run uses the directory of the first run, which removes it
 work=$2
 trap - EXIT
 if [ "$(id -u)" -eq 0 ]; then
