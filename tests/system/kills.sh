@@ -15,6 +15,10 @@ kind= round=
 fail_round() { fail "VB_SEED=$seed, $kind, round $round: $*; server: $(tail -3 "$work/server"); client: $(tail -3 "$work/client")"; }
 
 export VERBENA_IDLE=3
+# A program that reads from this pipe waits, because nobody writes to it.  The pipe has no end, because this shell can
+# write to it.
+mkfifo "$work/silence"
+exec {silence}<>"$work/silence"
 # Sleeps for up to 399 ms, so that the kill comes at a random moment.
 sleep_random_time() { sleep "0.$(printf %03d $((RANDOM % 400)))"; }
 milliseconds_since() { echo $((($(date +%s%N) - $1) / 1000000)); }
@@ -30,7 +34,7 @@ start_server() {
 start_client() {
   case $kind in
     *rping*) start run -- rping -c -a 127.0.0.1 -C 100000000 -v >"$work/client" 2>&1 & ;;
-    *client-with-child) start run -- "$programs/forks" 7601 outlive >"$work/client" 2>&1 < <(exec sleep 100) & ;;
+    *client-with-child) start run -- "$programs/forks" 7601 outlive >"$work/client" 2>&1 <&"$silence" & ;;
     *) start run -- "$programs/echo" 7601 0 >"$work/client" 2>&1 & ;;
   esac
   client=$!
