@@ -59,7 +59,8 @@ for round in 1 2 3; do
   state_of verbena >"$work/first" &
   one=$!
   state_of as_second_user >"$work/second" &
-  wait $one $! || fail "ibv_devinfo failed"
+  two=$!
+  wait $one && wait $two || fail "ibv_devinfo failed"
   states=$(sort "$work/first" "$work/second" | xargs)
   [ "$states" = "all host" ] || fail "round $round: the states are $states"
   verbena agent stop >/dev/null

@@ -105,7 +105,7 @@ client=$!
 exec {to}>"$work/in"
 expect "127.0.0.1:20003 > 127.0.0.1:[0-9]* waits for its peer"
 send_newline "$to"
-wait $client $server || fail "a peer without Verbena: $(cat "$work/out_client" "$work/out_server")"
+wait $client && wait $server || fail "a peer without Verbena: $(cat "$work/out_client" "$work/out_server")"
 expect "127.0.0.1:20003 > 127.0.0.1:[0-9]* is closed; it never had a ring"
 
 # ---- a trace of one process, which starts after the connection uses the ring, as JSON
@@ -123,7 +123,7 @@ start sockets trace --json 1 >"$work/nothing" 2>/dev/null &
 other_trace=$!
 until_true 10 grep -q '"ring"' "$work/json" || fail "a late trace: $(cat "$work/json")"
 send_newline "$to"
-wait $client $server || fail "traced programs: $(cat "$work/out_client" "$work/out_server")"
+wait $client && wait $server || fail "traced programs: $(cat "$work/out_client" "$work/out_server")"
 until_true 10 grep -q '"closed"' "$work/json" || fail "a late trace: $(cat "$work/json")"
 python3 - "$work/json" $client $server <<'PY' || fail "a late trace: $(cat "$work/json")"
 import json, sys
