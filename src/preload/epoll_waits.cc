@@ -258,9 +258,9 @@ class Wait {
       }
     }
     // An event of output must also report unread bytes in the ring as input, because TCP would
-    // report both together, at an edge or when the entry is armed.  An event of input after a sleep
-    // reports the unread bytes of the ring as well.  They are older, so with TCP they cause no
-    // further edge.
+    // report both together, at an edge or when the entry is armed.  After a sleep, an event of
+    // input also covers the unread bytes in the ring, which are older.  So unread_input() marks
+    // them as reported, because with TCP they would cause no further edge.
     if (has_unread_ && (is_sleeping_ || (event.events & kInput) == 0)) {
       if (Entry* entry = entry_of(set_, event.data)) event.events |= unread_input(*entry);
     }

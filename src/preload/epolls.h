@@ -14,14 +14,16 @@
 //
 // With EPOLLONESHOT, the copy records which entries were reported and not armed again.  The library
 // drops an event of the kernel for such an entry, because the program has not requested it yet.
-// With EPOLLEXCLUSIVE, only the thread that checks the ring first reports the bytes.  A thread that
-// sleeps for a set also sleeps for the sets in it, and poll() and select() do the same.  When the
-// program adds or arms an entry whose ring has bytes, the library wakes one of the threads that
-// sleep for the set, so that it checks the ring.
+// EPOLLEXCLUSIVE needs no code here: it limits how many sleeping threads the kernel wakes, and
+// bytes for sleeping threads come by TCP.  A thread that sleeps for a set also sleeps for the sets
+// in it, and poll() and select() do the same.  When the program adds or arms an entry whose ring
+// has bytes, the library wakes one of the threads that sleep for the set, so that it checks the
+// ring.
 //
-// In some cases the library cannot know which thread it must wake for bytes in a ring: for sets
-// that were inherited by exec, and for sets beyond kSetsMax.  Then the receiver never promises to
-// check the ring, so all bytes come by TCP.
+// The library does not know sets that were inherited by exec, and sets beyond kSetsMax.  So it does
+// not know which threads sleep for them.  If the program adds a connection to such a set or changes
+// its entry, the receiver withdraws its promise for ever, so all later bytes come by TCP.  If the
+// ring has unread bytes then, the library resets the connection.
 namespace verbena::preload::epolls {
 
 inline constexpr std::size_t kSetsMax = 256;

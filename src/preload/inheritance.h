@@ -50,8 +50,10 @@ class Names {
 // - If the next program does not have this library, and the connection is its standard input, this
 //   function resets the connection, because the program surely reads its standard input.  Other
 //   descriptors are usually inherited by accident, and stay as they are.
-// - If the next program has this library, but `names` is full or the service does not confirm the
-//   connection (for example because the peer has reset it), this function resets the connection.
+// - If the next program has this library, but `names` is full, this function resets the connection.
+//   It does the same if service_link::request_memory() returns nothing: the service does not know
+//   the connection (for example because the peer has reset it), or another thread uses the link to
+//   the service.
 // Does nothing if exec() will fail.
 void prepare(os::ProgramKind next_program, Names& names);
 

@@ -15,7 +15,8 @@
 // Before a connection is passed, it goes back to TCP, unless the ring has unread bytes of the peer,
 // or the connection must use the ring.  Then the process that receives the descriptor must have
 // this library: it requests the memory from the service and continues the stream.  If the receiver
-// may not have this library, the library resets the connection.
+// may not have this library, or if the service does not provide the memory, the library resets the
+// connection.
 //
 // The receiving library detects by a mark that a connection has a stream: while the descriptor is
 // in transit, the socket option TCP_USER_TIMEOUT has a value that no program uses.  The program's

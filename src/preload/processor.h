@@ -75,8 +75,8 @@ SpinResult spin(RingCheck has_bytes, KernelCheck kernel_has_events) {
   return SpinResult::kNothing;
 }
 
-// Measures how long the thread sleeps in the kernel.  Tells the thread's AdaptiveSpin if the sleep
-// ended with an event.
+// Measures how long the thread sleeps in the kernel.  If the sleep ends with an event, reports its
+// length to the thread's AdaptiveSpin.
 class SleepTimer {
  public:
   SleepTimer() : began_(os::now()) {}

@@ -111,7 +111,8 @@ constinit Starter* starter = nullptr;
 bool send_pending_forgets();
 
 // Holds the cookies of connections for which a thread could not send Forget, because another thread
-// used the link.  A free element is 0.
+// used the link.  The reasons are not stored, so the service records that the sockets were closed.
+// A free element is 0.
 struct PendingForgets {
   std::atomic<std::uint32_t> count{0};
   std::array<std::atomic<std::uint64_t>, 1024> cookies{};

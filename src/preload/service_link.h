@@ -13,12 +13,13 @@
 // Connects this process with the socket service, for all of its sockets.
 //
 // Without a service, connections stay on TCP.  start(), offer() and request_memory() may have to
-// connect to the service first.  Then they wait for its answer, at most one second for each service
-// that they try to reach.  start() may also start a service, and then waits at most ten seconds
-// until the service is ready.  If this fails, they do not try again for at least one second.  The
-// other functions return at once, unless their comments say otherwise.  One thread at a time uses
-// the connection to the service.  Other threads, and signal handlers that interrupt this thread,
-// continue without the service.  Only prepare() and start() allocate memory.
+// connect to the service first.  Then they wait for its answer, at most two seconds for each
+// service that they try to reach: one until it accepts the connection, and one until it answers.
+// start() may also start a service, and then waits at most ten seconds until the service is ready.
+// If this fails, they do not try again for at least one second.  The other functions return at
+// once, unless their comments say otherwise.  One thread at a time uses the connection to the
+// service.  Other threads, and signal handlers that interrupt this thread, continue without the
+// service.  Only prepare() and start() allocate memory.
 namespace verbena::preload::service_link {
 
 // Allocates all memory that is needed later.  The library's constructor calls it once.

@@ -22,7 +22,8 @@ using verbena::preload::next;
 using verbena::preload::SocketTable;
 namespace leaving = verbena::preload::leaving;
 
-// Takes the connection back to TCP.  Puts its unread bytes in the ring into the FILE, by ungetc().
+// Takes the connection back to TCP.  Puts the unread bytes in the ring, and the bytes of TCP before
+// them, into the FILE by ungetc().
 VB_EXPORT FILE* fdopen(int fd, const char* mode) noexcept {
   FILE* file = next().fdopen(fd, mode);
   const auto socket = SocketTable::find(fd);

@@ -6,7 +6,7 @@
 #include "preload/socket_table.h"
 
 // Transfers bytes of a connection that has changed over.  These functions return, set errno and
-// block as recvmsg(2) and sendmsg(2) do.
+// block as recvmsg(2) and sendmsg(2) do, except for the differences in docs/limits.md.
 namespace verbena::preload::stream_calls {
 
 ssize_t receive(int fd, Socket& socket, const iovec* parts, std::size_t count, int flags);

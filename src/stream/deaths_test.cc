@@ -72,11 +72,10 @@ struct SimulatedConnection {
   DirectionMemory mapped = *direction_memory(memory, 0);
   std::string tcp;        // bytes that TCP has accepted and that were not received yet
   std::string read_text;  // bytes that were read so far
-  bool is_lost = false;
 
   template <class Memory>
   void write(BasicSender<Memory>& sender, std::string_view text) {
-    while (!text.empty() && !is_lost) {
+    while (!text.empty()) {
       Result<WriteStep> step = sender.write(std::as_bytes(std::span(text)));
       if (step.has_value() && step->kind == WriteStep::Kind::kFull) {
         step = sender.write_by_tcp(text.size());

@@ -168,7 +168,8 @@ struct Control {
   // Holds the values of socket options that the program of each side has set, while the kernel's
   // socket has other values.  All processes of a side see the same values.
   std::array<std::uint32_t, 2> emulated_options;
-  // The receive_lock of a side's incoming direction guards the side's element.
+  // The receive_lock of a side's incoming direction guards the changes of a side's `count`.  While
+  // `count` is not 0, setsockopt() changes `user_timeout` without the lock.
   std::array<Passing, 2> passing;
 };
 inline constexpr std::size_t kControlBytes = 4096;

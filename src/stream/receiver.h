@@ -40,8 +40,9 @@
 // this wait when the peer resets the connection or is killed.  So the wait needs a timeout, or
 // another thread that watches the connection.
 //
-// A process that ends or calls exec() first calls promise() for each of its withdrawals.  The
-// withdrawals of a killed process remain, so that the direction stays on TCP.
+// A process that ends or calls exec() should first call promise() for each of its withdrawals.  The
+// withdrawals of a killed process, and of other threads that exec() or exit() ends, remain.  Then
+// the direction stays on TCP.
 //
 // The caller must not sleep while it holds a lock.  All readers of this end follow these rules: a
 // reader that sleeps in the kernel without withdraw() may sleep for ever.
