@@ -4,22 +4,30 @@ namespace verbena::process {
 
 Started<hca::QpHandle> QpLeases::create_qp(const hca::QpInit& init, Time now, bool send_qp_table,
                                            Completion<hca::QpHandle> done) {
-  if (const auto qpn = numbers_.choose(now, in_use())) return engine_.create_qp(init, *qpn);
+  if (const auto qpn = numbers_.choose(now, in_use())) return create_with(init, *qpn);
   if (!requests_.is_open()) return Result<hca::QpHandle>(fail(Errc::kDeviceFatal, kNoAgentText));
+  // Asks first: if memory runs out, then no entry of waiting_ remains that nobody can cancel.
+  if (!lease_pending_) lease(send_qp_table);
   const std::uint64_t ticket = next_ticket_++;
   waiting_.emplace(ticket, WaitingQp{init, std::move(done)});
-  if (!lease_pending_) lease(send_qp_table);
   return Pending([this, ticket] { waiting_.erase(ticket); });
 }
 
+// Releases the number if the engine refuses to create the QP.
+Result<hca::QpHandle> QpLeases::create_with(const hca::QpInit& init, Qpn qpn) {
+  auto qp = engine_.create_qp(init, qpn);
+  if (!qp) numbers_.release(qpn, Time{});  // no peer knows the number, so the time does not matter
+  return qp;
+}
+
 void QpLeases::lease(bool send_qp_table) {
-  lease_pending_ = true;
   lease_ = requests_.ask<ipc::Leased>(
       ipc::Lease{.direct = direct_},
       Completion<ipc::Leased>([this, send_qp_table](const Result<ipc::Leased>& leased) {
         on_leased(leased, send_qp_table);
       }),
       send_qp_table);
+  lease_pending_ = true;
 }
 
 // Keeps the range even if all requests for QPs were cancelled: the next QP will use it.
@@ -41,7 +49,7 @@ void QpLeases::on_leased(const Result<ipc::Leased>& leased, bool send_qp_table) 
     }
     WaitingQp waiting = std::move(waiting_.extract(waiting_.begin()).mapped());
     if (qpn) {
-      waiting.done(engine_.create_qp(waiting.init, *qpn));
+      waiting.done(create_with(waiting.init, *qpn));
     } else {
       ++refused_;
       waiting.done(std::unexpected(leased.error()));

@@ -45,6 +45,7 @@ class QpLeases {
   auto in_use() const {
     return [this](Qpn qpn) { return engine_.find_qp(qpn).has_value(); };
   }
+  Result<hca::QpHandle> create_with(const hca::QpInit& init, Qpn qpn);
   void lease(bool send_qp_table);
   void on_leased(const Result<ipc::Leased>& leased, bool send_qp_table);
 

@@ -222,6 +222,25 @@ TEST_F(Rejoin, ARefusedLeaseFailsAllWaitingQps) {
   create_qp();  // requests a new lease
 }
 
+// More QPs fail than a range has numbers, some of them while they wait for the lease.
+TEST_F(Rejoin, FailedQpsUseUpNoNumbers) {
+  hca::QpInit invalid = init_;
+  invalid.pd = {};
+  bool has_failed = false;
+  keep_pending(process_.create_qp(invalid, kNow, [&](auto qp) { has_failed = !qp.has_value(); }));
+  answer<ipc::Lease>(ipc::Leased{kRange});
+  EXPECT_TRUE(has_failed);
+  for (std::uint32_t i = 0; i < ipc::kLeaseQpns; ++i) {
+    const auto failed = process_.create_qp(invalid, kNow, [](auto) {});
+    ASSERT_TRUE(std::holds_alternative<Result<hca::QpHandle>>(failed)) << i;
+  }
+  for (std::uint32_t i = 0; i < ipc::kLeaseQpns; ++i) {
+    const auto started = process_.create_qp(init_, kNow, [](auto) {});
+    ASSERT_TRUE(std::get<Result<hca::QpHandle>>(started).has_value()) << i;
+  }
+  EXPECT_THAT(process_.ranges(), ElementsAre(kRange));
+}
+
 // The program has reached its limit of descriptors.  So this call fails, and the next one may
 // succeed.
 TEST_F(Rejoin, ARangeWithoutItsSocketsIsReturned) {
