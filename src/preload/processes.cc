@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/single_threaded.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -104,7 +105,11 @@ void for_each_socket(Visit visit) {
   });
 }
 
+// True if the process that forks may have other threads.
+constinit std::atomic<bool> may_have_threads{false};
+
 void before_fork() {
+  may_have_threads.store(__libc_single_threaded == 0);
   for_each_socket([](int fd, Socket& socket) { share(fd, socket); });
 }
 
@@ -113,6 +118,9 @@ void before_fork() {
 // the peer sends no byte before the change over, so without the offer the child could wait for ever
 // in poll().
 void after_fork_in_child() {
+  // If this thread was the only one, a reference of a call belongs to this thread: a signal handler
+  // has forked, and the child continues the call that the handler has interrupted.
+  if (may_have_threads.load()) SocketTable::after_fork_in_child();
   EndLock::after_fork_in_child();
   waits::after_fork_in_child();
   epolls::after_fork_in_child();

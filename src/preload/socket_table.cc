@@ -125,4 +125,13 @@ void SocketTable::release(Socket& socket) {
   } while (!free_head.compare_exchange_weak(head, next, std::memory_order_release));
 }
 
+void SocketTable::after_fork_in_child() {
+  const auto socket_of = [](int fd) -> Socket& {
+    return *slots_[static_cast<std::size_t>(fd)].load(std::memory_order_relaxed);
+  };
+  for_each_descriptor(0, kDescriptorsMax - 1, [&](int fd) { socket_of(fd).references.store(0); });
+  for_each_descriptor(0, kDescriptorsMax - 1,
+                      [&](int fd) { socket_of(fd).references.fetch_add(1); });
+}
+
 }  // namespace verbena::preload

@@ -215,6 +215,8 @@ class SocketTable {
   static int highest_descriptor() { return highest_.load(std::memory_order_relaxed); }
   // Frees a socket after its last reference was removed.  SocketUse calls it.
   static void release(Socket& socket);
+  // Removes the references of calls in the parent's other threads, which never end in the child.
+  static void after_fork_in_child();
 
  private:
   static Socket* allocate();

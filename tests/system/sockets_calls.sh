@@ -155,6 +155,21 @@ def a_child_that_closes_all_descriptors_holds_no_connection():
     until_reset(server)
     print(error_of(lambda: server.recv(100)))
 
+def a_child_that_closes_all_descriptors_holds_no_connection_of_a_call_in_another_thread():
+    client, server = pair()
+    end = start_sleeping_call(lambda: client.recv(100))
+    if (child := os.fork()) == 0:
+        libc.close_range(3, 0xffffffff, 0)
+        os.execlp("true", "true")
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    server.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    server.sendall(b"read")
+    print(end(), end=" ")
+    server.sendall(b"unread")
+    client.close()
+    until_reset(server)
+    print(error_of(lambda: server.recv(100)))
+
 def a_signal_ends_wait_all():
     client, server = pair()
     def interrupt():
@@ -342,6 +357,7 @@ for case in (wait_all_fills_all_buffers_and_no_more, urgent_data_stands_between_
              fclose_releases_the_descriptor, received_messages_have_no_address_and_no_control_data,
              recvmmsg_returns_the_length_of_each_message, nothing_is_sent_after_shutdown, dprintf_keeps_the_order,
              close_range_releases_the_descriptors, a_child_that_closes_all_descriptors_holds_no_connection,
+             a_child_that_closes_all_descriptors_holds_no_connection_of_a_call_in_another_thread,
              a_signal_ends_wait_all, an_error_behind_unread_bytes_stays_in_the_kernel,
              a_reset_that_ends_a_send_is_reported_once, sigio_comes_for_bytes_behind_unread_bytes_in_the_ring,
              a_connection_after_one_that_was_shut_down_can_be_shut_down_too, a_call_goes_on_after_its_descriptor_is_closed,
