@@ -115,8 +115,11 @@ class WorkQueue {
   bool full() const { return free_slots() == 0; }
   // Any thread may call this function without the mutex.  Then other posts may change the result.
   std::uint32_t free_slots() const {
-    return capacity_ -
-           (tail_.load(std::memory_order_relaxed) - freed_.load(std::memory_order_acquire));
+    // Reads freed_ first, because a newer freed_ may be after an older tail_.  A newer tail_ may be
+    // more than `capacity_` after an older freed_.
+    const std::uint32_t freed = freed_.load(std::memory_order_acquire);
+    const std::uint32_t used = tail_.load(std::memory_order_relaxed) - freed;
+    return capacity_ - std::min(capacity_, used);
   }
   // Constructs the Wqe of the next slot, and returns it.  The constructor of the queue does not do
   // this, so that an unused queue touches no pages.
