@@ -133,18 +133,20 @@ inline void IdSink::on_cm_event(const vb_cm_event& event) {
   events.push(std::move(id_event));
 }
 
-// Moves an id to another loop, with the requests that have come for it and were not taken yet.
+// Moves an id to another loop, with the requests that have come for it and were not taken yet.  The
+// requests move first: once the id has moved, the thread of the other loop may add events to it.
 inline Outcome<void> move_id(IdSink& sink, Loop& loop) {
+  Outcome<void> moved{};
+  sink.events.for_each([&](IdEvent& event) {
+    if (moved && event.incoming != nullptr) moved = move_id(*event.incoming, loop);
+  });
+  if (!moved) return moved;
   Loop* const old_loop = std::exchange(sink.loop, &loop);
   if (const int error = vb_cm_id_migrate(sink.handle.get(), loop.connections()); error != 0) {
     sink.loop = old_loop;
     return failure(error, vb_last_error());
   }
-  Outcome<void> moved{};
-  sink.events.for_each([&](IdEvent& event) {
-    if (moved && event.incoming != nullptr) moved = move_id(*event.incoming, loop);
-  });
-  return moved;
+  return {};
 }
 
 struct IdArguments {
@@ -203,7 +205,8 @@ class ConnectionId {
   }
 
   // Moves the id and its events to another loop.  REQUIRES: the caller is in the thread of the
-  // current loop; no coroutine waits for an event; a device is open in the new loop.
+  // current loop; no coroutine waits for an event; a device is open in the new loop.  After an
+  // error, requests that were not taken yet may have moved.
   Outcome<void> move_to(Loop& loop) { return detail::move_id(*sink_, loop); }
 
   Request<void> bind(const Address& address) {

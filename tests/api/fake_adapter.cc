@@ -51,6 +51,7 @@ struct State {
   std::deque<vb_async_event> async_events{};
   std::map<vb_handle, std::deque<vb_wc>> completions{};
   std::set<vb_handle> armed_cqs{};
+  std::vector<vb_handle> moved_ids{};
   std::string text{};
 };
 State* global_state = nullptr;
@@ -227,6 +228,8 @@ void request_and_abort(std::uint64_t listener) {
   }
 }
 
+std::vector<std::uint64_t> moved_ids() { return state().moved_ids; }
+
 void raise_event(std::uint64_t object, std::uint32_t type) {
   state().async_events.push_back(
       {.type = type, .cookie = state().objects.at(object).cookie, .device = 0, .port = 0});
@@ -343,7 +346,11 @@ int vb_ah_destroy(vb_handle ah) { return destroy(ah, VB_AH_CREATE); }
 int vb_cq_destroy(vb_handle cq) { return destroy(cq, VB_CQ_CREATE); }
 int vb_qp_destroy(vb_handle qp) { return destroy(qp, VB_QP_CREATE); }
 int vb_cm_id_destroy(vb_handle id) { return destroy(id, VB_CM_ID_CREATE); }
-int vb_cm_id_migrate(vb_handle id, vb_handle) { return exists(id, VB_CM_ID_CREATE) ? 0 : EINVAL; }
+int vb_cm_id_migrate(vb_handle id, vb_handle) {
+  if (!exists(id, VB_CM_ID_CREATE)) return EINVAL;
+  state().moved_ids.push_back(id);
+  return 0;
+}
 int vb_cm_id_set_cookie(vb_handle id, uint64_t cookie) {
   state().objects.at(id).cookie = cookie;
   return 0;

@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <vector>
 
 // Implements the C API as a fake, which carries out each command after some virtual time.
 namespace fake {
@@ -21,6 +22,8 @@ std::uint64_t requests();
 // Adds the events of a peer that requests a connection from the listener, and then aborts it.  The
 // request creates an id.
 void request_and_abort(std::uint64_t listener);
+// Returns the ids that have moved to another channel, in the order of their moves.
+std::vector<std::uint64_t> moved_ids();
 // Raises an asynchronous event (enum ibv_event_type) for the object with this handle.
 void raise_event(std::uint64_t object, std::uint32_t type);
 // Adds a completion to the CQ with this handle.

@@ -523,4 +523,19 @@ TEST(ConnectionIds, MoveToAnotherLoopWithTheirRequests) {
   EXPECT_EQ(loop, other.get());
 }
 
+// After the listener has moved, the thread of the other loop may add requests to it.
+TEST(ConnectionIds, MoveAfterTheirRequests) {
+  Objects o(Duration{});
+  auto other = value_of(Loop::create());
+  value_of(Device::open(*other).wait());
+  ConnectionId listener = value_of(ConnectionId::create(*o.loop).wait());
+  fake::request_and_abort(listener.handle());
+  fake::request_and_abort(listener.handle());
+  o.run_loop();
+  value_of(listener.move_to(*other));
+  const std::vector<std::uint64_t> moved = fake::moved_ids();
+  ASSERT_EQ(moved.size(), 3u);
+  EXPECT_EQ(moved.back(), listener.handle());
+}
+
 }  // namespace
