@@ -144,6 +144,12 @@ VB_EXPORT int ioctl(int fd, unsigned long request, ...) noexcept {
   return result;
 }
 
+// The C library's function makes the system call without ioctl() above.
+VB_EXPORT int sockatmark(int fd) noexcept {
+  int is_at_mark = 0;
+  return ioctl(fd, SIOCATMARK, &is_at_mark) == -1 ? -1 : is_at_mark;
+}
+
 VB_EXPORT int shutdown(int fd, int how) noexcept {
   const auto socket = SocketTable::find(fd);
   if (!socket) return next().shutdown(fd, how);

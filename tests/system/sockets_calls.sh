@@ -256,7 +256,7 @@ def the_urgent_mark_comes_after_older_bytes():
     poll.register(server, select.POLLPRI)
     assert poll.poll(5000)
     at_mark = lambda: struct.unpack("i", fcntl.ioctl(server, 0x8905, b"\0" * 4))[0]  # SIOCATMARK
-    print(at_mark(), server.recv(100), at_mark())
+    print(at_mark(), libc.sockatmark(server.fileno()), server.recv(100), at_mark(), libc.sockatmark(server.fileno()))
 
 def a_receive_of_no_bytes_stops_at_urgent_data():
     client, server = pair()
