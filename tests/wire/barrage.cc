@@ -46,12 +46,6 @@ std::uint64_t grid_index(std::uint64_t number) {
          number % Barrage::kPacketsPerRun;
 }
 
-// Returns the length that all packets of one pass of the grid have.
-std::uint64_t grid_length(std::uint64_t pass) {
-  return pass % 2 == 0 ? pass / 2 % (kSmallMax + 1)
-                       : pass / 2 * kLengthStride % (Barrage::kBodyBytesMax + 1);
-}
-
 void put16(std::span<std::byte> out, std::size_t at, std::uint64_t value) {
   out[at] = static_cast<std::byte>(value >> 8);
   out[at + 1] = static_cast<std::byte>(value);
@@ -250,6 +244,11 @@ void Barrage::write_frame(bool has_right_icrc) {
 }
 
 // ---- grid ---------------------------------------------------------------------------------------
+
+std::uint64_t Barrage::grid_length(std::uint64_t pass) {
+  return pass % 2 == 0 ? pass / 2 % (kSmallMax + 1)
+                       : pass / 2 * kLengthStride % (kBodyBytesMax + 1);
+}
 
 void Barrage::make_grid_packet(std::uint64_t number) {
   const std::array others{Qpn{0},        Qpn{1},        Qpn{2},

@@ -45,6 +45,9 @@ class Barrage {
     bool is_intact = true;  // IP and UDP are valid: the target's kernel must give it to a socket
   };
 
+  // Returns the number of bytes after the BTH that most packets of one pass of the grid have.
+  static std::uint64_t grid_length(std::uint64_t pass);
+
   // `captured` has Ethernet frames to mutate.  The target may learn facts between two calls of
   // packet_at().  REQUIRES: the target outlives this object.
   Barrage(std::uint64_t seed, const Target& target, std::vector<std::vector<std::byte>> captured);

@@ -104,20 +104,29 @@ TEST(Barrage, TheGridUsesEveryLength) {
   const Target target = make_target();
   Barrage barrage(1, target, {});
   const std::uint64_t slots = target.qps.size() + target.absent.size() + target.spared.size() + 6;
-  std::set<std::size_t> lengths;
+  // A packet with this opcode has no headers after the BTH, so its length is that of the pass.
+  constexpr std::uint64_t kUnknownOpcode = 0x80;
+  ASSERT_FALSE(wire::is_known(static_cast<wire::Opcode>(kUnknownOpcode)));
+  std::set<std::uint64_t> lengths;
   // Takes one packet of each pass.  A pass has 256 * slots packets of the grid, and 8 of 20 runs
   // are of kind grid.
   for (std::uint64_t pass = 0; pass < 2 * (Barrage::kBodyBytesMax + 1); ++pass) {
-    const std::uint64_t index = pass * 256 * slots + 17;
-    const std::uint64_t run = index / Barrage::kPacketsPerRun;
-    // The first grid run of a cycle is its first run.
-    const std::uint64_t number =
-        (run / 8 * 20) * Barrage::kPacketsPerRun + index % Barrage::kPacketsPerRun;
-    const auto packet = barrage.packet_at(number);
+    const std::uint64_t run = (pass * 256 * slots + kUnknownOpcode) / Barrage::kPacketsPerRun;
+    ASSERT_EQ(run % 8, 0u);  // so the packet is in the first run of a cycle
+    const auto packet = barrage.packet_at(run / 8 * 20 * Barrage::kPacketsPerRun);
     ASSERT_EQ(packet.kind, Barrage::Kind::kGrid);
-    lengths.insert(packet.frame.size());
+    const auto frame = wire::parse_frame(packet.frame);
+    ASSERT_TRUE(frame.has_value()) << pass;
+    const auto bth = wire::decode<wire::Bth>(frame->udp_payload);
+    ASSERT_TRUE(bth && static_cast<std::uint64_t>(bth->opcode) == kUnknownOpcode) << pass;
+    const std::uint64_t sent =
+        frame->udp_payload.size() - wire::kSize<wire::Bth> - wire::kIcrcBytes;
+    const std::uint64_t length = Barrage::grid_length(pass);
+    EXPECT_TRUE(sent == length || sent == length + wire::pad_count(length)) << pass;
+    if (pass % 2 != 0) lengths.insert(length);
   }
-  EXPECT_GT(lengths.size(), Barrage::kBodyBytesMax / 4);  // most packets are padded to 4 bytes
+  EXPECT_EQ(lengths.size(), Barrage::kBodyBytesMax + 1);
+  EXPECT_EQ(*lengths.rbegin(), Barrage::kBodyBytesMax);
 }
 
 TEST(Barrage, NoPacketReachesASparedQpExceptFromThePeersAddress) {
