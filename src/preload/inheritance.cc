@@ -99,7 +99,8 @@ bool Names::add(Socket& socket) {
   return true;
 }
 
-void prepare(os::ProgramKind next_program, Names& names) {
+void prepare(os::ProgramKind next_program, const posix_spawn_file_actions_t* actions,
+             Names& names) {
   if (next_program == os::ProgramKind::kNone) return;
   const bool has_library = next_program == os::ProgramKind::kWithLibrary;
   const int error = errno;
@@ -111,7 +112,9 @@ void prepare(os::ProgramKind next_program, Names& names) {
     names.for_each([&](const Socket& one) { is_named |= &one == &socket; });
     if (is_named) return;
     if (has_library && service_link::request_memory(fd, socket) && names.add(socket)) return;
-    if (has_library || fd == STDIN_FILENO) leaving::reset(fd);
+    const bool is_stdin =
+        fd == STDIN_FILENO || (actions != nullptr && socket.stdin_actions.load() == actions);
+    if (has_library || is_stdin) leaving::reset(fd);
   });
   errno = error;
 }

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <spawn.h>
+
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -49,13 +51,14 @@ class Names {
 // the next program must continue.  Some connections with unread bytes cannot be continued:
 // - If the next program does not have this library, and the connection is its standard input, this
 //   function resets the connection, because the program surely reads its standard input.  Other
-//   descriptors are usually inherited by accident, and stay as they are.
+//   descriptors are usually inherited by accident, and stay as they are.  posix_spawn() may copy
+//   the connection to the standard input by `actions`; exec() passes a null pointer.
 // - If the next program has this library, but `names` is full, this function resets the connection.
 //   It does the same if service_link::request_memory() returns nothing: the service does not know
 //   the connection (for example because the peer has reset it), or another thread uses the link to
 //   the service.
 // Does nothing if exec() will fail.
-void prepare(os::ProgramKind next_program, Names& names);
+void prepare(os::ProgramKind next_program, const posix_spawn_file_actions_t* actions, Names& names);
 
 // Returns true if the program that exec() or posix_spawn() starts gets the descriptor.
 bool is_inherited(int fd, const Socket& socket);

@@ -81,6 +81,7 @@ namespace verbena::preload {
                      const posix_spawnattr_t*, char* const*, char* const*))         \
   F(posix_spawnp, int(pid_t*, const char*, const posix_spawn_file_actions_t*,       \
                       const posix_spawnattr_t*, char* const*, char* const*))        \
+  F(posix_spawn_file_actions_init, int(posix_spawn_file_actions_t*))                \
   F(posix_spawn_file_actions_adddup2, int(posix_spawn_file_actions_t*, int, int))   \
   F(system, int(const char*))                                                       \
   F(popen, FILE*(const char*, const char*))                                         \

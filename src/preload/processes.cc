@@ -178,7 +178,7 @@ void join_shared_counts(Socket& socket) {
 class Exec {
  public:
   explicit Exec(os::ProgramKind next_program) {
-    inheritance::prepare(next_program, names_);
+    inheritance::prepare(next_program, nullptr, names_);
     if (next_program != os::ProgramKind::kNone) close_others();
     for_each_socket([](int, Socket& socket) { leave_shared_counts(socket); });
   }
@@ -228,8 +228,8 @@ class Exec {
 // process and this process share the connections that the new process inherits.
 class Spawn {
  public:
-  explicit Spawn(os::ProgramKind program) {
-    inheritance::prepare(program, names_);
+  explicit Spawn(os::ProgramKind program, const posix_spawn_file_actions_t* actions = nullptr) {
+    inheritance::prepare(program, actions, names_);
     names_.for_each([](Socket& socket) {
       socket.is_shared.store(true);
       socket.holders().fetch_add(1);
@@ -357,22 +357,34 @@ VB_EXPORT int execlp(const char* path, const char* first, ...) noexcept {
 VB_EXPORT int posix_spawn(pid_t* pid, const char* path, const posix_spawn_file_actions_t* actions,
                           const posix_spawnattr_t* attributes, Strings argv, Strings environment) {
   const preload::Spawn spawn(
-      verbena::os::program_kind(path, environment, preload::inheritance::kLibrary));
+      verbena::os::program_kind(path, environment, preload::inheritance::kLibrary), actions);
   VB_ADD_NAMES(spawn.names(), environment)
   return spawn.ended(next().posix_spawn(pid, path, actions, attributes, argv, environment));
 }
 VB_EXPORT int posix_spawnp(pid_t* pid, const char* file, const posix_spawn_file_actions_t* actions,
                            const posix_spawnattr_t* attributes, Strings argv, Strings environment) {
   const preload::Spawn spawn(
-      verbena::os::search_program_kind(file, environment, preload::inheritance::kLibrary));
+      verbena::os::search_program_kind(file, environment, preload::inheritance::kLibrary), actions);
   VB_ADD_NAMES(spawn.names(), environment)
   return spawn.ended(next().posix_spawnp(pid, file, actions, attributes, argv, environment));
+}
+// Forgets older file actions that had the same address.
+VB_EXPORT int posix_spawn_file_actions_init(posix_spawn_file_actions_t* actions) noexcept {
+  SocketTable::for_each(0, verbena::preload::kDescriptorsMax - 1,
+                        [actions](int, preload::Socket& socket) {
+                          const posix_spawn_file_actions_t* older = actions;
+                          socket.stdin_actions.compare_exchange_strong(older, nullptr);
+                        });
+  return next().posix_spawn_file_actions_init(actions);
 }
 // Records that the new process inherits the copy, even if exec() would close the original
 // descriptor.
 VB_EXPORT int posix_spawn_file_actions_adddup2(posix_spawn_file_actions_t* actions, int fd,
                                                int copy) noexcept {
-  if (const auto socket = SocketTable::find(fd)) socket->is_passed_to_spawned.store(true);
+  if (const auto socket = SocketTable::find(fd)) {
+    socket->is_passed_to_spawned.store(true);
+    if (copy == STDIN_FILENO) socket->stdin_actions.store(actions);
+  }
   return next().posix_spawn_file_actions_adddup2(actions, fd, copy);
 }
 

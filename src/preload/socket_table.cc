@@ -86,6 +86,7 @@ Socket* SocketTable::add(int fd) {
   socket->is_shared.store(false, std::memory_order_relaxed);
   socket->must_use_ring.store(false, std::memory_order_relaxed);
   socket->is_passed_to_spawned.store(false, std::memory_order_relaxed);
+  socket->stdin_actions.store(nullptr, std::memory_order_relaxed);
   socket->pending_error.store(0, std::memory_order_relaxed);
   socket->is_read_shut_down.store(false, std::memory_order_relaxed);
   socket->has_withdrawn_for_ever.store(false, std::memory_order_relaxed);

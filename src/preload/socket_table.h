@@ -2,6 +2,7 @@
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <spawn.h>
 
 #include <algorithm>
 #include <atomic>
@@ -86,6 +87,9 @@ class Socket {
   std::atomic<bool> is_shared{false};    // shared with other processes, which may change O_NONBLOCK
   std::atomic<bool> must_use_ring{false};         // the rules forbid TCP; see required.h
   std::atomic<bool> is_passed_to_spawned{false};  // see inheritance::is_inherited()
+  // These file actions copy the socket to the standard input of the program that posix_spawn()
+  // starts with them.
+  std::atomic<const posix_spawn_file_actions_t*> stdin_actions{nullptr};
   std::atomic<int> pending_error{0};  // an errno that the next call reports, see take_error()
   std::atomic<bool> is_read_shut_down{false};       // after shutdown(SHUT_RD)
   std::atomic<bool> has_withdrawn_for_ever{false};  // see leaving::receive_by_tcp()

@@ -95,6 +95,17 @@ elif mode == "foreign":
     run = subprocess.run(head, stdin=connection, capture_output=True, env=environment)
     print("got", len(run.stdout), run.stderr.decode().strip())
     sys.exit(run.returncode)
+elif mode == "foreign_spawn":
+    del environment["LD_PRELOAD"]
+    out, into = os.pipe()
+    errors, errors_into = os.pipe()
+    child = os.posix_spawn("/usr/bin/head", head, environment, file_actions=[
+        (os.POSIX_SPAWN_DUP2, connection.fileno(), 0), (os.POSIX_SPAWN_DUP2, into, 1),
+        (os.POSIX_SPAWN_DUP2, errors_into, 2)])
+    os.close(into)
+    os.close(errors_into)
+    print("got", len(read_all(out)), read_all(errors).decode().strip())
+    sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 elif mode == "child":
     while len(got) < len(expected):
         got += connection.recv(65536)
@@ -151,9 +162,12 @@ done
 [ "$(grep -c "end after b'more'" "$work/server")" -eq 3 ] || fail "after number, splice and fdopen: $(cat "$work/server")"
 
 # A program without the library cannot read the ring.  So the program and its peer must get an error, not fewer bytes.
-run_client foreign && fail "a program without the library has read bytes: $(cat "$work/client")"
-grep -q '^got 0 .*Connection reset by peer' "$work/client" || fail "a program without the library says: $(cat "$work/client")"
-until_true 10 has_lines $((line + 1)) || fail "foreign: the server has not seen the end of the stream"
-tail -1 "$work/server" | grep -q 'Connection reset by peer' || fail "the server says: $(cat "$work/server")"
+for mode in foreign foreign_spawn; do
+  run_client $mode && fail "$mode: a program without the library has read bytes: $(cat "$work/client")"
+  grep -q '^got 0 .*Connection reset by peer' "$work/client" || fail "$mode: the program says: $(cat "$work/client")"
+  line=$((line + 1))
+  until_true 10 has_lines $line || fail "$mode: the server has not seen the end of the stream"
+  tail -1 "$work/server" | grep -q 'Connection reset by peer' || fail "$mode: the server says: $(cat "$work/server")"
+done
 kill $server
 wait $server 2>/dev/null || true
