@@ -150,12 +150,15 @@ Result<void> Endpoint::answer_alternate_path(const PathAnswer& answer) {
 
 void Endpoint::path_migrated() {
   if (!alternate_ || !alternate_->accepted) return;
-  alternate_->proposed = std::exchange(address_, *alternate_->accepted);
+  alternate_->former = std::exchange(address_, *alternate_->accepted);
   alternate_->accepted.reset();
 }
 
 bool Endpoint::has_peer_at(const Gid& address) const {
-  return address_.remote() == address || (alternate_ && alternate_->proposed.remote() == address);
+  if (address_.remote() == address) return true;
+  if (!alternate_) return false;
+  const auto& former = alternate_->former;
+  return alternate_->proposed.remote() == address || (former && former->remote() == address);
 }
 
 }  // namespace verbena::cm

@@ -253,6 +253,27 @@ TEST_F(LapTest, AnotherPathIsANewRequest) {
   EXPECT_EQ(std::get<LapReceived>(events.back()).lap, other_lap);
 }
 
+// The QP migrates to the first path while the consumer still decides about the second one.
+TEST_F(LapTest, MigrationKeepsThePathThatWaitsForAnAnswer) {
+  establish();
+  receive(lap());
+  ASSERT_TRUE(cm.answer_alternate_path(last_request(), {}).has_value());
+  drain();
+  Lap second_lap = lap();
+  second_lap.alternate_local_gid = wire::ipv4_gid(0x0b000003);
+  receive(second_lap);
+  cm.path_migrated(last_request());
+  // PeerTest checks the address of each message.
+  address = {
+      .path = {.source = wire::ipv4_gid(0x0b000001), .destination = wire::ipv4_gid(0x0b000002)}};
+  ASSERT_TRUE(cm.answer_alternate_path(last_request(), {}).has_value());
+  EXPECT_TRUE(drain().has_value());
+  cm.path_migrated(last_request());
+  address.path.destination = wire::ipv4_gid(0x0b000003);
+  ASSERT_TRUE(cm.disconnect(last_request(), {}, now).has_value());
+  EXPECT_TRUE(drain().has_value());
+}
+
 TEST_F(LapTest, RepeatedLapGetsAnMraWhileTheConsumerIsSlow) {
   establish();
   EXPECT_FALSE(receive(lap()).has_value());

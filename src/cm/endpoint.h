@@ -100,12 +100,12 @@ class Endpoint {
   struct Alternate {
     enum class Step : std::uint8_t { kIdle, kLapSent, kMraReceived, kLapReceived, kMraSent };
     Step step = Step::kIdle;
-    std::uint64_t tid{};  // the transaction id of the last LAP, of either side
-    wire::cm::Lap lap{};  // the last LAP that the peer sent
-    StoredMad sent{};     // our LAP, or our MRA or APR
-    // This is the path in the REQ or in the last LAP; after a migration, it is the former path.
-    mad::Address proposed{};
+    std::uint64_t tid{};                     // the transaction id of the last LAP, of either side
+    wire::cm::Lap lap{};                     // the last LAP that the peer sent
+    StoredMad sent{};                        // our LAP, or our MRA or APR
+    mad::Address proposed{};                 // the path in the REQ or in the last LAP
     std::optional<mad::Address> accepted{};  // the QP may migrate to this path
+    std::optional<mad::Address> former{};    // the path before the last migration
   };
 
   // Creates the active side.
