@@ -22,6 +22,7 @@ void Subnet::set_power(std::uint32_t node, bool on, Time now) {
   impl_->set_now(now);
   std::vector<PortRef> changed;
   (void)impl_->impairments.resume(node);  // drops the packets that waited at the node
+  if (impl_->links.has_power(node) == on) return impl_->run();
   impl_->links.set_power(node, on, changed);
   impl_->report_changes(changed);
   impl_->on_power_change(node);

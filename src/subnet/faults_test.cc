@@ -163,6 +163,15 @@ TEST_F(FaultyHosts, APauseEndsWhenTheNodeIsSwitchedOff) {
   EXPECT_TRUE(take_sizes(kHost2).empty());
 }
 
+TEST_F(FaultyHosts, ANodeThatAlreadyHasPowerKeepsItsTraps) {
+  world_.manager_is_connected = false;  // no TrapRepress
+  subnet().set_link(link_of(kHost3), false, world_.now);
+  const Time next_send = subnet().next_deadline();
+  ASSERT_NE(next_send, kNever) << "the trap is repeated";
+  subnet().set_power(kSwitch, true, world_.now);
+  EXPECT_EQ(subnet().next_deadline(), next_send);
+}
+
 // ---- lossy links
 
 TEST_F(FaultyHosts, TheSeedDecidesWhichPacketsALossyLinkLoses) {

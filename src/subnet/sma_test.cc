@@ -368,6 +368,21 @@ TEST_F(Sma, TheMkeyLeaseEndsProtectionAfterAViolation) {
   EXPECT_EQ(status(Method::kGet, SmpAttribute::kPortInfo, 1, host2_path_), 0);
 }
 
+TEST_F(Sma, TheMkeyLeaseOfANodeThatAlreadyHasPowerEnds) {
+  const auto protect = [](PortInfo& info) {
+    configure(info, 2);
+    info.m_key = 0x1234;
+    info.m_key_protect_bits = 2;
+    info.m_key_lease_period = 10;
+  };
+  EXPECT_EQ(change_port_info(1, host2_path_, protect), 0);
+  EXPECT_EQ(status(Method::kGet, SmpAttribute::kPortInfo, 1, host2_path_), kNoAnswer);
+  world_.subnet.set_power(kHost2.node, true, world_.now);
+  world_.now += std::chrono::seconds(10);
+  world_.subnet.advance(world_.now);
+  EXPECT_EQ(status(Method::kGet, SmpAttribute::kPortInfo, 1, host2_path_), 0);
+}
+
 TEST_F(Sma, SmInfoRequestIsDeliveredToTheManagerOfThePort) {
   world_.subnet.set_is_sm(kHost2, true, world_.now);
   EXPECT_EQ(status(Method::kGet, SmpAttribute::kSmInfo, 0, host2_path_), kNoAnswer);

@@ -145,6 +145,7 @@ class Subnet {
   // Returns true if the link has trained.
   bool link_is_up(std::size_t link) const;
   // Switches a node off or on.  A node that was off has lost its tables and settings, except IsSM.
+  // A node that already is in this state keeps its traps and leases.
   void set_power(std::uint32_t node, bool on, Time now);
   // Pauses a node, or ends its pause.  Packets to and from a paused node wait for the end of the
   // pause, and its agents do not answer.  At most faults::DelayLine::kPacketsMax packets wait in
