@@ -15,7 +15,7 @@ SharedReceiveQueue::SharedReceiveQueue(Shared& shared, Pd& pd, const SrqCaps& ca
       caps_(caps),
       cookie_(cookie),
       stride_(sizeof(RecvWqe) + caps.max_sge * sizeof(Sge)) {
-  caps_.max_wr = round_up_to_chunks(caps.max_wr);
+  caps_.max_wr = slots_end_ = round_up_to_chunks(caps.max_wr);
   grow(caps_.max_wr);
 }
 
@@ -51,9 +51,22 @@ void SharedReceiveQueue::grow(std::uint32_t slots) {
   order_ = std::move(order);
 }
 
+std::uint32_t SharedReceiveQueue::busy_count(std::uint32_t begin, std::uint32_t end) const {
+  std::uint32_t count = 0;
+  for (std::uint32_t slot = begin; slot < end; ++slot) {
+    count += busy(slot).load(std::memory_order_acquire);
+  }
+  return count;
+}
+
 // Slots become free in nearly the order in which they were taken, so the first try usually
-// succeeds.
+// succeeds.  After a resize() to fewer slots, the slots from max_wr on count until they are free.
 std::optional<std::uint32_t> SharedReceiveQueue::find_free_slot() {
+  if (slots_end_ > caps_.max_wr) {
+    const std::uint32_t above = busy_count(caps_.max_wr, slots_end_);
+    if (above == 0) slots_end_ = caps_.max_wr;
+    if (above + busy_count(0, caps_.max_wr) >= caps_.max_wr) return std::nullopt;
+  }
   for (std::uint32_t tries = 0; tries < caps_.max_wr; ++tries) {
     const std::uint32_t slot = next_slot_ < caps_.max_wr ? next_slot_ : 0;
     next_slot_ = slot + 1;
@@ -110,15 +123,12 @@ void SharedReceiveQueue::check_limit() {
 Result<void> SharedReceiveQueue::resize(std::uint32_t max_wr) {
   const std::scoped_lock lock(mutex_);
   const std::uint32_t slots = round_up_to_chunks(max_wr);
-  std::uint32_t outstanding = 0;
-  for (const auto& chunk : chunks_) {
-    for (const auto& slot : chunk->busy) outstanding += slot.load(std::memory_order_acquire);
-  }
-  if (outstanding > slots || limit_ > slots) {
+  if (busy_count(0, slots_end_) > slots || limit_ > slots) {
     return fail(Errc::kInvalidArgument,
                 "more receives are outstanding than the new size, or the SRQ's limit is higher");
   }
   grow(slots);
+  slots_end_ = std::max(slots_end_, slots);
   caps_.max_wr = slots;
   return {};
 }

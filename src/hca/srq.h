@@ -89,6 +89,8 @@ class SharedReceiveQueue {
   }
   RecvWqe& wqe_in(std::uint32_t slot) const;
   void grow(std::uint32_t slots);
+  // Returns how many of the slots [begin, end) hold a receive.
+  std::uint32_t busy_count(std::uint32_t begin, std::uint32_t end) const;
   std::optional<std::uint32_t> find_free_slot();
   void check_limit();
 
@@ -101,6 +103,7 @@ class SharedReceiveQueue {
   std::vector<std::unique_ptr<Chunk>> chunks_;  // never removed: completions point into them
   std::vector<std::uint32_t> order_;            // a ring of 2^n entries, one for each slot
   std::uint32_t next_slot_ = 0;                 // the search for a free slot starts here
+  std::uint32_t slots_end_ = 0;                 // all slots from here on are free
   std::uint32_t limit_ = 0;
   alignas(64) std::atomic<std::uint32_t> head_ = 0;
   alignas(64) std::atomic<std::uint32_t> tail_ = 0;

@@ -360,6 +360,25 @@ TEST(Srq, AnSrqGrowsAndShrinksWithReceivesInIt) {
   EXPECT_EQ(t.b.engine.resize_srq(t.srq, 40'000).error().code, Errc::kInvalidArgument);
 }
 
+TEST(Srq, AnSrqThatShrinksCountsTheReceivesInSlotsThatItGivesUp) {
+  TwoQpsOneSrq t({.mtu = Mtu::k256}, 128);
+  for (std::uint64_t id = 0; id < 64; ++id) {
+    t.receive(id, 8).value();
+    t.send(0, 1, 8);
+    t.wire.run();
+    ASSERT_EQ(t.receiver_completions(), std::to_string(id));
+  }
+  for (std::uint64_t id = 64; id < 128; ++id) t.receive(id, 8).value();
+  t.b.engine.resize_srq(t.srq, 64).value();
+  for (std::uint64_t id = 64; id < 192; ++id) {
+    ASSERT_EQ(t.receive(999, 8).error().code, Errc::kNoResources);
+    t.send(0, 1, 8);
+    t.wire.run();
+    ASSERT_EQ(t.receiver_completions(), std::to_string(id));
+    t.receive(id + 64, 8).value();
+  }
+}
+
 TEST(Srq, AnSrqCannotBeDestroyedWhileQpsUseIt) {
   TwoQpsOneSrq t;
   EXPECT_EQ(t.b.engine.destroy_srq(t.srq).error().code, Errc::kBusy);
