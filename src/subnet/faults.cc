@@ -85,21 +85,26 @@ std::size_t Subnet::late() const { return impl_->impairments.late(); }
 // ---- packets ------------------------------------------------------------------------------------
 
 // Sends a packet over the link at this port.  The port at the other end counts a packet that the
-// link loses, as if the packet had arrived damaged (vol1 16.1.3.5).
-void Subnet::Impl::send_over_link(PortRef out, InFlight packet) {
+// link loses, as if the packet had arrived damaged (vol1 16.1.3.5).  Returns false, and counts the
+// packet as discarded, if the queue of a slow link is full.
+bool Subnet::Impl::send_over_link(PortRef out, InFlight packet) {
   if (impairments.should_drop_next(links.link_of(out))) {
     Counts& counts = at(packet.at).counts;
     counts.add(Count::kSymbolErrors);
     counts.add(Count::kRcvErrors);
-    return counts.add(Count::kLocalPhysicalErrors);
+    counts.add(Count::kLocalPhysicalErrors);
+    return true;
   }
-  if (!impairments.is_slow(out)) return in_flight_.push_back(std::move(packet));
-  if (impairments.delay(out, std::move(packet), now_)) return;
-  // The queue of the slow link is full.  The port counts the packet as one that has waited too long
-  // for credits.
+  if (!impairments.is_slow(out)) {
+    in_flight_.push_back(std::move(packet));
+    return true;
+  }
+  if (impairments.delay(out, std::move(packet), now_)) return true;
+  // The port counts the packet as one that has waited too long for credits.
   Counts& counts = at(out).counts;
   counts.add(Count::kXmitDiscards);
   counts.add(Count::kSwitchHoqLifetimeDiscards);
+  return false;
 }
 
 // Stores or drops a packet that arrives at a paused node.  Returns false if the node is not paused.

@@ -252,11 +252,15 @@ TEST_F(FaultyHosts, PacketsOnALinkThatGoesDownAreLost) {
 }
 
 TEST_F(FaultyHosts, PacketsOnASlowLinkAreLimited) {
+  const auto counters_before = counters(kHost2);
   subnet().set_delay(link_of(kHost2), 5ms);
   for (std::size_t i = 0; i < kDelayLineMax + 3; ++i) send(kHost2, kHost1);
   EXPECT_EQ(take_sizes_after(kHost1, 5ms).size(), kDelayLineMax);
   subnet().set_delay(link_of(kHost2), {});
-  EXPECT_EQ(counters(kHost2).xmit_discards, 3u);
+  const auto counters_after = counters(kHost2);
+  EXPECT_EQ(counters_after.xmit_discards, 3u);
+  EXPECT_EQ(counters_after.xmit_packets - counters_before.xmit_packets, kDelayLineMax + 1)
+      << "the answer with the first counters, and the packets that were not discarded";
 }
 
 // ---- MTUs

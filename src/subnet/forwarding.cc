@@ -227,8 +227,10 @@ void Subnet::Impl::send_out(PortRef out, Packet packet, const LocalPacket& local
     ++counters.too_many_hops;
     return count_discard(port.counts, Count::kSwitchLifetimeDiscards);
   }
-  count_sent(port.counts, local.view, packet.size());
-  send_over_link(out, {.at = *peer, .packet = std::move(packet), .hops = local.hops + 1});
+  const std::size_t bytes = packet.size();
+  if (send_over_link(out, {.at = *peer, .packet = std::move(packet), .hops = local.hops + 1})) {
+    count_sent(port.counts, local.view, bytes);
+  }
 }
 
 void Subnet::Impl::deliver(PortRef port, Qpn destination_qpn, Packet packet) {

@@ -89,7 +89,7 @@ class Subnet::Impl {
   bool set_lane(PortRef out, std::uint8_t ingress, const LocalPacket& local);
   void send_out(PortRef out, Packet packet, const LocalPacket& local);
   void deliver(PortRef port, Qpn destination_qpn, Packet packet);
-  void send_over_link(PortRef out, InFlight packet);
+  bool send_over_link(PortRef out, InFlight packet);
   bool store_arrived(InFlight& packet, bool is_management);
   bool store_sent(PortRef from, Packet& packet);
   void drop_packets_on(PortRef out);
