@@ -344,8 +344,7 @@ class Loop {
     spawned_.clear();
     detail::AsyncEvents::get().remove_loop(*this);
     if (async_fd_ >= 0) ::close(async_fd_);
-    if (completions_ != 0) vb_channel_destroy(completions_);
-    if (connections_ != 0) vb_cm_channel_destroy(connections_);
+    destroy_channels();
     if (requests_ != 0) vb_requests_destroy(requests_);
     if (finished_fd_ >= 0) ::close(finished_fd_);
     if (poller_ >= 0) ::close(poller_);
@@ -420,19 +419,13 @@ class Loop {
       return;
     }
   }
-  // Creates the channels, after the device was opened.
+  // Creates the channels, after the device was opened.  After an error, the next call tries again.
   Outcome<void> attach() {
-    if (completions_ != 0) return {};
-    int fd = -1;
-    int error = vb_channel_create(&completions_, &fd);
-    if (error == 0) error = watch(fd, kCompletions);
-    if (error == 0) error = vb_cm_channel_create(&connections_, &fd);
-    if (error == 0) error = watch(fd, kConnections);
-    int async = -1;
-    if (error == 0) error = detail::AsyncEvents::get().open(async);
-    if (error == 0) error = watch(async, kAsyncContext);
-    if (error != 0) return failure(error, vb_last_error());
-    return {};
+    if (is_attached_) return {};
+    Outcome<void> attached = create_channels();
+    is_attached_ = attached.has_value();
+    if (!is_attached_) destroy_channels();
+    return attached;
   }
 
  private:
@@ -451,6 +444,27 @@ class Loop {
     ::fcntl(fd, F_SETFL, ::fcntl(fd, F_GETFL) | O_NONBLOCK);
     epoll_event event{.events = EPOLLIN, .data = {.u64 = token}};
     return ::epoll_ctl(poller_, EPOLL_CTL_ADD, fd, &event) == 0 ? 0 : errno;
+  }
+
+  Outcome<void> create_channels() {
+    int fd = -1;
+    if (const int error = vb_channel_create(&completions_, &fd); error != 0) {
+      return failure(error, vb_last_error());
+    }
+    if (const int error = watch(fd, kCompletions); error != 0) return failure(error, "epoll_ctl");
+    if (const int error = vb_cm_channel_create(&connections_, &fd); error != 0) {
+      return failure(error, vb_last_error());
+    }
+    if (const int error = watch(fd, kConnections); error != 0) return failure(error, "epoll_ctl");
+    if (const int error = detail::AsyncEvents::get().open(fd); error != 0) {
+      return failure(error, vb_last_error());
+    }
+    if (const int error = watch(fd, kAsyncContext); error != 0) return failure(error, "epoll_ctl");
+    return {};
+  }
+  void destroy_channels() {
+    if (completions_ != 0) vb_channel_destroy(std::exchange(completions_, 0));
+    if (connections_ != 0) vb_cm_channel_destroy(std::exchange(connections_, 0));
   }
 
   bool run_finished() {
@@ -505,6 +519,7 @@ class Loop {
   int finished_fd_ = -1;  // readable while finished_ is not empty
   int async_fd_ = -1;     // readable while asynchronous events wait for objects of this loop
   vb_handle requests_ = 0, completions_ = 0, connections_ = 0;
+  bool is_attached_ = false;
   vb_request* finished_ = nullptr;
   vb_request** finished_last_ = &finished_;
   std::list<Task<void>> spawned_{};

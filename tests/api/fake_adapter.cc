@@ -20,6 +20,11 @@ namespace {
 struct Counter {
   int fd = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK | EFD_SEMAPHORE);
   ~Counter() { ::close(fd); }
+  // Makes a new descriptor, because that of a destroyed channel is closed.
+  void reopen() {
+    ::close(fd);
+    fd = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK | EFD_SEMAPHORE);
+  }
   void increment() const {
     const std::uint64_t one = 1;
     static_cast<void>(::write(fd, &one, sizeof one));
@@ -52,6 +57,7 @@ struct State {
   std::map<vb_handle, std::deque<vb_wc>> completions{};
   std::set<vb_handle> armed_cqs{};
   std::vector<vb_handle> moved_ids{};
+  int event_channel_error = 0;
   std::string text{};
 };
 State* global_state = nullptr;
@@ -214,6 +220,8 @@ std::uint64_t carried_out() { return state().carried_out; }
 std::uint64_t objects() { return state().objects.size(); }
 std::uint64_t requests() { return state().pending.size() + state().done.size(); }
 
+void fail_event_channels(int error) { state().event_channel_error = error; }
+
 void request_and_abort(std::uint64_t listener) {
   vb_cm_event request{};
   request.type = 4;  // RDMA_CM_EVENT_CONNECT_REQUEST
@@ -299,7 +307,10 @@ int vb_channel_create(vb_handle* channel, int* fd) {
   *fd = state().cq_count.fd;
   return 0;
 }
-int vb_channel_destroy(vb_handle) { return 0; }
+int vb_channel_destroy(vb_handle) {
+  state().cq_count.reopen();
+  return 0;
+}
 int vb_channel_next(vb_handle, uint64_t* cookie) {
   if (state().cq_events.empty()) return EAGAIN;
   *cookie = state().cq_events.front();
@@ -308,6 +319,9 @@ int vb_channel_next(vb_handle, uint64_t* cookie) {
   return 0;
 }
 int vb_cm_channel_create(vb_handle* channel, int* fd) {
+  if (state().event_channel_error != 0) {
+    return fail(state().event_channel_error, "no event channel");
+  }
   *channel = 3;
   *fd = state().cm_count.fd;
   return 0;

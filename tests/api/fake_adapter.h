@@ -19,6 +19,8 @@ Duration now();
 std::uint64_t carried_out();
 std::uint64_t objects();
 std::uint64_t requests();
+// From now on, creating an event channel fails with this errno; 0: it succeeds.
+void fail_event_channels(int error);
 // Adds the events of a peer that requests a connection from the listener, and then aborts it.  The
 // request creates an id.
 void request_and_abort(std::uint64_t listener);

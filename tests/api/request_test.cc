@@ -6,6 +6,7 @@
 #include <verbena/verbena.h>
 
 #include <array>
+#include <cerrno>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -456,6 +457,24 @@ TEST(Loops, HaveAReadableDescriptorWhileThereIsWork) {
     dropped.then([&](const Outcome<ProtectionDomain>&) { ++calls; });
   }
   EXPECT_FALSE(is_readable(o.loop->fd()));
+}
+
+// A loop that was attached only in part must not be used.
+TEST(Loops, CanOpenADeviceAfterAFailure) {
+  fake::reset(Duration{});
+  auto loop = value_of(Loop::create());
+  fake::fail_event_channels(EMFILE);
+  for (int i = 0; i < 2; ++i) {
+    const auto device = Device::open(*loop).wait();
+    ASSERT_FALSE(device);
+    EXPECT_EQ(device.error().code, std::errc::too_many_files_open);
+    EXPECT_EQ(device.error().text, "no event channel");
+    EXPECT_EQ(loop->completions(), 0u);
+  }
+  fake::fail_event_channels(0);
+  EXPECT_TRUE(Device::open(*loop).wait());
+  EXPECT_NE(loop->completions(), 0u);
+  EXPECT_NE(loop->connections(), 0u);
 }
 
 Task<> throw_after_a_command(const Device& device) {
