@@ -230,39 +230,51 @@ struct Send {
   Access bind_access = Access::kRead;
 };
 
+namespace detail {
+
+// Represents a membership, which the destructor ends.  A GroupMembership shares it with its request
+// to detach, because the membership remains if that request is cancelled.
+struct Membership {
+  Membership() = default;
+  Membership(const Membership&) = delete;
+  Membership& operator=(const Membership&) = delete;
+  ~Membership() {
+    if (args.qp != 0) vb_qp_detach(args.qp, args.group);
+  }
+  std::shared_ptr<const void> keep_alive{};
+  vb_group_args args{};  // `qp` is 0 if there is no membership
+};
+
+struct MembershipArguments {
+  vb_group_args value{};
+  std::shared_ptr<Membership> membership{};
+};
+
+}  // namespace detail
+
 // Holds the membership of a queue pair in a multicast group.  Destroying this object ends the
 // membership.  Before that, the queue pair cannot be destroyed.
 class GroupMembership {
  public:
-  GroupMembership(Loop& loop, const vb_group_args& args, std::shared_ptr<const void> keep_alive)
-      : keep_alive_(std::move(keep_alive)), loop_(&loop), args_(args) {}
-  GroupMembership(GroupMembership&& other) noexcept
-      : keep_alive_(std::move(other.keep_alive_)),
-        loop_(other.loop_),
-        args_(std::exchange(other.args_, {})) {}
-  GroupMembership& operator=(GroupMembership&& other) noexcept {
-    if (this != &other) {
-      end();
-      loop_ = other.loop_;
-      args_ = std::exchange(other.args_, {});
-      keep_alive_ = std::move(other.keep_alive_);
-    }
-    return *this;
-  }
-  ~GroupMembership() { end(); }
+  GroupMembership(Loop& loop, std::shared_ptr<detail::Membership> membership)
+      : loop_(&loop), membership_(std::move(membership)) {}
+  GroupMembership(GroupMembership&&) noexcept = default;
+  GroupMembership& operator=(GroupMembership&&) noexcept = default;
+  ~GroupMembership() = default;
 
+  // Ends the membership now.  If the request is cancelled, the membership remains.
   Request<void> detach() {
-    return detail::submit_plain<vb_group_args>(
-        *loop_, VB_QP_DETACH, [&](vb_group_args& args) { args = std::exchange(args_, {}); });
+    detail::MembershipArguments args{.value = membership_->args, .membership = membership_};
+    return detail::submit<void>(*loop_, VB_QP_DETACH, std::move(args),
+                                [](Loop&, detail::MembershipArguments& ended) -> Outcome<void> {
+                                  ended.membership->args = {};
+                                  return {};
+                                });
   }
 
  private:
-  void end() const {
-    if (args_.qp != 0) vb_qp_detach(args_.qp, args_.group);
-  }
-  std::shared_ptr<const void> keep_alive_;
   Loop* loop_;
-  vb_group_args args_;
+  std::shared_ptr<detail::Membership> membership_;
 };
 
 // Owns the send queue and the receive queue of a connection or of datagrams (vol1 10.2.4, 10.3).
@@ -379,14 +391,18 @@ class QueuePair {
   // 10.5).  0 stands for any interface of the host, even one that is added later (over an adapter,
   // only those that exist now).  A queue pair that only sends to a group need not be attached.
   Request<GroupMembership> attach(const Gid& group, std::uint32_t interface = 0) const {
-    vb_group_args args{};
-    args.qp = sink_->handle.get();
-    std::copy(group.begin(), group.end(), args.group);
-    args.interface_index = interface;
+    detail::MembershipArguments args;
+    args.membership = std::make_shared<detail::Membership>();
+    args.membership->keep_alive = sink_.share();
+    args.value.qp = sink_->handle.get();
+    std::copy(group.begin(), group.end(), args.value.group);
+    args.value.interface_index = interface;
     return detail::submit<GroupMembership>(
-        *loop_, VB_QP_ATTACH, args,
-        [keep_alive = sink_.share()](Loop& loop, vb_group_args& results)
-            -> Outcome<GroupMembership> { return GroupMembership(loop, results, keep_alive); });
+        *loop_, VB_QP_ATTACH, std::move(args),
+        [](Loop& loop, detail::MembershipArguments& results) -> Outcome<GroupMembership> {
+          results.membership->args = results.value;
+          return GroupMembership(loop, std::move(results.membership));
+        });
   }
 
   Request<vb_qp_attr> query() const {

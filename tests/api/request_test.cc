@@ -114,7 +114,9 @@ const std::vector<std::pair<std::string, Command>>& commands() {
       {"Attach", [](Objects& o) { return wrap(o.qp->attach({0xff})); }},
       {"Detach",
        [](Objects& o) {
-         return wrap(GroupMembership(*o.loop, {o.qp->handle(), {0xff}, 0}, {}).detach());
+         auto membership = std::make_shared<detail::Membership>();
+         membership->args.qp = o.qp->handle();
+         return wrap(GroupMembership(*o.loop, std::move(membership)).detach());
        }},
       {"CreateAddress", [](Objects& o) { return wrap(AddressHandle::create(*o.pd, {}, {})); }},
       {"DestroyAddress", [](Objects& o) { return wrap(o.ah->destroy()); }},
@@ -376,6 +378,29 @@ TEST(CompletionQueues, IgnoreADestroyedCoroutine) {
   fake::add_completion(o.cq->handle(), 1);
   o.run_loop();
   EXPECT_TRUE(ids.empty());
+}
+
+TEST(GroupMemberships, RemainIfTheRequestToDetachIsCancelled) {
+  Objects o(kSecond);
+  const std::uint64_t objects = fake::objects();
+  {
+    auto membership = value_of(o.qp->attach({0xff}).wait());
+    { auto cancelled = membership.detach(); }
+    fake::advance(kSecond);
+    EXPECT_EQ(fake::objects(), objects + 1);
+  }
+  EXPECT_EQ(fake::objects(), objects);
+}
+
+TEST(GroupMemberships, EndWithTheLastOfTheObjectAndItsRequestToDetach) {
+  Objects o(kSecond);
+  const std::uint64_t objects = fake::objects();
+  std::optional membership = value_of(o.qp->attach({0xff}).wait());
+  std::optional request = membership->detach();
+  membership.reset();
+  EXPECT_EQ(fake::objects(), objects + 1) << "the request is pending";
+  request.reset();
+  EXPECT_EQ(fake::objects(), objects);
 }
 
 // ---- events of objects
