@@ -48,8 +48,12 @@ Agent::Agent(asio::io_context& loop, os::UnixListener listener, std::unique_ptr<
       random_(os::random_key()),
       network_(std::move(network)),
       node_(node_config(*network_, options_), random_.fork()),
-      captures_(loop, random_.fork(), [this](const std::string& text) { log_.line(text); }),
-      port_files_(loop),
+      captures_(loop, random_.fork(),
+                [this](const std::string& text) {
+                  log_.line(text);
+                  update_idle();
+                }),
+      port_files_(loop, [this] { update_idle(); }),
       listener_(std::move(listener)),
       signals_(loop),
       node_timer_(loop,
@@ -334,12 +338,12 @@ void Agent::stop(const char* why) {
   }
   while (node_.flush_disconnects(os::now())) send_all();
   session_of_client_.clear();
-  idle_timer_.cancel();
   node_timer_.cancel();
   hello_timer_.cancel();
   port_files_timer_.cancel();
   release_port_and_name();
   captures_.finish_all(os::now());
+  idle_timer_.cancel();  // the end of a capture may have set it
   loop_.stop();
 }
 

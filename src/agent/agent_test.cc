@@ -1,15 +1,22 @@
 #include "agent/agent.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <stdlib.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <asio/io_context.hpp>
+#include <csignal>
+#include <filesystem>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -62,6 +69,12 @@ class AgentTest : public testing::Test {
   std::optional<ipc::Type> type_of_next_message(os::UnixChannel& channel) {
     const auto message = next_message(channel);
     return message ? std::optional(ipc::open(*message)->type) : std::nullopt;
+  }
+  // Sends a request with a descriptor and returns the type of the reply.
+  std::optional<ipc::Type> type_of_reply(os::UnixChannel& channel, const auto& request,
+                                         const os::Fd& fd) {
+    EXPECT_TRUE(channel.send(ipc::encode(2, request), std::array{fd.get()}).has_value());
+    return type_of_next_message(channel);
   }
   // Sends a request and returns the text with which the agent refuses it.
   std::string refusal_of(os::UnixChannel& channel, const auto& request) {
@@ -127,6 +140,63 @@ TEST_F(AgentTest, ConnectedToolDoesNotKeepTheAgentAlive) {
   }
   loop_.run();
   EXPECT_FALSE(os::UnixChannel::connect(name_, os::now()).has_value());
+}
+
+// Makes a process that lives until end(), or as long as this object.
+class ChildProcess {
+ public:
+  ChildProcess() : pid_(::fork()) {
+    if (pid_ != 0) return;
+    ::pause();
+    ::_exit(0);
+  }
+  ChildProcess(const ChildProcess&) = delete;
+  ChildProcess& operator=(const ChildProcess&) = delete;
+  ~ChildProcess() { end(); }
+
+  std::uint32_t pid() const { return static_cast<std::uint32_t>(pid_); }
+  void end() {
+    if (pid_ == 0) return;
+    ::kill(pid_, SIGKILL);
+    ::waitpid(pid_, nullptr, 0);
+    pid_ = 0;
+  }
+
+ private:
+  pid_t pid_;
+};
+
+// `verbena run --sysfs` asks the agent for the files, and then becomes a program that may never use
+// the agent.
+TEST_F(AgentTest, EndsAfterTheLastProcessWithFilesOfThePort) {
+  ChildProcess process;
+  std::string directory = "/dev/shm/verbena_agent_test_XXXXXX";
+  ASSERT_NE(::mkdtemp(directory.data()), nullptr);
+  const os::Fd port(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  auto tool = connect_tool();
+  EXPECT_EQ(type_of_reply(tool, ipc::UpdatePortFiles{.pid = process.pid()}, port),
+            ipc::Type::kDone);
+  std::filesystem::remove_all(directory);
+  tool.close();
+  loop_.run_for(std::chrono::milliseconds(20));
+  ASSERT_FALSE(loop_.stopped());
+  process.end();
+  loop_.run_for(kTimeout);
+  EXPECT_TRUE(loop_.stopped());
+}
+
+TEST_F(AgentTest, EndsAfterTheLastProcessWithACapture) {
+  ChildProcess process;
+  const os::Fd file(::memfd_create("capture", MFD_CLOEXEC));
+  auto tool = connect_tool();
+  EXPECT_EQ(type_of_reply(tool, ipc::Capture{.pid = process.pid()}, file),
+            ipc::Type::kCaptureStarted);
+  tool.close();
+  loop_.run_for(std::chrono::milliseconds(20));
+  ASSERT_FALSE(loop_.stopped());
+  process.end();
+  loop_.run_for(kTimeout);
+  EXPECT_TRUE(loop_.stopped());
 }
 
 TEST_F(AgentTest, OnlyToolsMayAskForTheStateOfTheSaClient) {

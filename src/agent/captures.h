@@ -25,7 +25,8 @@ class Captures {
   static constexpr Duration kTick = std::chrono::milliseconds(20);
   static constexpr Duration kTickWhileFilling = std::chrono::milliseconds(1);
 
-  // Receives a line for the log that tells how a capture ended.
+  // Receives a line for the log that tells how a capture ended.  empty() and size() do not count
+  // this capture any more.
   using EndCallback = std::move_only_function<void(std::string)>;
 
   Captures(asio::io_context& loop, Random random, EndCallback on_end);

@@ -141,9 +141,14 @@ Result<void> PortFiles::add(const os::Fd& port, os::Fd process, const os::Peer& 
   directory.process = std::move(process);
   directory.user = user;
   const auto at = directories_.insert(directories_.end(), std::move(directory));
-  at->death = Watch(loop_, at->process.get(), [this, at] { directories_.erase(at); });
+  at->death = Watch(loop_, at->process.get(), [this, at] { remove(at); });
   refresh(values);
   return {};
+}
+
+void PortFiles::remove(std::list<Directory>::iterator directory) {
+  directories_.erase(directory);
+  on_removal_();
 }
 
 void PortFiles::refresh(const std::vector<ipc::NamedCount>& values) {

@@ -2,9 +2,11 @@
 
 #include <asio/io_context.hpp>
 #include <cstdint>
+#include <functional>
 #include <list>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "agent/watch.h"
@@ -39,7 +41,9 @@ class PortFiles {
   // the agent updates the files.
   static constexpr Duration kLifespan = 2 * kRefreshInterval;
 
-  explicit PortFiles(asio::io_context& loop) : loop_(loop) {}
+  // Calls `on_removal` after a directory was removed because its process has ended.
+  PortFiles(asio::io_context& loop, std::move_only_function<void()> on_removal)
+      : loop_(loop), on_removal_(std::move(on_removal)) {}
 
   // Adds a directory and writes the files with these values.  All files are written with the rights
   // of `user`.  `port` is an open directory in memory (tmpfs); `process` is a pidfd.
@@ -63,7 +67,10 @@ class PortFiles {
     std::map<std::string, std::uint64_t, std::less<>> last_values{};
   };
 
+  void remove(std::list<Directory>::iterator directory);
+
   asio::io_context& loop_;
+  std::move_only_function<void()> on_removal_;
   std::list<Directory> directories_{};
 };
 

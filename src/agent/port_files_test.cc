@@ -97,7 +97,7 @@ class PortFilesTest : public testing::Test {
 };
 
 TEST_F(PortFilesTest, WritesValuesWhenTheyChange) {
-  PortFiles files(loop_);
+  PortFiles files(loop_, [] {});
   ASSERT_TRUE(files.add(open_directory(directory_), process(), self(),
                         {{"counters/a", 9}, {"hw_counters/b", 1}}));
   EXPECT_EQ(text("counters/a"), "9\n");
@@ -113,27 +113,28 @@ TEST_F(PortFilesTest, WritesValuesWhenTheyChange) {
 }
 
 TEST_F(PortFilesTest, ReplacesALongerValueOfAnEarlierAgent) {
-  PortFiles earlier_files(loop_);
+  PortFiles earlier_files(loop_, [] {});
   ASSERT_TRUE(
       earlier_files.add(open_directory(directory_), process(), self(), {{"counters/a", 100000}}));
-  PortFiles later_files(loop_);
+  PortFiles later_files(loop_, [] {});
   ASSERT_TRUE(later_files.add(open_directory(directory_), process(), self(), {{"counters/a", 7}}));
   EXPECT_EQ(text("counters/a"), "7\n");
 }
 
 TEST_F(PortFilesTest, ReleasesTheDirectoryWhenItsProcessEnds) {
-  PortFiles files(loop_);
+  bool is_removed = false;
+  PortFiles files(loop_, [&] { is_removed = files.empty(); });
   ASSERT_TRUE(files.add(open_directory(directory_), process(), self(), {}));
   loop_.poll();
   EXPECT_FALSE(files.empty());
   end_process();
   loop_.restart();
   loop_.run_one();
-  EXPECT_TRUE(files.empty());
+  EXPECT_TRUE(is_removed);
 }
 
 TEST_F(PortFilesTest, DoesNotWriteToLinksPipesOrOtherFileSystems) {
-  PortFiles files(loop_);
+  PortFiles files(loop_, [] {});
   EXPECT_EQ(files.add(open_directory("/proc"), process(), self(), {}).error().code,
             Errc::kInvalidArgument);
   EXPECT_EQ(files.add(os::Fd(), process(), self(), {}).error().code, Errc::kInvalidArgument);
@@ -154,7 +155,7 @@ TEST_F(PortFilesTest, DoesNotWriteToLinksPipesOrOtherFileSystems) {
 }
 
 TEST_F(PortFilesTest, LimitsTheNumberOfDirectories) {
-  PortFiles files(loop_);
+  PortFiles files(loop_, [] {});
   for (std::size_t i = 0; i < PortFiles::kDirectoriesMax; ++i) {
     ASSERT_TRUE(files.add(open_directory(directory_), process(), self(), {})) << i;
   }
