@@ -16,6 +16,7 @@
 #include "preload/export.h"
 #include "preload/next.h"
 #include "preload/processor.h"
+#include "preload/timeouts.h"
 
 // Defines the functions that wait for epoll sets (epoll_wait() and similar functions).
 namespace verbena::preload::epolls {
@@ -327,9 +328,9 @@ int remaining(int timeout, Duration elapsed) {
   return static_cast<int>(std::max<std::int64_t>(timeout - elapsed_ms, 0));
 }
 timespec remaining(const timespec& timeout, Duration elapsed) {
-  const std::chrono::nanoseconds all =
-      std::chrono::seconds(timeout.tv_sec) + std::chrono::nanoseconds(timeout.tv_nsec);
-  const std::chrono::nanoseconds rest = std::max(all - elapsed, std::chrono::nanoseconds(0));
+  const Duration all = duration_of(timeout);
+  if (all == Duration::max()) return timeout;
+  const Duration rest = std::max(all - elapsed, Duration{});
   const auto seconds = std::chrono::floor<std::chrono::seconds>(rest);
   return {.tv_sec = seconds.count(), .tv_nsec = (rest - seconds).count()};
 }
@@ -354,6 +355,8 @@ VB_EXPORT int epoll_pwait(int fd, epoll_event* events, int max_events, int timeo
 }
 VB_EXPORT int epoll_pwait2(int fd, epoll_event* events, int max_events, const timespec* timeout,
                            const sigset_t* mask) {
+  if (!verbena::preload::is_valid(timeout))
+    return next().epoll_pwait2(fd, events, max_events, timeout, mask);
   const bool at_once = timeout != nullptr && timeout->tv_sec == 0 && timeout->tv_nsec == 0;
   return epolls::wait(fd, events, max_events, at_once, mask, [&](Duration elapsed) {
     if (timeout == nullptr) return next().epoll_pwait2(fd, events, max_events, nullptr, mask);

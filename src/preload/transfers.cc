@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <chrono>
 #include <span>
 
 #include "os/clock.h"
@@ -19,6 +18,7 @@
 #include "preload/required.h"
 #include "preload/socket_table.h"
 #include "preload/stream_calls.h"
+#include "preload/timeouts.h"
 
 // Defines the functions that transfer bytes: read(), write() and similar functions.  For a
 // descriptor that is not a tracked connection, each function only calls the original function
@@ -104,6 +104,10 @@ ssize_t receive_message(int fd, Socket& socket, msghdr* message, int flags) {
 // Works as recvmmsg(2).  Like the kernel, it checks the timeout only after each message.
 int receive_messages(int fd, Socket& socket, std::span<mmsghdr> messages, int flags,
                      timespec* timeout) {
+  if (!is_valid(timeout)) {
+    errno = EINVAL;
+    return -1;
+  }
   // Unlike the other calls, recvmmsg() reports an error first, even if bytes came before the error.
   int error = 0;
   socklen_t bytes_of_error = sizeof(error);
@@ -125,10 +129,7 @@ int receive_messages(int fd, Socket& socket, std::span<mmsghdr> messages, int fl
     ++done;
     if ((message.msg_hdr.msg_flags & MSG_OOB) != 0) break;
     if ((flags & MSG_WAITFORONE) != 0) flags |= MSG_DONTWAIT;
-    if (timeout == nullptr) continue;
-    const Duration limit =
-        std::chrono::seconds(timeout->tv_sec) + std::chrono::nanoseconds(timeout->tv_nsec);
-    if (os::now() - began >= limit) break;
+    if (timeout != nullptr && os::now() - began >= duration_of(*timeout)) break;
   }
   return done;
 }

@@ -20,6 +20,7 @@
 #include "preload/export.h"
 #include "preload/next.h"
 #include "preload/processor.h"
+#include "preload/timeouts.h"
 
 namespace verbena::preload {
 namespace waits {
@@ -296,6 +297,7 @@ VB_EXPORT int __poll_chk(pollfd* fds, nfds_t count, int timeout, size_t array_by
   return poll(fds, count, timeout);
 }
 VB_EXPORT int ppoll(pollfd* fds, nfds_t count, const timespec* timeout, const sigset_t* mask) {
+  if (!verbena::preload::is_valid(timeout)) return next().ppoll(fds, count, timeout, mask);
   const bool at_once = timeout != nullptr && timeout->tv_sec == 0 && timeout->tv_nsec == 0;
   return waits::poll_all(fds, count, at_once,
                          [&] { return next().ppoll(fds, count, timeout, mask); });
@@ -307,12 +309,15 @@ VB_EXPORT int __ppoll_chk(pollfd* fds, nfds_t count, const timespec* timeout, co
   return ppoll(fds, count, timeout, mask);
 }
 VB_EXPORT int select(int count, fd_set* in, fd_set* out, fd_set* except, timeval* timeout) {
+  if (!verbena::preload::is_valid(timeout)) return next().select(count, in, out, except, timeout);
   const bool at_once = timeout != nullptr && timeout->tv_sec == 0 && timeout->tv_usec == 0;
   return waits::select_all(count, in, out, except, at_once,
                            [&] { return next().select(count, in, out, except, timeout); });
 }
 VB_EXPORT int pselect(int count, fd_set* in, fd_set* out, fd_set* except, const timespec* timeout,
                       const sigset_t* mask) {
+  if (!verbena::preload::is_valid(timeout))
+    return next().pselect(count, in, out, except, timeout, mask);
   const bool at_once = timeout != nullptr && timeout->tv_sec == 0 && timeout->tv_nsec == 0;
   return waits::select_all(count, in, out, except, at_once,
                            [&] { return next().pselect(count, in, out, except, timeout, mask); });

@@ -312,6 +312,35 @@ def tls_of_the_kernel_is_refused_beside_the_ring():
     assert "verbena-sockets" not in os.environ.get("LD_PRELOAD", "") or error == "ENOENT", error
     print()
 
+def a_call_takes_long_timeouts_and_refuses_invalid_timeouts():
+    client, server = pair()
+    poll = select.epoll()
+    poll.register(server, select.EPOLLIN)
+    event = ctypes.create_string_buffer(16)
+    time_of = lambda *timeout: (ctypes.c_long * 2)(*timeout)
+    epoll_wait = lambda timeout: libc.epoll_pwait2(poll.fileno(), event, 1, time_of(*timeout), None)
+    end = start_sleeping_call(lambda: epoll_wait((1 << 62, 0)), ("441",))
+    client.sendall(b"x")
+    print(end(), server.recv(1), end=" ")
+    buffer = ctypes.create_string_buffer(1)
+    part = (ctypes.c_size_t * 2)(ctypes.addressof(buffer), 1)
+    messages = struct.pack("PI4xPNPNi4xI4x", 0, 0, ctypes.addressof(part), 1, 0, 0, 0, 0) * 2
+    array = ctypes.create_string_buffer(messages, len(messages))
+    receive = lambda timeout: libc.recvmmsg(server.fileno(), array, 2, 0, time_of(*timeout))
+    client.sendall(b"yz")
+    print(receive((1 << 62, 0)), end=" ")
+    client.sendall(b"unread")
+    one = ctypes.create_string_buffer(struct.pack("ihh", server.fileno(), select.POLLIN, 0), 8)
+    ppoll = lambda timeout: libc.ppoll(one, 1, time_of(*timeout), None)
+    descriptors = ctypes.create_string_buffer((1 << server.fileno()).to_bytes(128, "little"), 128)
+    select_in = lambda call: lambda timeout: call(server.fileno() + 1, descriptors, None, None, time_of(*timeout), None)
+    for call in epoll_wait, receive, ppoll, select_in(libc.pselect), select_in(libc.select):
+        for timeout in (-1, 0), (0, -1):
+            assert (call(timeout), ctypes.get_errno()) == (-1, errno.EINVAL), (call, timeout)
+    for call in epoll_wait, receive, ppoll, select_in(libc.pselect):
+        assert (call((0, 10 ** 9)), ctypes.get_errno()) == (-1, errno.EINVAL), call
+    print(server.recv(100))
+
 def a_failed_epoll_ctl_changes_nothing():
     client, server = pair()
     client.sendall(b"unread")
@@ -365,7 +394,8 @@ for case in (wait_all_fills_all_buffers_and_no_more, urgent_data_stands_between_
              the_urgent_mark_comes_after_older_bytes, a_receive_of_no_bytes_stops_at_urgent_data,
              select_reads_no_more_of_the_set_than_the_kernel, writev_sends_many_buffers_by_tcp_in_one_call,
              zero_copy_is_reported_as_complete, preadv2_and_pwritev2_move_bytes_of_a_connection,
-             tls_of_the_kernel_is_refused_beside_the_ring, a_failed_epoll_ctl_changes_nothing,
+             tls_of_the_kernel_is_refused_beside_the_ring, a_call_takes_long_timeouts_and_refuses_invalid_timeouts,
+             a_failed_epoll_ctl_changes_nothing,
              a_descriptor_connects_a_second_time,
              a_connection_that_another_process_has_shut_down_does_not_change_over):
     print(case.__name__, end=": ")
