@@ -153,8 +153,9 @@ class Wait {
   }
 
  private:
-  // Returns true if a ring has bytes or an edge to report.  If it returns false, is_spin_useful_
-  // and has_unread_ describe all entries.
+  // Returns true if a ring has bytes or an edge to report.  Then has_unread_ is true, because this
+  // function has not checked the later entries.  If it returns false, is_spin_useful_ and
+  // has_unread_ describe all entries.
   bool any_ready() {
     const SetLock lock(set_);
     seen_change_count_ = set_.change_count;
@@ -168,7 +169,7 @@ class Wait {
         if (inner == nullptr) continue;
         is_spin_useful_ = true;
         std::uint64_t position = kNothingReported;
-        if (test_inner_and_consume_edge(*inner, entry, position)) return true;
+        if (test_inner_and_consume_edge(*inner, entry, position)) return has_unread_ = true;
       } else {
         const auto socket = SocketTable::find(entry.fd);
         if (!socket || !socket->uses_stream()) continue;
@@ -177,7 +178,7 @@ class Wait {
         if (!entry.is_armed_for_input()) continue;
         is_spin_useful_ = true;
         if (has_bytes_to_report(status, entry) || test_output_and_consume_edge(status, entry))
-          return true;
+          return has_unread_ = true;
       }
     }
     return false;

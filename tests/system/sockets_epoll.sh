@@ -172,6 +172,20 @@ elif mode == "output":
     assert (events := poll.poll(5)) == [(server.fileno(), both)], events
     server.shutdown(socket.SHUT_WR)
     assert (events := poll.poll(5)) == [(server.fileno(), both)], events
+    # An event for output reports unread input even if a set before it in the set is ready.
+    client, server = pair()
+    other_client, other = pair()
+    poll, inner = select.epoll(), select.epoll()
+    inner.register(other, select.EPOLLIN)
+    poll.register(inner, select.EPOLLIN)
+    poll.register(server, both | select.EPOLLET)
+    other_client.sendall(b"unread")
+    client.sendall(b"unread")
+    assert all(select.select([end], [], [], 5)[0] for end in (other, server))  # TCP delivers bytes a moment later
+    expected = {inner.fileno(): select.EPOLLIN, server.fileno(): both}
+    assert (events := dict(poll.poll(5))) == expected, events
+    server.shutdown(socket.SHUT_WR)
+    assert (events := dict(poll.poll(5))) == expected, events
 elif mode == "order":
     # epoll reports the connection first whose bytes were sent first, as by TCP.  One connection has no ring, so its
     # events come from the kernel.
