@@ -55,4 +55,4 @@ def run(way, pattern, cases):
 
 
 if __name__ == "__main__":
-    sys.exit(1 if ways.compare("node", sys.argv[3:] or PATTERNS, run) else 0)
+    sys.exit(1 if ways.compare("node", sys.argv[3:], PATTERNS, run) else 0)

@@ -57,4 +57,4 @@ def run(way, module, cases):
 
 
 if __name__ == "__main__":
-    sys.exit(1 if ways.compare("python", sys.argv[2:] or MODULES, run) else 0)
+    sys.exit(1 if ways.compare("python", sys.argv[2:], MODULES, run) else 0)

@@ -61,4 +61,4 @@ if __name__ == "__main__":
     # Redis' tests write to the source tree, so only one run at a time may use it.
     lock = open(os.path.join(source, "verbena-lock"), "w")
     fcntl.flock(lock, fcntl.LOCK_EX)
-    sys.exit(1 if ways.compare("redis", sys.argv[3:] or UNITS, run) else 0)
+    sys.exit(1 if ways.compare("redis", sys.argv[3:], UNITS, run) else 0)

@@ -42,15 +42,18 @@ def bytes_and_pairs():
     return (now["total"]["by_ring"], now["total"]["by_tcp"], now["pairs_made"]) if now else (0, 0, 0)
 
 
-def compare(suite, units, run):
-    """Prints the differences.  Returns the number of cases that differ again when they run again."""
+def compare(suite, selected, all_units, run):
+    """Runs the selected units, or all units if none is selected, and prints the differences.
+
+    Returns the number of cases that differ again when they run again, and of other faults.
+    """
     # Keep a program connected, because the service ends with the last program, and its counters are lost then.
     connected_program = subprocess.Popen(command("ring", [sys.executable, "-c", CONNECTED_PROGRAM]),
                                          stdin=subprocess.PIPE)
     known = known_differences(suite)
-    confirmed, unconfirmed = [], []
+    confirmed, unconfirmed, faults = [], [], []
     sums = {"cases": 0, "ok": 0, "ring": 0, "tcp": 0, "pairs": 0}
-    for unit in units:
+    for unit in selected or all_units:
         plain = run("plain", unit, [])
         before = bytes_and_pairs()
         ring = run("ring", unit, [])
@@ -61,7 +64,10 @@ def compare(suite, units, run):
             sums[key] += value
         print(f"{unit}: {len(plain)} cases, ok by TCP {sum(r == 'ok' for r in plain.values())}, by the ring {ok}, "
               f"{len(different)} differ; {ring_bytes} bytes by {pairs} rings, {tcp_bytes} by TCP", flush=True)
-        for case in different[:REPEATED_CASES_MAX]:
+        if selected and "ok" not in plain.values():
+            faults.append(f"{unit}: no case is ok by TCP, so nothing was compared")
+        repeated = not_repeated = 0
+        for case in different:
             if plain.get(case) == "died":  # each repetition would take the whole time limit
                 print(f"  {case}: died by TCP, {ring.get(case)} by the ring", flush=True)
                 continue
@@ -69,6 +75,10 @@ def compare(suite, units, run):
             if reason is not None:
                 print(f"  {case}: {plain.get(case)} by TCP, {ring.get(case)} by the ring, as known: {reason}")
                 continue
+            if repeated == REPEATED_CASES_MAX:
+                not_repeated += 1
+                continue
+            repeated += 1
             repeats = {way: [run(way, unit, [case]).get(case) for _ in range(REPEATS)] for way in ("plain", "ring")}
             print(f"  {case}: {plain.get(case)} by TCP, {ring.get(case)} by the ring; "
                   f"alone {repeats['plain']} and {repeats['ring']}", flush=True)
@@ -76,13 +86,19 @@ def compare(suite, units, run):
                 confirmed.append(f"{unit} {case}")
             else:
                 unconfirmed.append(f"{unit} {case}")
+        if not_repeated:
+            faults.append(f"{unit}: {not_repeated} further cases differ, and did not run again")
     connected_program.stdin.close()
     connected_program.wait()
+    if not selected and sums["pairs"] == 0:
+        faults.append("no connection has a ring")
     print(f"{suite}: {sums['cases']} cases, {sums['ok']} ok, {len(confirmed)} differ again: {confirmed}")
     if unconfirmed:
         print(f"{suite}: {len(unconfirmed)} have differed once, and not again: {unconfirmed}")
     print(f"{suite}: {sums['ring']} bytes by {sums['pairs']} rings, {sums['tcp']} by TCP")
-    return len(confirmed)
+    for fault in faults:
+        print(f"{suite}: {fault}")
+    return len(confirmed) + len(faults)
 
 
 # This program makes a connection, which starts the service, and keeps the service until its input ends.
