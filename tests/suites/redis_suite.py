@@ -25,12 +25,15 @@ integration/redis-benchmark integration/shutdown integration/logging integration
 LIMIT = 1200
 # If a case has several results, the first one in this list counts.
 RANK = ["err", "exception", "died", "ok", "ignore"]
+EXIT_CODE = "exit code"  # the name of a case that each unit has
 
 directory, source = sys.argv[1:3]
 
 
 def run(way, unit, cases):
-    options = [word for case in cases for word in ("--only", case)]
+    # The exit code is that of the whole unit.
+    is_whole = not cases or EXIT_CODE in cases
+    options = [] if is_whole else [word for case in cases for word in ("--only", case)]
     words = ways.command(way, ["tclsh", "tests/test_helper.tcl", "--single", unit, "--clients", "1", *options])
     path = os.path.join(directory, f"{unit.replace('/', '.')}.{way}{'.again' if cases else ''}.log")
     with open(path, "w") as log:
@@ -45,7 +48,7 @@ def run(way, unit, cases):
         except ProcessLookupError:
             pass
         child.wait()
-    results = {} if cases else {"exit code": "ok" if code == 0 else str(code)}
+    results = {EXIT_CODE: "ok" if code == 0 else str(code)} if is_whole else {}
     for line in open(path, errors="replace"):
         line = re.sub(r"\x1b\[[0-9;]*m", "", line)
         found = re.match(r"\[(ok|err|exception|ignore)\]: (.*?)(?: \(\d+ ms\))?(?: in tests/\S+)?$", line.strip())
