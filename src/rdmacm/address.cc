@@ -43,13 +43,15 @@ SocketAddress wildcard(std::uint8_t family, bool by_gid = false) {
   return {.ip = family == 4 ? wire::ipv4_gid(0) : Gid{}, .family = family, .by_gid = by_gid};
 }
 
-// Returns the port space of a service id (AF_IB).  An id of RDMA_PS_IB may also use the port space
-// RDMA_PS_UDP if the id is for datagrams, and RDMA_PS_TCP otherwise.
-Result<std::uint16_t> space_of(ServiceId service, std::uint16_t port_space, bool for_datagrams) {
-  const std::uint64_t space = service.value >> 16;
-  const std::uint16_t alternative = for_datagrams ? kPortSpaceUdp : kPortSpaceTcp;
-  if (space == 0 || space == port_space) return port_space;
-  if (port_space == kPortSpaceIb && space == alternative) return alternative;
+// Returns the port space in which the id reserves the port of this address.  This is the port space
+// of the id, or of the address's service id (AF_IB).  An id of RDMA_PS_IB may also use service ids
+// of RDMA_PS_UDP if it is for datagrams, and of RDMA_PS_TCP otherwise.
+Result<std::uint16_t> space_of(const Id& id, const SocketAddress& address) {
+  if (id.port_space == kPortSpaceNone || !address.by_gid) return id.port_space;
+  const std::uint64_t space = address.service.value >> 16;
+  const std::uint16_t alternative = id.is_datagram() ? kPortSpaceUdp : kPortSpaceTcp;
+  if (space == 0 || space == id.port_space) return id.port_space;
+  if (id.port_space == kPortSpaceIb && space == alternative) return alternative;
   return fail(Errc::kNotSupported, "a service id of another port space");
 }
 
@@ -84,13 +86,10 @@ Result<void> Manager::bind(Owner owner, IdHandle handle, const SocketAddress& ad
 }
 
 Result<void> Manager::bind_id(IdHandle handle, Id& id, SocketAddress address) {
-  std::uint16_t space = id.port_space;
-  if (space == kPortSpaceNone && !address.by_gid) {
+  if (id.port_space == kPortSpaceNone && !address.by_gid) {
     return fail(Errc::kInvalidArgument, "ids without a port space bind to GIDs and service ids");
   }
-  if (address.by_gid && space != kPortSpaceNone) {
-    space = VB_TRY(space_of(address.service, space, id.is_datagram()));
-  }
+  const std::uint16_t space = VB_TRY(space_of(id, address));
   const Interface* interface = nullptr;
   if (!names_no_device(address)) interface = VB_TRY(local_interface(address));
   if (space != kPortSpaceNone) {
@@ -129,8 +128,10 @@ std::optional<Row> Manager::find_conflict(Owner owner, IdHandle handle,
   const Result<SocketAddress> wanted =
       address == nullptr ? Result<SocketAddress>((*id)->source) : normalize(*address);
   if (!wanted) return std::nullopt;
-  const auto other = ports_.find_conflict((*id)->port_space, handle,
-                                          reservation_of(**id, *wanted, address == nullptr));
+  const auto space = space_of(**id, *wanted);
+  if (!space) return std::nullopt;
+  const auto other =
+      ports_.find_conflict(*space, handle, reservation_of(**id, *wanted, address == nullptr));
   const Id* const other_id = other ? ids_.find(*other) : nullptr;
   return other_id == nullptr ? std::nullopt : std::optional(row(*other, *other_id));
 }

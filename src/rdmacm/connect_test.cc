@@ -108,6 +108,12 @@ TEST_F(ConnectTest, GidsAndAddressesShareThePorts) {
   ASSERT_TRUE(hosts.p.cm.bind(kProgram, *ib_id, other, hosts.world.now()));
   EXPECT_EQ(hosts.p.cm.info(kProgram, *ib_id)->port_space, kPortSpaceTcp);
   EXPECT_FALSE(hosts.p.create_listener(any4(kPort + 2)));
+  const auto second = hosts.p.cm.create_id(kProgram, kPortSpaceIb, kQpTypeRc, hosts.world.now());
+  EXPECT_EQ(hosts.p.cm.bind(kProgram, *second, other, hosts.world.now()).error().code,
+            Errc::kAddressInUse);
+  const auto holder = hosts.p.cm.find_conflict(kProgram, *second, &other);
+  ASSERT_TRUE(holder);
+  EXPECT_EQ(holder->id, *ib_id);
   EXPECT_EQ(
       hosts.p.cm
           .resolve_addr(kProgram, id, nullptr, address(hosts.a.ip4(), kPort), 1s, hosts.world.now())
