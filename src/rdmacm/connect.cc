@@ -131,14 +131,14 @@ Result<void> Manager::accept(Owner owner, IdHandle handle, const ConnParam& para
     return fail(Errc::kNotSupported, "the RDMA CM has no alternate paths on Ethernet");
   }
   const auto data = VB_TRY(private_data(param, kAcceptPrivateBytes));
-  if (param.psn != kChoosePsn) id.qp.rq_psn = param.psn;
-  accept_resources(id.qp, param);
-  id.qpn = param.qpn;
+  QpTransition qp = id.qp;  // if the CM refuses to accept, the id stays as it is
+  if (param.psn != kChoosePsn) qp.rq_psn = param.psn;
+  accept_resources(qp, param);
   cm::AcceptParameters parameters{
       .qpn = {param.qpn},
-      .starting_psn = {id.qp.rq_psn},
-      .responder_resources = id.qp.responder_resources,
-      .initiator_depth = id.qp.initiator_depth,
+      .starting_psn = {qp.rq_psn},
+      .responder_resources = qp.responder_resources,
+      .initiator_depth = qp.initiator_depth,
       .rnr_retry_count = std::min(param.rnr_retry_count, kRetryMax),
       .end_to_end_flow_control = param.flow_control != 0,
       .srq = param.srq != 0,
@@ -148,6 +148,8 @@ Result<void> Manager::accept(Owner owner, IdHandle handle, const ConnParam& para
   };
   std::ranges::copy(data, parameters.private_data.begin());
   VB_TRY_VOID(cm_.accept(id.endpoint, parameters, now));
+  id.qp = qp;
+  id.qpn = param.qpn;
   leave_backlog(id);
   id.state = IdState::kAccepting;
   drain_cm(now);

@@ -200,6 +200,24 @@ TEST_F(ConnectTest, EventsCarryAllThatAQpNeeds) {
   EXPECT_EQ(ours.path.address.destination, hosts.p.ip4());
 }
 
+TEST_F(ConnectTest, RefusedAcceptDoesNotLowerTheDepths) {
+  hosts.p.auto_continue = false;
+  connect();
+  ConnParam refused = param(0x22, "", 0x1000000);  // a vendor id has 24 bits
+  refused.responder_resources = refused.initiator_depth = 0;
+  refused.psn = 0x123456;
+  hosts.p.call([&](Manager& m) {
+    EXPECT_EQ(m.accept(kProgram, passive_id, refused, hosts.world.now()).error().code,
+              Errc::kInvalidArgument);
+    EXPECT_TRUE(m.accept(kProgram, passive_id, param(0x22), hosts.world.now()).has_value());
+  });
+  hosts.run(100ms);
+  const QpTransition& ours = hosts.a.last(EventKind::kConnectResponse)->qp;
+  EXPECT_EQ(ours.responder_resources, 3);
+  EXPECT_EQ(ours.initiator_depth, 3);
+  EXPECT_EQ(ours.sq_psn, hosts.p.last(EventKind::kConnectRequest)->qp.rq_psn);
+}
+
 TEST_F(ConnectTest, TheProgramMayChoosePsnAndAckTimeout) {
   listener = hosts.p.create_listener(any4(kPort));
   hosts.a.auto_continue = false;
