@@ -224,8 +224,11 @@ class Wait {
       }
       if (has_input) same->events |= entry->events & kInput;
       if (with_output || (entry->events & EPOLLET) != 0) same->events |= output_of(*entry);
-      if (same->events == 0) --end;  // the socket is not writable any more
       if (position != kNothingReported) entry->last_reported = position;
+      if (same->events == 0) {  // the socket is not writable any more, so there is no report
+        --end;
+        continue;
+      }
       entry->reported_at = now;
       if (entry->is_one_shot()) entry->is_armed = false;
     }
