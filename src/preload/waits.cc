@@ -82,10 +82,15 @@ class WaitList {
   }
   explicit operator bool() const { return all_ != nullptr; }
 
-  void add(int fd) {
+  // Adds a descriptor, if it is a connection or a known epoll set.  Returns false if the list is
+  // full.
+  bool add(int fd) {
     SocketUse socket = SocketTable::find(fd);
     epolls::Set* set = socket ? nullptr : epolls::find_set(fd);
-    if (socket || set != nullptr) std::construct_at(all_ + count_++, std::move(socket), set, fd);
+    if (!socket && set == nullptr) return true;
+    if (count_ == std::max(capacity_, kInlineItems)) return false;
+    std::construct_at(all_ + count_++, std::move(socket), set, fd);
+    return true;
   }
   bool empty() const { return count_ == 0; }
 
@@ -215,7 +220,8 @@ int poll_all(pollfd* fds, nfds_t count, bool at_once, Sleep sleep) {
   WaitList list(static_cast<std::size_t>(std::ranges::count_if(all, needs_wait)));
   if (!list) return no_memory();
   for (const pollfd& one : all) {
-    if (needs_wait(one)) list.add(one.fd);
+    // If another thread has connected descriptors since the count, this function counts again.
+    if (needs_wait(one) && !list.add(one.fd)) return poll_all(fds, count, at_once, sleep);
   }
   return wait_for(
       list, at_once, [&] { return next().ppoll(fds, count, &kAtOnce, nullptr) != 0; },
@@ -246,7 +252,8 @@ int select_all(int count, fd_set* in, fd_set* out, fd_set* except, bool at_once,
   WaitList list(static_cast<std::size_t>(std::ranges::count_if(all, needs_wait)));
   if (!list) return no_memory();
   for (const int fd : all) {
-    if (needs_wait(fd)) list.add(fd);
+    // As in poll_all(), another thread may have connected descriptors since the count.
+    if (needs_wait(fd) && !list.add(fd)) return select_all(count, in, out, except, at_once, sleep);
   }
   const auto kernel_has_events = [&] {
     std::array<pollfd, 128> fds{};  // the spin does not check further descriptors
