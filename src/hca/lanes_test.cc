@@ -150,6 +150,45 @@ TEST(HcaLanes, ForbiddenAccessIsRefusedAsOnTheWire) {
   EXPECT_EQ(pair.state_b(), QpState::kError);
 }
 
+// Host a sends by an uplink, whose stream is at a high position, until it has a lane to host b.
+TEST(HcaLanes, APacketThatIsLostBehindTheUplinkIsSentAgainByTheNewLane) {
+  LanePair pair;
+  constexpr link::Lanes::Id kUplink = 8;
+  const auto pages = std::make_unique<LanePair::Page[]>(LanePair::kPages);
+  const auto bytes = std::as_writable_bytes(std::span(pages.get(), LanePair::kPages));
+  pair.lanes_a.add(kUplink, *link::Lane::attach(bytes, link::Lane::Side::kFirst), {}).value();
+  pair.lanes_a.set_uplink(kUplink);
+  link::Lane forwarder = *link::Lane::attach(bytes, link::Lane::Side::kSecond);
+  bool loses_packets = false;
+  pair.wire.lanes = [&, lanes = pair.wire.lanes] {
+    const std::size_t packets = forwarder.receive(64, [&](const link::Arrival& arrival) {
+      if (!loses_packets) pair.b.engine.receive(arrival, pair.wire.now);
+    });
+    forwarder.finish();
+    return lanes() || packets != 0;
+  };
+  pair.rdma(WrOpcode::kWrite, 1, 0, 2'000'000, 300'000).value();
+  pair.wire.run();
+  ASSERT_EQ(pair.a.poll().size(), 1U);
+  loses_packets = true;
+  pair.rdma(WrOpcode::kWrite, 2, 0, 2'000'000, 100).value();
+  pair.wire.run(std::chrono::milliseconds(1));
+  pair.attach();
+  // The answer to this packet makes host a choose the lane.
+  const Sge sge = pair.b.sge(0, 8);
+  pair.b.engine
+      .post_send(pair.qb, {.wr_id = 3,
+                           .opcode = WrOpcode::kWrite,
+                           .sges = {&sge, 1},
+                           .remote_address = pair.a.address(0),
+                           .r_key = pair.a.mr.rkey})
+      .value();
+  pair.wire.run();
+  const auto completions = pair.a.poll();
+  ASSERT_EQ(completions.size(), 1U);
+  EXPECT_EQ(completions[0].status, WcStatus::kSuccess);
+}
+
 // The seed determines when the lane is attached and removed, and which packets the wire loses.
 TEST(HcaLanes, StreamsSwitchBetweenWireAndLaneWithoutLosingBytes) {
   for (std::uint64_t seed = 1; seed <= 200; ++seed) {

@@ -371,7 +371,9 @@ void Qp::choose_lane() {
   core_.lane_is_full = false;
   if (core_.init.type == QpType::kUd || core_.attributes.state < QpState::kRtr) return;
   if (link_is_chosen_) return;
+  const link::Lane* const last_lane = core_.lane;
   core_.choose_lane(core_.attributes.path.address, core_.attributes.destination_qpn);
+  if (core_.lane != last_lane) requester_.on_lane_changed();
   link_is_chosen_ =
       core_.init.type == QpType::kUc && core_.attributes.state >= QpState::kRts && !sends_.empty();
 }
@@ -379,7 +381,7 @@ void Qp::choose_lane() {
 void Qp::detach_lane() {
   core_.lane = nullptr;
   core_.lane_is_full = false;
-  requester_.detach_lane();
+  requester_.on_lane_changed();
 }
 
 bool Qp::transmit(link::Burst& burst, Time now) {

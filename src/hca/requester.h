@@ -74,8 +74,8 @@ class Requester {
   Verdict on_response(const wire::TransportPacket& packet, Time now);
   Verdict on_timer(Time now);
   Time deadline() const;
-  // Resets the position in the lane, because the lane is removed.
-  void detach_lane() { lane_position_ = 0; }
+  // Forgets the position of the last packet, because it is not a position in the QP's new lane.
+  void on_lane_changed() { lane_position_ = 0; }
   // Resets the retries, the round trip and the window, because the QP uses another path.
   void on_path_changed();
 
@@ -140,7 +140,8 @@ class Requester {
   std::vector<std::uint64_t> chunks_;    // see the invariants
 
   std::uint64_t ack_requested_end_ = 0;  // after the last packet with AckReq; at least una_
-  std::uint64_t lane_position_ = 0;      // position() of the lane after the last packet
+  // Holds position() of the lane after the last packet, or 0 if the lane has none of the packets.
+  std::uint64_t lane_position_ = 0;
   std::uint64_t requested_gap_ = 0;  // una_ + 1 when missing responses were last requested; 0: none
   SendWindow window_{};
   std::uint32_t retries_ = 0;
