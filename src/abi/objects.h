@@ -43,19 +43,25 @@ struct Td : ibv_td {
 
 struct Pd : ibv_pd {
   vb_handle library_handle;
-  std::atomic<std::uint32_t> children;  // counts the parent domains that refer to this domain
+  // Counts the parent domains that refer to this domain.  A parent domain also counts the QPs that
+  // are created with it, and the CQs.
+  std::atomic<std::uint32_t> children;
   // These pointers are null unless this is a parent domain.  A parent domain has the same
   // library_handle as its `parent`.
   Pd* parent;
   Td* td;
 };
 
+// `pd_handle` is the library_handle of the protection domain.  The Pd itself may be a parent domain
+// that is destroyed before the region or the window.
 struct Mr : ibv_mr {
   vb_handle library_handle;
+  vb_handle pd_handle;
 };
 
 struct Mw : ibv_mw {
   vb_handle library_handle;
+  vb_handle pd_handle;
 };
 
 // Fills the new binding of a window and its R_Key into a request.
@@ -104,6 +110,7 @@ struct Qp : ibv_qp_ex {
   vb_handle library_handle;
   std::uint64_t cookie;
   std::uint32_t async_events_delivered;  // guarded by the lock of the EventTargets
+  Pd* domain;                            // the parent domain in which the QP was created, or null
   // Names the rdma_cm_id that owns this QP, because programs may destroy such a QP with
   // ibv_destroy_qp().
   vb_handle cm_id;

@@ -308,6 +308,31 @@ TEST_F(Verbs, AParentDomainCanBeUsedInPlaceOfItsProtectionDomain) {
   EXPECT_EQ(ibv_dealloc_td(td), 0);
 }
 
+TEST_F(Verbs, AQpKeepsItsParentDomainAndBindsWindowsOfItsProtectionDomain) {
+  ibv_parent_domain_init_attr attr{};
+  attr.pd = pd_;
+  ibv_pd* domain = ibv_alloc_parent_domain(context_, &attr);
+  ASSERT_NE(domain, nullptr);
+  ibv_cq* cq = ibv_create_cq(context_, 8, nullptr, nullptr, 0);
+  ibv_qp_init_attr qp_attr{};
+  qp_attr.send_cq = qp_attr.recv_cq = cq;
+  qp_attr.qp_type = IBV_QPT_RC;
+  ibv_qp* qp = ibv_create_qp(domain, &qp_attr);
+  ASSERT_NE(qp, nullptr);
+  EXPECT_EQ(ibv_dealloc_pd(domain), EBUSY);
+  char memory[64];
+  ibv_mr* mr = ibv_reg_mr(pd_, memory, sizeof memory, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND);
+  ibv_mw* mw = ibv_alloc_mw(pd_, IBV_MW_TYPE_1);
+  ibv_mw_bind bind{};
+  bind.bind_info = {.mr = mr, .addr = 0, .length = 8, .mw_access_flags = IBV_ACCESS_REMOTE_READ};
+  EXPECT_EQ(ibv_bind_mw(qp, mw, &bind), 0);
+  EXPECT_EQ(ibv_dealloc_mw(mw), 0);
+  EXPECT_EQ(ibv_dereg_mr(mr), 0);
+  EXPECT_EQ(ibv_destroy_qp(qp), 0);
+  EXPECT_EQ(ibv_destroy_cq(cq), 0);
+  EXPECT_EQ(ibv_dealloc_pd(domain), 0);
+}
+
 TEST_F(Verbs, ReregisteringChangesOnlyTheAttributesThatItsFlagsSelect) {
   char memory[64];
   ibv_mr* mr = ibv_reg_mr(pd_, memory, sizeof memory, IBV_ACCESS_LOCAL_WRITE);

@@ -20,6 +20,7 @@ ibv_mw* alloc_mw(ibv_pd* pd, ibv_mw_type type) {
   }
   mw->context = pd->context;
   mw->pd = pd;
+  mw->pd_handle = static_cast<Pd*>(pd)->library_handle;
   mw->type = type;
   mw->handle = low_bits(mw->library_handle);
   return mw.release();
@@ -36,9 +37,13 @@ int dealloc_mw(ibv_mw* mw) {
 // program.
 int bind_mw(ibv_qp* qp, ibv_mw* mw, ibv_mw_bind* bind) {
   const ibv_mw_bind_info& info = bind->bind_info;
+  const vb_handle pd_handle = static_cast<Pd*>(qp->pd)->library_handle;
   if (mw->type != IBV_MW_TYPE_1) return with_errno(EINVAL);
   if (info.mr == nullptr && info.length != 0) return with_errno(EINVAL);
-  if (qp->pd != mw->pd || (info.mr != nullptr && info.mr->pd != mw->pd)) return with_errno(EPERM);
+  if (static_cast<Mw*>(mw)->pd_handle != pd_handle) return with_errno(EPERM);
+  if (info.mr != nullptr && static_cast<Mr*>(info.mr)->pd_handle != pd_handle) {
+    return with_errno(EPERM);
+  }
   const std::uint32_t rkey = ibv_inc_rkey(mw->rkey);
   vb_send_wr request{};
   request.wr_id = bind->wr_id;

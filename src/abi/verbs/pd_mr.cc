@@ -29,6 +29,7 @@ ibv_mr* register_mr(ibv_pd* pd, void* addr, size_t length, std::uint64_t iova,
   }
   mr->context = pd->context;
   mr->pd = pd;
+  mr->pd_handle = static_cast<Pd*>(pd)->library_handle;
   mr->addr = addr;
   mr->length = length;
   mr->handle = low_bits(mr->library_handle);
@@ -44,6 +45,7 @@ ibv_mr* alloc_null_mr(ibv_pd* pd) {
   }
   mr->context = pd->context;
   mr->pd = pd;
+  mr->pd_handle = static_cast<Pd*>(pd)->library_handle;
   mr->length = SIZE_MAX;
   mr->handle = low_bits(mr->library_handle);
   return mr.release();
@@ -140,7 +142,10 @@ VB_EXPORT int ibv_rereg_mr(ibv_mr* mr, int flags, ibv_pd* pd, void* addr, size_t
     errno = error;
     return IBV_REREG_MR_ERR_INPUT;
   }
-  if (changes(IBV_REREG_MR_CHANGE_PD)) mr->pd = pd;
+  if (changes(IBV_REREG_MR_CHANGE_PD)) {
+    mr->pd = pd;
+    static_cast<Mr*>(mr)->pd_handle = static_cast<Pd*>(pd)->library_handle;
+  }
   if (moves) {
     mr->addr = addr;
     mr->length = length;

@@ -142,6 +142,11 @@ VB_EXPORT ibv_qp* ibv_create_qp(ibv_pd* pd, ibv_qp_init_attr* attr) {
   });
   if (error != 0) return null_with(error);
   ibv_qp* const qp = &new_qp->qp_base;
+  auto* const domain = static_cast<Pd*>(pd);
+  if (domain->parent != nullptr) {
+    new_qp->domain = domain;
+    ++domain->children;
+  }
   qp->context = pd->context;
   qp->qp_context = attr->qp_context;
   qp->pd = pd;
@@ -196,6 +201,7 @@ VB_EXPORT int ibv_destroy_qp(ibv_qp* qp) {
   wait_until_acknowledged(qp->mutex, qp->cond, qp->events_completed, self->async_events_delivered);
   pthread_cond_destroy(&qp->cond);
   pthread_mutex_destroy(&qp->mutex);
+  if (self->domain != nullptr) --self->domain->children;
   return 0;
 }
 

@@ -13,7 +13,13 @@
 
 namespace verbena::abi {
 
-Qp::Qp() : ibv_qp_ex{}, library_handle(0), cookie(0), async_events_delivered(0), cm_id(0) {}
+Qp::Qp()
+    : ibv_qp_ex{},
+      library_handle(0),
+      cookie(0),
+      async_events_delivered(0),
+      domain(nullptr),
+      cm_id(0) {}
 Qp::~Qp() = default;
 
 void WrBuilder::start() {
