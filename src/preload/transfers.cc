@@ -101,13 +101,10 @@ ssize_t receive_message(int fd, Socket& socket, msghdr* message, int flags) {
   return bytes;
 }
 
-// Works as recvmmsg(2).  Like the kernel, it checks the timeout only after each message.
-int receive_messages(int fd, Socket& socket, std::span<mmsghdr> messages, int flags,
-                     timespec* timeout) {
-  if (!is_valid(timeout)) {
-    errno = EINVAL;
-    return -1;
-  }
+// Works as recvmmsg(2) for a connection that has changed over.  Like the kernel, it checks the
+// timeout only after each message.
+int receive_messages_by_stream(int fd, Socket& socket, std::span<mmsghdr> messages, int flags,
+                               const timespec* timeout) {
   // Unlike the other calls, recvmmsg() reports an error first, even if bytes came before the error.
   int error = 0;
   socklen_t bytes_of_error = sizeof(error);
@@ -131,6 +128,50 @@ int receive_messages(int fd, Socket& socket, std::span<mmsghdr> messages, int fl
     if ((flags & MSG_WAITFORONE) != 0) flags |= MSG_DONTWAIT;
     if (timeout != nullptr && os::now() - began >= duration_of(*timeout)) break;
   }
+  return done;
+}
+
+// Keeps a connection on TCP if the thread is cancelled in recvmmsg().  Then nobody counts the bytes
+// of the messages that the call has received already.
+class CountGuard {
+ public:
+  explicit CountGuard(Socket& socket) : socket_(socket) {}
+  CountGuard(const CountGuard&) = delete;
+  CountGuard& operator=(const CountGuard&) = delete;
+  ~CountGuard() {
+    if (!has_returned_) socket_.keep_on_tcp();
+  }
+  void call_has_returned() { has_returned_ = true; }
+
+ private:
+  Socket& socket_;
+  bool has_returned_ = false;
+};
+
+// Works as recvmmsg(2).
+int receive_messages(int fd, Socket& socket, std::span<mmsghdr> messages, int flags,
+                     timespec* timeout) {
+  const auto call_kernel = [&] {
+    const auto count = static_cast<unsigned>(messages.size());
+    return next().recvmmsg(fd, messages.data(), count, flags, timeout);
+  };
+  if (!is_valid(timeout)) return call_kernel();
+  if ((flags & MSG_OOB) != 0) (void)leaving::use_only_tcp(fd, socket, stream::Reason::kUrgent);
+  if ((flags & kKernelOnlyFlags) != 0) return call_kernel();
+  if (!may_begin(fd, socket)) return -1;
+  if (change_over::begin(fd, socket)) {
+    return receive_messages_by_stream(fd, socket, messages, flags, timeout);
+  }
+  change_over::TcpCall call(socket);
+  CountGuard guard(socket);
+  const int done = call_kernel();
+  guard.call_has_returned();
+  if (done <= 0 || (flags & MSG_PEEK) != 0) return done;
+  ssize_t bytes = 0;
+  for (const mmsghdr& message : messages.first(static_cast<std::size_t>(done))) {
+    bytes += message.msg_len;
+  }
+  call.received(bytes);
   return done;
 }
 

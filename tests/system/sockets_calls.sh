@@ -25,6 +25,7 @@ def pair():
     return client, server
 
 recv_calls = {"x86_64": ("45", "47"), "aarch64": ("207", "212")}[os.uname().machine]
+recvmmsg_calls = {"x86_64": ("47", "299"), "aarch64": ("212", "243")}[os.uname().machine]
 # A send by the ring waits in poll().
 send_calls = {"x86_64": ("44", "46", "7", "271"), "aarch64": ("206", "211", "73")}[os.uname().machine]
 
@@ -109,6 +110,20 @@ def recvmmsg_returns_the_length_of_each_message():
     got = libc.recvmmsg(server.fileno(), array, 3, socket.MSG_DONTWAIT, None)
     each = len(messages) // 3
     print(got, [struct.unpack_from("I", array, i * each + each - 8)[0] for i in range(got)], [b.raw for b in buffers])
+
+def an_error_that_ends_recvmmsg_is_reported_by_the_next_call():
+    client = socket.create_connection(listener.getsockname())
+    server = listener.accept()[0]  # it has no ring yet
+    buffer = ctypes.create_string_buffer(5)
+    part = (ctypes.c_size_t * 2)(ctypes.addressof(buffer), 5)
+    messages = struct.pack("PI4xPNPNi4xI4x", 0, 0, ctypes.addressof(part), 1, 0, 0, 0, 0) * 2
+    array = ctypes.create_string_buffer(messages, len(messages))
+    client.sendall(b"first")
+    end = start_sleeping_call(lambda: libc.recvmmsg(server.fileno(), array, 2, 0, None), recvmmsg_calls)
+    until_read(server)
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    client.close()
+    print(end(), buffer.raw, error_of(lambda: server.recv(100)))
 
 def nothing_is_sent_after_shutdown():
     client, server = pair()
@@ -384,7 +399,8 @@ def a_connection_that_another_process_has_shut_down_does_not_change_over():
 signal.signal(signal.SIGPIPE, signal.SIG_IGN)
 for case in (wait_all_fills_all_buffers_and_no_more, urgent_data_stands_between_other_bytes,
              fclose_releases_the_descriptor, received_messages_have_no_address_and_no_control_data,
-             recvmmsg_returns_the_length_of_each_message, nothing_is_sent_after_shutdown, dprintf_keeps_the_order,
+             recvmmsg_returns_the_length_of_each_message, an_error_that_ends_recvmmsg_is_reported_by_the_next_call,
+             nothing_is_sent_after_shutdown, dprintf_keeps_the_order,
              close_range_releases_the_descriptors, a_child_that_closes_all_descriptors_holds_no_connection,
              a_child_that_closes_all_descriptors_holds_no_connection_of_a_call_in_another_thread,
              a_signal_ends_wait_all, an_error_behind_unread_bytes_stays_in_the_kernel,
