@@ -163,7 +163,8 @@ VB_EXPORT int dup3(int fd, int to, int flags) noexcept {
     errno = EBADF;
     return -1;
   }
-  if (fd != to && next().fcntl(fd, F_GETFD) >= 0) preload::forget(to);
+  const bool is_valid = fd != to && (flags & ~O_CLOEXEC) == 0 && next().fcntl(fd, F_GETFD) >= 0;
+  if (is_valid) preload::forget(to);
   const int copy = next().dup3(fd, to, flags);
   if (fd != to) preload::after_copy(fd, copy);
   return copy;

@@ -362,6 +362,11 @@ def a_failed_epoll_ctl_changes_nothing():
     event = ctypes.create_string_buffer(12)
     print(libc.epoll_ctl(-1, 1, server.fileno(), event), errno.errorcode[ctypes.get_errno()], server.recv(100))
 
+def a_failed_dup3_changes_nothing():
+    client, server = pair()
+    client.sendall(b"unread")
+    print(libc.dup3(listener.fileno(), server.fileno(), 1), errno.errorcode[ctypes.get_errno()], server.recv(100))
+
 def a_descriptor_connects_a_second_time():
     client, server = pair()
     unspecified = struct.pack("H14x", socket.AF_UNSPEC)
@@ -411,7 +416,7 @@ for case in (wait_all_fills_all_buffers_and_no_more, urgent_data_stands_between_
              select_reads_no_more_of_the_set_than_the_kernel, writev_sends_many_buffers_by_tcp_in_one_call,
              zero_copy_is_reported_as_complete, preadv2_and_pwritev2_move_bytes_of_a_connection,
              tls_of_the_kernel_is_refused_beside_the_ring, a_call_takes_long_timeouts_and_refuses_invalid_timeouts,
-             a_failed_epoll_ctl_changes_nothing,
+             a_failed_epoll_ctl_changes_nothing, a_failed_dup3_changes_nothing,
              a_descriptor_connects_a_second_time,
              a_connection_that_another_process_has_shut_down_does_not_change_over):
     print(case.__name__, end=": ")
