@@ -13,7 +13,7 @@
 #include <chrono>
 #include <utility>
 
-#include "os/clock.h"
+#include "os/system_call.h"
 #include "preload/epoll_sets.h"
 #include "preload/export.h"
 #include "preload/leaving.h"
@@ -279,7 +279,8 @@ bool is_inner_ready(Set& inner, const Entry& entry, std::uint64_t& edges) {
   // the wait, even if the program has read the bytes that caused the edge.
   pollfd one{.fd = entry.fd, .events = POLLIN, .revents = 0};
   const timespec at_once{};
-  return next().ppoll(&one, 1, &at_once, nullptr) > 0;
+  // epoll_ctl() may call this function, and must be no cancellation point.
+  return os::system_call(SYS_ppoll, &one, 1, &at_once, nullptr, 0) > 0;
 }
 
 bool test_inner_and_consume_edge(Set& inner, Entry& entry, std::uint64_t& edges) {
