@@ -231,8 +231,10 @@ void KernelNetwork::release_passed_descriptors(std::uint16_t range) {
 Result<std::vector<int>> KernelNetwork::attach(node::ClientId client, std::uint16_t range,
                                                std::optional<int> wake) {
   if (wake || !port_) return std::vector<int>();
+  // The sockets are taken first, so that the program does not get them if anything fails.
+  auto sockets = port_->take_sockets(range);
   if (!relay_) relay_ = VB_TRY(Relay::create(loop_));
-  return relay_->attach(client, port_->take_sockets(range));
+  return relay_->attach(client, std::move(sockets));
 }
 
 Result<void> KernelNetwork::set_members(std::uint16_t range, const Gid& group,
