@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <csignal>
+#include <cstring>
 #include <utility>
 
 #include "interfaces/interfaces.h"
@@ -20,6 +21,7 @@ Service::Service(asio::io_context& loop, os::UnixListener listener, Options opti
       started_(os::now()),
       listener_(std::move(listener)),
       signals_(loop, SIGTERM, SIGINT, SIGHUP),
+      accept_timer_(loop, [this] { listener_watch_.read(true); }),
       tool_timer_(loop, [this] { close_slow_tools(); }) {
   signals_.async_wait([this](const asio::error_code& failed, int) {
     if (!failed) stop("stopped by a signal");
@@ -87,7 +89,14 @@ void Service::begin_faults() {
 void Service::on_listener() {
   for (;;) {
     auto channel = listener_.accept();
-    if (!channel) return;
+    if (!channel) {
+      if (os::would_block(channel.error())) return;
+      // Probably this process can open no more descriptors.  Pause, because otherwise the loop
+      // would spin on the pending connection.
+      log_.line(fmt::format("accept: {}", std::strerror(channel.error().detail)));
+      listener_watch_.read(false);
+      return accept_timer_.at(os::now() + kAcceptPause);
+    }
     // Any user may connect to an abstract name.  This function closes the connections of other
     // users, and those above the limit, at once.
     if (!channel->check_peer_uid(::geteuid()) || tools_.size() >= kToolsMax) continue;

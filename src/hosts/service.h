@@ -31,6 +31,7 @@ class Service final : public agent::Connection::Owner {
  public:
   static constexpr std::size_t kToolsMax = 64;
   static constexpr Duration kToolTimeout = std::chrono::seconds(10);
+  static constexpr Duration kAcceptPause = std::chrono::milliseconds(100);  // after a failed accept
 
   struct Options {
     std::string build{};
@@ -112,6 +113,7 @@ class Service final : public agent::Connection::Owner {
   std::uint64_t next_tool_id_ = 1;
   agent::Connection::LimitCounters limit_counters_{};
   asio::signal_set signals_;
+  agent::Timer accept_timer_;
   agent::Timer tool_timer_;
   agent::Watch listener_watch_{};
 };
