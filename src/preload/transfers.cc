@@ -61,9 +61,17 @@ ssize_t send(int fd, Socket& socket, const iovec* parts, std::size_t count, int 
   if ((flags & MSG_OOB) != 0) (void)leaving::use_only_tcp(fd, socket, stream::Reason::kUrgent);
   // The kernel numbers the calls with MSG_ZEROCOPY, and later reports by number which calls' memory
   // it no longer needs.  Calls by the ring would have no number, so the connection goes back to
-  // TCP.
-  if ((flags & MSG_ZEROCOPY) != 0)
+  // TCP.  This function calls the kernel once, while stream_calls::send() may do so several times.
+  if ((flags & MSG_ZEROCOPY) != 0) {
     (void)leaving::use_only_tcp(fd, socket, stream::Reason::kKernelCall);
+    if (socket.uses_stream()) {
+      if (const int error = socket.take_error()) {
+        errno = error;
+        return -1;
+      }
+      return call_kernel();
+    }
+  }
   if (!may_begin(fd, socket)) return -1;
   if (change_over::begin(fd, socket)) {
     return stream_calls::send(fd, socket, parts, count, flags);

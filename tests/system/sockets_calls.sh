@@ -302,8 +302,8 @@ def zero_copy_is_reported_as_complete():
     SO_ZEROCOPY, MSG_ZEROCOPY = 60, 0x4000000
     client, server = pair()
     client.setsockopt(socket.SOL_SOCKET, SO_ZEROCOPY, 1)
-    for _ in range(2):
-        client.send(b"zero" * 1000, MSG_ZEROCOPY)
+    for parts in [b"zero" * 1000], [b"zero" * 1000], [b"zero" * 10] * 100:
+        client.sendmsg(parts, [], MSG_ZEROCOPY)
         server.recv(4000, socket.MSG_WAITALL)
         poll = select.poll()
         poll.register(client, 0)
