@@ -8,12 +8,12 @@ namespace verbena::broker {
 void Broker::report(ProgramId program, const Report& report) {
   ++counters_.reports;
   if (report.continues != 0 && !has_memory(report.cookie)) {
-    outputs_.emplace_back(SendUnknown{program, {.number = report.number, .cookie = report.cookie}});
-    return;
+    return send_unknown(program, report);
   }
   auto& cookies = cookies_of_[program];
   if (!cookies.contains(report.cookie) && cookies.size() >= limits_.ends_per_program) {
     ++counters_.limit_refusals;
+    if (report.continues != 0) send_unknown(program, report);
     return;
   }
   const auto [found, is_new] = ends_.try_emplace(report.cookie);
@@ -115,6 +115,11 @@ void Broker::send_memory(ProgramId program, std::uint32_t number, std::uint64_t 
       SendMemory{.program = program,
                  .pair = *socket.pair,
                  .message = {.number = number, .cookie = cookie, .side = socket.side}});
+}
+
+// Answers a report that continues a stream, because the program waits for an answer.
+void Broker::send_unknown(ProgramId program, const Report& report) {
+  outputs_.emplace_back(SendUnknown{program, {.number = report.number, .cookie = report.cookie}});
 }
 
 void Broker::forget(ProgramId program, const Forget& forget, Time now) {

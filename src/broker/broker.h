@@ -57,7 +57,8 @@ class Broker {
     PairId pair = 0;
     Pair message{};
   };
-  // Asks the owner to tell the program that its report continues an unknown stream.
+  // Asks the owner to tell the program that its report continues an unknown stream, or that the
+  // program has reported too many ends to get the stream's memory.
   struct SendUnknown {
     ProgramId program = 0;
     Unknown message{};
@@ -135,6 +136,7 @@ class Broker {
   void introduce(std::uint64_t cookie, std::uint64_t peer);
   void send_memory(ProgramId program, std::uint32_t number, std::uint64_t cookie,
                    const Socket& socket);
+  void send_unknown(ProgramId program, const Report& report);
   void remove_holder(ProgramId program, std::uint64_t cookie, Time now);
   void erase(std::uint64_t cookie);
 

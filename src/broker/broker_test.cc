@@ -201,6 +201,20 @@ TEST_F(BrokerTest, EndsBeyondTheLimitOfAProgramGetNoPair) {
   EXPECT_EQ(broker.counters().limit_refusals, 1U);
 }
 
+TEST_F(BrokerTest, ReportThatContinuesAStreamBeyondTheLimitOfAProgramIsAnswered) {
+  broker = Broker({.ends_per_program = 1, .pairs = 10});
+  make_pair();
+  report(3, 30, connection(5001, 80));
+  report(3, 10, connection(5000, 80), 9, 1);
+  const auto answers = outputs<Broker::SendUnknown>();
+  ASSERT_EQ(answers.size(), 1U);
+  EXPECT_EQ(answers[0].program, 3U);
+  EXPECT_EQ(answers[0].message.number, 9U);
+  EXPECT_EQ(answers[0].message.cookie, 10U);
+  EXPECT_EQ(broker.counters().limit_refusals, 1U);
+  EXPECT_THAT(broker.end(10)->holders, ElementsAre(1U));
+}
+
 TEST_F(BrokerTest, ConnectionsBeyondTheLimitOfPairsGetNoMemory) {
   broker = Broker({.ends_per_program = 10, .pairs = 1});
   make_pair();
