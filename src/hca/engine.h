@@ -205,9 +205,11 @@ class Engine {
   // are added to bursts.  REQUIRES: the lanes live until the engine is destroyed or this function
   // is called again.
   void set_lanes(link::Lanes* lanes);
-  // Drops all pointers to lanes.  Each QP chooses its lane again with its next packet.  Only a UC
-  // QP that has already chosen its link sends all later packets in bursts.  REQUIRES: the owner
-  // calls this function before it removes a lane from link::Lanes.
+  // Drops all pointers to this lane.  The QPs that use it choose their lane again with their next
+  // packet.  REQUIRES: the owner calls this function before it removes a lane from link::Lanes.
+  void detach_lane(const link::Lane& lane);
+  // Drops all pointers to lanes.  Each QP chooses its lane again with its next packet.  REQUIRES:
+  // the owner calls this function before it removes all lanes from link::Lanes.
   void detach_lanes();
   // Returns true if packets wait for space in a lane.  The next transmit() tries again.
   bool waits_for_lane() const;

@@ -119,6 +119,15 @@ void Engine::set_lanes(link::Lanes* lanes) {
   state_->shared.lanes = lanes;
 }
 
+void Engine::detach_lane(const link::Lane& lane) {
+  State& s = *state_;
+  s.qps.for_each([&](QpHandle, Qp& qp) {
+    if (!qp.uses_lane(lane)) return;
+    qp.detach_lane();
+    s.reschedule(qp);
+  });
+}
+
 void Engine::detach_lanes() {
   State& s = *state_;
   s.qps.for_each([&](QpHandle, Qp& qp) {

@@ -294,6 +294,22 @@ TEST(HcaLanes, UcUsesALaneThatExistsBeforeItsFirstPacket) {
   EXPECT_TRUE(pair.same(0, 1'000'000, 5000));
 }
 
+TEST(HcaLanes, UcChoosesItsLinkAgainWhenItsLaneIsRemoved) {
+  LanePair pair({.type = QpType::kUc});
+  for (std::uint64_t id = 1; id <= 2; ++id) {
+    pair.attach();
+    pair.a.fill(0, 5000, static_cast<std::uint8_t>(id));
+    pair.receive(id, 1'000'000, 5000).value();
+    pair.send(id, 0, 5000).value();
+    pair.wire.run();
+    EXPECT_EQ(pair.wire.count, 0U);
+    EXPECT_EQ(pair.b.poll().size(), 1U);
+    EXPECT_TRUE(pair.same(0, 1'000'000, 5000));
+    pair.remove();
+    std::fill_n(pair.pages.get(), LanePair::kPages, LanePair::Page{});
+  }
+}
+
 TEST(HcaLanes, DatagramsCarryTheirNetworkHeaderOverALane) {
   LanePair pair;
   pair.attach();

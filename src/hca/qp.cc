@@ -130,7 +130,6 @@ void Qp::reset() {
   core_.events_pending = 0;
   core_.shared.qp_events.remove(core_);
   detach_lane();
-  link_is_chosen_ = false;
   requester_.start();
   responder_.start();
   uc_.start_sending();
@@ -366,21 +365,25 @@ Verdict Qp::dispatch(const wire::TransportPacket& packet, Time now) {
 
 // Chooses the lane for the next packets.  An RC QP may change to a lane at any time, because PSNs
 // order its packets.  Packets of a UC QP must not overtake each other, so it keeps the link of its
-// first packet.  A UD QP chooses for each packet.
+// first packet, as long as that link exists.  A UD QP chooses for each packet.
 void Qp::choose_lane() {
   core_.lane_is_full = false;
   if (core_.init.type == QpType::kUd || core_.attributes.state < QpState::kRtr) return;
-  if (link_is_chosen_) return;
+  if (uc_link_) {
+    core_.lane = *uc_link_;
+    return;
+  }
   const link::Lane* const last_lane = core_.lane;
   core_.choose_lane(core_.attributes.path.address, core_.attributes.destination_qpn);
   if (core_.lane != last_lane) requester_.on_lane_changed();
-  link_is_chosen_ =
-      core_.init.type == QpType::kUc && core_.attributes.state >= QpState::kRts && !sends_.empty();
+  if (core_.init.type == QpType::kUc && core_.attributes.state >= QpState::kRts && !sends_.empty())
+    uc_link_ = core_.lane;
 }
 
 void Qp::detach_lane() {
   core_.lane = nullptr;
   core_.lane_is_full = false;
+  uc_link_.reset();
   requester_.on_lane_changed();
 }
 

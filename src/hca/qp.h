@@ -1,6 +1,7 @@
 #pragma once
 
 #include <atomic>
+#include <optional>
 #include <vector>
 
 #include "base/error.h"
@@ -74,8 +75,9 @@ class Qp {
   void on_burst_sent();
   // Returns true while packets wait because the lane is full.
   bool waits_for_lane() const { return core_.lane_is_full; }
-  // Drops the pointer to the lane, so that the owner may remove the lane.  The next packets choose
-  // their link again.  Only a UC QP that has already chosen its link uses bursts from now on.
+  bool uses_lane(const link::Lane& lane) const { return core_.lane == &lane || uc_link_ == &lane; }
+  // Drops the pointers to the lane, so that the owner may remove the lane.  The next packets choose
+  // their link again.
   void detach_lane();
   void on_timer(Time now);
   Time deadline() const;
@@ -122,8 +124,9 @@ class Qp {
   Responder responder_;
   UcTransport uc_;
   UdTransport ud_;
+  // Holds the link of the first packet of a UC QP: a lane, or null for bursts.
+  std::optional<link::Lane*> uc_link_{};
   bool has_received_packet_ = false;    // in the current connection
-  bool link_is_chosen_ = false;         // a UC QP keeps the link of its first packet
   bool is_marked_established_ = false;  // mark_established() was called
   bool is_drained_ = false;             // in SQD: the send queue is drained
   Time flush_at_ = kNever;              // the time to flush the queues in the error state

@@ -108,8 +108,8 @@ struct LanePair : Pair {
   }
   // Removes the lane from both hosts.
   void remove() {
-    a.engine.detach_lanes();
-    b.engine.detach_lanes();
+    lanes_a.for_each([this](link::Lanes::Id, link::Lane& lane) { a.engine.detach_lane(lane); });
+    lanes_b.for_each([this](link::Lanes::Id, link::Lane& lane) { b.engine.detach_lane(lane); });
     lanes_a.remove(kLane);
     lanes_b.remove(kLane);
   }

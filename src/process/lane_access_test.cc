@@ -1,5 +1,5 @@
-// Tests how long a program waits for peers that access its memory directly, and which packets of
-// other users' programs it accepts.
+// Tests how long a program waits for peers that access its memory directly, which packets of other
+// users' programs it accepts, and what a closed lane means for the other queue pairs.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "ipc/lane_messages.h"
@@ -16,6 +17,8 @@ namespace verbena::process {
 namespace {
 
 constexpr LaneManager::Id kLane = 7;
+constexpr std::uint16_t kPeerRange = 5;
+constexpr Gid kOwnAddress{.bytes = {std::byte{1}}};
 
 struct FakePeerMemory final : link::PeerMemory {
   explicit FakePeerMemory(const link::AccessTable& table) : PeerMemory(table) {}
@@ -38,11 +41,42 @@ class LaneAccess : public ::testing::Test {
   void attach(link::PeerMemory* memory, bool other_user = false) {
     const auto bytes = std::as_writable_bytes(std::span(pages_.get(), kPages));
     lanes_.set_lane_memory(kLane, bytes, memory);
-    lanes_.on(ipc::Lane{.lane = kLane, .ranges = {5}, .other_user = other_user});
+    lanes_.on(ipc::Lane{.lane = kLane, .ranges = {kPeerRange}, .other_user = other_user});
     peer_ = *link::Lane::attach(bytes, link::Lane::Side::kSecond);
   }
   void close_lane() {
     lanes_.on(ipc::LaneClosed{kLane}, [](const auto&) {});
+  }
+
+  // Creates a UC QP in RTS, whose peer is the program at the other end of the lane.
+  hca::QpHandle create_qp() {
+    using namespace hca::attribute;
+    lanes_.on_devices({{.ports = {{.gids = {{.gid = kOwnAddress}}}}}});
+    const auto pd = engine_.create_pd().value();
+    cq_ = engine_.create_cq(4, 0).value();
+    const hca::QpInit init{.type = hca::QpType::kUc,
+                           .pd = pd,
+                           .send_cq = cq_,
+                           .recv_cq = cq_,
+                           .caps = {.max_send_wr = 4, .max_recv_wr = 4}};
+    const auto qp = engine_.create_qp(init, Qpn{1}).value();
+    hca::QpAttributes attributes{.destination_qpn = Qpn{kPeerRange * link::Lanes::kRangeQpns}};
+    attributes.path.address = {.source = kOwnAddress, .destination = kOwnAddress};
+    for (const auto& [state, mask] :
+         {std::pair(hca::QpState::kInit, kPkeyIndex | kPort | kAccessFlags),
+          std::pair(hca::QpState::kRtr, kPath | kPathMtu | kDestinationQpn | kRqPsn),
+          std::pair(hca::QpState::kRts, kSqPsn)}) {
+      attributes.state = state;
+      engine_.modify_qp(qp, attributes, kState | mask, {}).value();
+    }
+    return qp;
+  }
+  // Sends a message without bytes.  Returns true if it left by the lane.
+  bool sends_by_lane(hca::QpHandle qp) {
+    engine_.post_send(qp, {}).value();
+    link::Burst burst;
+    engine_.transmit(burst, {});
+    return burst.empty();
   }
 
   struct alignas(4096) Page {
@@ -57,6 +91,7 @@ class LaneAccess : public ::testing::Test {
   link::AccessTable table_ = *link::AccessTable::attach(memory_->bytes);
   FakePeerMemory peer_memory_{table_};
   hca::Engine engine_{{}, Random(1)};
+  hca::CqHandle cq_{};
   LaneManager lanes_{engine_};
   std::optional<link::Lane> peer_;
 };
@@ -128,7 +163,7 @@ TEST_F(LaneAccess, PeerWhoseDeathCannotBeDetectedMayNotAccessTheMemory) {
 }
 
 TEST_F(LaneAccess, ProgramOfAnotherUserCannotUseTheAddressOfAnotherHost) {
-  constexpr Gid kOwnAddress{.bytes = {std::byte{1}}}, kOtherHost{.bytes = {std::byte{2}}};
+  constexpr Gid kOtherHost{.bytes = {std::byte{2}}};
   lanes_.on_devices({{.ports = {{.gids = {{.gid = kOwnAddress}}}}}});
   for (const bool other_user : {false, true}) {
     close_lane();
@@ -148,6 +183,23 @@ TEST_F(LaneAccess, ProgramOfAnotherUserCannotUseTheAddressOfAnotherHost) {
     EXPECT_EQ(sources.back(), kOwnAddress);
   }
   EXPECT_EQ(lanes_.counters().foreign_sources, 1U);
+}
+
+// Packets of a UC QP must not overtake each other, so the QP cannot change its link while the lane
+// has packets that the peer has not read.
+TEST_F(LaneAccess, AUcQpKeepsItsLaneWhenAnotherLaneCloses) {
+  constexpr LaneManager::Id kOtherLane = 8;
+  const auto other_pages = std::make_unique<Page[]>(kPages);
+  const auto qp = create_qp();
+  ASSERT_TRUE(sends_by_lane(qp));
+  lanes_.set_lane_memory(kOtherLane, std::as_writable_bytes(std::span(other_pages.get(), kPages)));
+  lanes_.on(ipc::Lane{.lane = kOtherLane, .ranges = {kPeerRange + 1}});
+  ASSERT_EQ(lanes_.size(), 2U);
+  lanes_.on(ipc::LaneClosed{kOtherLane}, [](const auto&) {});
+  ASSERT_EQ(lanes_.size(), 1U);
+  EXPECT_TRUE(sends_by_lane(qp));
+  close_lane();
+  EXPECT_FALSE(sends_by_lane(qp));
 }
 
 }  // namespace

@@ -103,9 +103,10 @@ void LaneManager::on_agent_died() {
 }
 
 void LaneManager::close(Id lane) {
-  engine_.detach_lanes();
   lanes_.for_each([&](Id id, link::Lane& closing) {
-    if (id == lane) release(id, closing);
+    if (id != lane) return;
+    engine_.detach_lane(closing);
+    release(id, closing);
   });
   lanes_.remove(lane);
 }
