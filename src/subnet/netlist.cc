@@ -349,7 +349,8 @@ class NetlistParser {
       if (!node.description.empty() && node.description != node.name) ++uses[node.description];
     }
     for (Node& node : topology_.nodes) {
-      if (!guid_in_id(node.name) || node.description.empty() || uses[node.description] != 1) {
+      if (!guid_in_id(node.name) || node.description.empty() ||
+          node.description.size() > kNodeNameBytesMax || uses[node.description] != 1) {
         continue;
       }
       node.name = node.description;

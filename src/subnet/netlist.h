@@ -41,7 +41,7 @@ struct NetlistError {
 //
 // The name of a node is its ID.  If the ID is only a GUID ("H-0002c90300000001"), as ibnetdiscover
 // writes it, the name is the description instead, unless another node has the same name or
-// description.
+// description, or the description is longer than kNodeNameBytesMax.
 std::expected<Topology, NetlistError> parse_netlist(std::string_view text);
 
 // Returns true for a netlist, and false for TOML.  A netlist has a line that begins with the type

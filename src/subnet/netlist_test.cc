@@ -88,6 +88,17 @@ TEST(Netlist, ParserReadsTheOutputOfIbnetdiscover) {
   EXPECT_EQ(parsed->links[1].speed, LinkSpeed::kEdr);
 }
 
+// A NodeDescription has up to 64 bytes, and a name has one byte less.
+TEST(Netlist, ADescriptionThatIsTooLongForANameIsNotTheName) {
+  const auto name_with = [](std::size_t description_bytes) {
+    const auto parsed = parse_netlist("Ca 1 \"H-0000000000100000\" # \"" +
+                                      std::string(description_bytes, 'x') + '"');
+    return parsed ? parsed->nodes[0].name : parsed.error().reason;
+  };
+  EXPECT_EQ(name_with(63), std::string(63, 'x'));
+  EXPECT_EQ(name_with(64), "H-0000000000100000");
+}
+
 TEST(Netlist, WrittenTextIsReadAsTheSameTopology) {
   const Topology tree = *make_fat_tree(16);
   const auto parsed = parse_netlist(write_netlist(tree));
