@@ -158,7 +158,7 @@ void InfinibandPort::join_at_sa(const GroupRequest& request, Time now) {
                      {Errc::kInvalidArgument, 0, "the P_Key is not that of the IPoIB interface"});
   }
   const bool is_ipoib = request.port_space == rdmacm::kPortSpaceIpoib;
-  const auto user = is_ipoib ? wire::MgidUser::kIpoib : wire::MgidUser::kRdmaCm;
+  const auto user = is_ipoib ? wire::MgidUser::kRdmaCmIpoib : wire::MgidUser::kRdmaCm;
   sa::JoinRequest sa_join{
       .mgid = request.is_mgid ? request.group
                               : wire::multicast_mgid(request.group, user, broadcast_group_->pkey),

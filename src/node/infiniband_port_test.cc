@@ -285,6 +285,26 @@ TEST_F(SubnetPortTest, GroupOfAProgramHasTheParametersOfTheBroadcastGroup) {
   EXPECT_TRUE(lost_[0].empty());
 }
 
+TEST_F(SubnetPortTest, MgidThatTheSaHasAssignedCanBeJoinedAsAnIpv6Address) {
+  start();
+  for (const auto port_space : {rdmacm::kPortSpaceIpoib, rdmacm::kPortSpaceUdp}) {
+    Gid mgid = wire::multicast_mgid(wire::ipv4_gid(port_space), wire::MgidUser::kIpoib, {0xffff});
+    mgid.bytes[2] = std::byte{0xa0};
+    ASSERT_TRUE(wire::is_sa_assigned(mgid));
+    port(0).join({.token = port_space,
+                  .port_space = port_space,
+                  .pkey = wire::kDefaultPkey,
+                  .group = mgid,
+                  .join_state = wire::join_state::kFullMember},
+                 world_.now());
+    run_for(1s);
+    ASSERT_FALSE(joined_[0].empty());
+    const auto& group = joined_[0].back().group;
+    ASSERT_TRUE(group) << group.error().context;
+    EXPECT_EQ(group->mgid, mgid);
+  }
+}
+
 // The port joins the broadcast group after the four joins.  Then two of them fail, one succeeds,
 // and one was cancelled before.
 TEST_F(SubnetPortTest, WaitingJoinsAreAnsweredWhenTheBroadcastGroupIsJoined) {

@@ -28,8 +28,12 @@ enum class MgidSignature : std::uint16_t {
   kSaAssigned = 0xa01b,  // the SA assigns such an MGID if a join request contains none
 };
 
-// Names the user of a group.  kIpoib is IPoIB or RDMA_PS_IPOIB, and kRdmaCm is RDMA_PS_UDP.
-enum class MgidUser : std::uint8_t { kIpoib, kRdmaCm };
+// Names the user of a group: IPoIB itself, or a program that uses the RDMA CM.
+enum class MgidUser : std::uint8_t {
+  kIpoib,
+  kRdmaCmIpoib,  // RDMA_PS_IPOIB, which uses the groups of IPoIB
+  kRdmaCm,       // RDMA_PS_UDP
+};
 
 inline constexpr std::uint8_t kMgidScopeLinkLocal = 2;
 inline constexpr std::uint16_t kFullMember = 0x8000;  // this bit of a P_Key marks a full member
@@ -69,26 +73,22 @@ constexpr bool is_sa_assigned(const Gid& gid) {
 // special:
 //  * A wildcard address gives MGID 0, as in Linux (cma_set_mgid()).  When a program joins MGID 0,
 //    the SA assigns an MGID.
-//  * An MGID that the SA has assigned is returned unchanged, for MgidUser::kRdmaCm only.  Linux
-//    does the same for RDMA_PS_UDP and for RDMA_PS_IPOIB.
-//  * 255.255.255.255 gives the MGID of the broadcast group.  For MgidUser::kRdmaCm, this MGID has
-//    the signature kRdmaCmIpv4.  Linux's RDMA CM treats this address like any other, so its MGIDs
-//    end with 0fff:ffff.
+//  * The RDMA CM returns an MGID that the SA has assigned unchanged, as in Linux.
+//  * For MgidUser::kIpoib, 255.255.255.255 gives the MGID of the broadcast group.  The RDMA CM
+//    treats this address like any other, as in Linux.
 constexpr Gid multicast_mgid(const Gid& group, MgidUser user, Pkey pkey,
                              std::uint8_t scope = kMgidScopeLinkLocal) {
   const bool is_v4 = is_ipv4(group);
-  const bool is_rdma_cm = user == MgidUser::kRdmaCm;
   if (group == Gid{} || group == ipv4_gid(0)) return {};
-  if (is_rdma_cm && is_sa_assigned(group)) return group;
-  if (group == ipv4_gid(0xffffffff)) {
-    Gid gid = broadcast_mgid(pkey, scope);
-    if (is_rdma_cm) gid.bytes[3] = std::byte{0x01};
-    return gid;
+  if (user == MgidUser::kIpoib) {
+    if (group == ipv4_gid(0xffffffff)) return broadcast_mgid(pkey, scope);
+  } else if (is_sa_assigned(group)) {
+    return group;
   }
-  Gid gid =
-      mgid::prefix(is_v4 ? (is_rdma_cm ? MgidSignature::kRdmaCmIpv4 : MgidSignature::kIpoibIpv4)
-                         : (is_rdma_cm ? MgidSignature::kRdmaCmIpv6 : MgidSignature::kIpoibIpv6),
-                   pkey, scope);
+  const bool is_udp = user == MgidUser::kRdmaCm;
+  Gid gid = mgid::prefix(is_v4 ? (is_udp ? MgidSignature::kRdmaCmIpv4 : MgidSignature::kIpoibIpv4)
+                               : (is_udp ? MgidSignature::kRdmaCmIpv6 : MgidSignature::kIpoibIpv6),
+                         pkey, scope);
   const std::size_t first_byte = is_v4 ? 12 : 6;
   std::copy(group.bytes.begin() + static_cast<std::ptrdiff_t>(first_byte), group.bytes.end(),
             gid.bytes.begin() + static_cast<std::ptrdiff_t>(first_byte));

@@ -43,21 +43,31 @@ TEST(Mgid, WildcardAddressGivesMgidZero) {
   EXPECT_EQ(multicast_mgid(ipv4_gid(0), MgidUser::kIpoib, kPartition), Gid{});
 }
 
+TEST(Mgid, RdmaCmUsesTheGroupsOfIpoibForItsPortSpace) {
+  for (const char* const group : {"239.77.1.5", "ff3e:1234:5678:9abc:def0:1:2:3"}) {
+    EXPECT_EQ(multicast_mgid(parsed_ip(group), MgidUser::kRdmaCmIpoib, kPartition),
+              multicast_mgid(parsed_ip(group), MgidUser::kIpoib, kPartition));
+  }
+}
+
 TEST(Mgid, MgidThatTheSaHasAssignedIsReturnedUnchanged) {
   const Gid assigned{hex<"ff1e a01b 8001 0000 0000 0000 0000 0007">()};
   EXPECT_TRUE(is_sa_assigned(assigned));
   EXPECT_EQ(multicast_mgid(assigned, MgidUser::kRdmaCm, kPartition), assigned);
+  EXPECT_EQ(multicast_mgid(assigned, MgidUser::kRdmaCmIpoib, kPartition), assigned);
   EXPECT_EQ(multicast_mgid(assigned, MgidUser::kIpoib, kPartition),
             Gid{hex<"ff12 601b 8001 0000 0000 0000 0000 0007">()});
   EXPECT_FALSE(is_sa_assigned(Gid{hex<"ff0e a01b 8001 0000 0000 0000 0000 0007">()}));
   EXPECT_FALSE(is_sa_assigned(Gid{hex<"ff1e 401b 8001 0000 0000 0000 0000 0007">()}));
 }
 
-TEST(Mgid, LimitedBroadcastAddressGivesTheBroadcastGroup) {
+TEST(Mgid, LimitedBroadcastAddressGivesTheBroadcastGroupOfIpoib) {
   EXPECT_EQ(multicast_mgid(parsed_ip("255.255.255.255"), MgidUser::kIpoib, kPartition),
             broadcast_mgid(kPartition));
   EXPECT_EQ(multicast_mgid(parsed_ip("255.255.255.255"), MgidUser::kRdmaCm, kPartition),
-            Gid{hex<"ff12 4001 8001 0000 0000 0000 ffff ffff">()});
+            Gid{hex<"ff12 4001 8001 0000 0000 0000 0fff ffff">()});
+  EXPECT_EQ(multicast_mgid(parsed_ip("255.255.255.255"), MgidUser::kRdmaCmIpoib, kPartition),
+            Gid{hex<"ff12 401b 8001 0000 0000 0000 0fff ffff">()});
 }
 
 }  // namespace
