@@ -265,7 +265,9 @@ class Node {
   void apply_ports(Time now);
   Result<void> request_lease(const PendingLease& lease);
   std::size_t count_ranges_of_user(std::uint32_t user) const;
-  Result<void> check_port(ClientId client, const rdmacm::SocketAddress& address) const;
+  Result<void> check_port(ClientId client, std::uint16_t port) const;
+  Result<void> check_port_of(ClientId client, const rdmacm::SocketAddress& address,
+                             ServiceId mask = {~std::uint64_t{0}}) const;
   void retry_leases();
   bool has_leased(ClientId client, Qpn qpn) const;
   bool has_range(ClientId client, std::uint16_t range) const;

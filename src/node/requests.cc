@@ -9,11 +9,20 @@
 #include "node/node.h"
 #include "rdmacm/ports.h"
 #include "rdmacm/rules.h"
+#include "rdmacm/service_id.h"
 
 namespace verbena::node {
 namespace {
 
 constexpr std::uint32_t kNamesMax = rdmacm::kIdsPerOwnerMax;
+
+// Returns the port of the RDMA CM whose service id (annex A11.2) equals `service` where `mask` is
+// set; 0 if there is none.  The RDMA CM refuses a mask that covers several of its ports.
+std::uint16_t port_of_service(ServiceId service, ServiceId mask) {
+  constexpr std::uint64_t kFirst = 0x0000'0000'0100'0000, kPorts = 0x0000'0000'00ff'ffff;
+  const bool is_port = ((service.value ^ kFirst) & mask.value & ~kPorts) == 0;
+  return is_port ? static_cast<std::uint16_t>(service.value) : std::uint16_t{0};
+}
 
 }  // namespace
 
@@ -178,13 +187,23 @@ std::size_t Node::count_ranges_of_user(std::uint32_t user) const {
 }
 
 // Refuses privileged ports to users other than root, as TCP does.
-Result<void> Node::check_port(ClientId client, const rdmacm::SocketAddress& address) const {
-  if (address.port == 0 || address.port >= config_.unprivileged_port_start ||
+Result<void> Node::check_port(ClientId client, std::uint16_t port) const {
+  if (port == 0 || port >= config_.unprivileged_port_start ||
       clients_.at(client).program.user == 0) {
     return {};
   }
   return fail(Errc::kPermission, "only root may use this port (ip_unprivileged_port_start)",
               EACCES);
+}
+
+// Checks the port of an address at which a program gets requests.  Also checks the port that the
+// service id means, because an id without a port space may have any service id.
+Result<void> Node::check_port_of(ClientId client, const rdmacm::SocketAddress& address,
+                                 ServiceId mask) const {
+  if (rdmacm::named_by(address) == rdmacm::NamedBy::kPort) {
+    VB_TRY_VOID(check_port(client, address.port));
+  }
+  return check_port(client, port_of_service(address.service, mask));
 }
 
 void Node::retry_leases() {
@@ -277,7 +296,7 @@ std::string Node::describe_port_conflict(ClientId client, rdmacm::IdHandle name,
 }
 
 Result<bool> Node::on(ClientId client, std::uint64_t request, const ipc::Bind& m, Time now) {
-  VB_TRY_VOID(check_port(client, m.address));
+  VB_TRY_VOID(check_port_of(client, m.address));
   VB_TRY_VOID(rdmacm_.bind(client, m.id, m.address, now));
   const rdmacm::IdInfo info = VB_TRY(rdmacm_.info(client, m.id));
   send_to(client, ipc::encode(request, ipc::Bound{.source = info.source,
@@ -287,13 +306,15 @@ Result<bool> Node::on(ClientId client, std::uint64_t request, const ipc::Bind& m
 }
 
 Result<bool> Node::on(ClientId client, std::uint64_t, const ipc::ResolveAddress& m, Time now) {
-  VB_TRY_VOID(check_port(client, m.source));
+  VB_TRY_VOID(check_port_of(client, m.source));
   VB_TRY_VOID(rdmacm_.resolve_addr(client, m.id, m.source.family == 0 ? nullptr : &m.source,
                                    m.destination, m.timeout, now));
   return false;
 }
 
 Result<bool> Node::on(ClientId client, std::uint64_t, const ipc::Listen& m, Time) {
+  const rdmacm::IdInfo info = VB_TRY(rdmacm_.info(client, m.id));
+  VB_TRY_VOID(check_port_of(client, info.source, m.filter.mask));
   const auto backlog = m.backlog < 0 ? 0 : static_cast<std::uint32_t>(m.backlog);
   // A default filter accepts all requests for the service ID, so it means listen() without a
   // filter.
@@ -312,8 +333,11 @@ bool Node::has_range(ClientId client, std::uint16_t range) const {
 }
 
 Result<bool> Node::on(ClientId client, std::uint64_t, const ipc::Connect& m, Time now) {
+  const rdmacm::IdInfo info = VB_TRY(rdmacm_.info(client, m.id));
+  // Of two peers that connect to each other, one gets a request for the same service.
+  if (m.param.peer_to_peer) VB_TRY_VOID(check_port_of(client, info.destination));
   // An id of another type asks for the QP of a service (SIDR), and needs no QP of its own yet.
-  const bool needs_qp = VB_TRY(rdmacm_.info(client, m.id)).qp_type == rdmacm::kQpTypeRc;
+  const bool needs_qp = info.qp_type == rdmacm::kQpTypeRc;
   if ((needs_qp || m.param.qpn != 0) && !has_leased(client, {m.param.qpn})) {
     return fail(Errc::kInvalidArgument, "not a QP of this program");
   }

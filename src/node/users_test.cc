@@ -12,14 +12,14 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr std::uint32_t kOwnUser = 0, kUser = 1000, kOtherUser = 1001;
+const Gid kOwnAddress = wire::ipv4_gid(0x0a000001);
 constexpr std::uint32_t kRangesPerUserMax = 3, kIdsPerUserMax = 5;
 
 // Provides a node that serves several users.  The test acts as the programs and as the host.
 class NodeUsers : public ::testing::Test {
  protected:
   NodeUsers() {
-    node_.on_addresses(
-        {{.gid = wire::ipv4_gid(0x0a000001), .interface = 2, .mtu_bytes = 1500, .up = true}}, now_);
+    node_.on_addresses({{.gid = kOwnAddress, .interface = 2, .mtu_bytes = 1500, .up = true}}, now_);
     node_.set_port(std::nullopt, now_);
   }
 
@@ -41,12 +41,26 @@ class NodeUsers : public ::testing::Test {
     }
     return failed;
   }
-  std::optional<ipc::Done> bind(ClientId client, std::uint16_t port) {
+  rdmacm::IdHandle create_id(ClientId client, std::uint16_t port_space) {
     const rdmacm::IdHandle id{(std::uint64_t{1} << 32) | ipc::kNameBit | next_id_++};
-    EXPECT_FALSE(failure(client, ipc::CreateId{id, rdmacm::kPortSpaceTcp, 2}));
-    return failure(
-        client,
-        ipc::Bind{.id = id, .address = {.ip = wire::ipv4_gid(0), .port = port, .family = 4}});
+    EXPECT_FALSE(failure(client, ipc::CreateId{id, port_space, 2}));
+    return id;
+  }
+  std::optional<ipc::Done> bind(ClientId client, std::uint16_t port) {
+    return failure(client,
+                   ipc::Bind{.id = create_id(client, rdmacm::kPortSpaceTcp),
+                             .address = {.ip = wire::ipv4_gid(0), .port = port, .family = 4}});
+  }
+  // Listens on a service id, with an id without a port space.
+  std::optional<ipc::Done> listen_on_service(ClientId client, std::uint64_t service,
+                                             std::uint64_t mask = ~std::uint64_t{0}) {
+    const rdmacm::IdHandle id = create_id(client, rdmacm::kPortSpaceNone);
+    const auto refused = failure(client, ipc::Bind{.id = id, .address = address_of(service)});
+    if (refused) return refused;
+    return failure(client, ipc::Listen{.id = id, .filter = {.mask = {mask}}});
+  }
+  static rdmacm::SocketAddress address_of(std::uint64_t service) {
+    return {.ip = kOwnAddress, .family = 4, .by_gid = true, .service = {service}};
   }
 
   Time now_{1s};
@@ -102,6 +116,34 @@ TEST_F(NodeUsers, OnlyRootMayBindAPortBelowUnprivilegedPortStart) {
   EXPECT_FALSE(bind(user, 1024));
   EXPECT_FALSE(bind(user, 0));
   EXPECT_FALSE(bind(add_program(kOwnUser), 1023));
+}
+
+// The port p of TCP is the service id 0x01060000 + p (annex A11.2).
+TEST_F(NodeUsers, OnlyRootMayListenOnTheServiceIdOfAPrivilegedPort) {
+  const ClientId user = add_program(kUser), own = add_program(kOwnUser);
+  constexpr std::uint64_t kOtherServicesToo = 0x0000'0000'00ff'ffff;
+  for (const auto& refused : {listen_on_service(user, 0x0106'0016),
+                              listen_on_service(user, 0x0206'0016, kOtherServicesToo)}) {
+    ASSERT_TRUE(refused);
+    EXPECT_EQ(refused->code, Errc::kPermission);
+    EXPECT_EQ(refused->detail, EACCES);
+  }
+  EXPECT_FALSE(listen_on_service(user, 0x0106'0400));
+  EXPECT_FALSE(listen_on_service(user, 0x1000'0000'0000'0016));
+  EXPECT_FALSE(listen_on_service(own, 0x0106'0016));
+}
+
+TEST_F(NodeUsers, OnlyRootMayConnectPeerToPeerByAPrivilegedPort) {
+  for (const std::uint32_t user : {kUser, kOwnUser}) {
+    const ClientId client = add_program(user);
+    const rdmacm::IdHandle id = create_id(client, rdmacm::kPortSpaceNone);
+    EXPECT_FALSE(failure(
+        client,
+        ipc::ResolveAddress{.id = id, .destination = address_of(0x0106'0016), .timeout = 1s}));
+    const auto refused = failure(client, ipc::Connect{.id = id, .param = {.peer_to_peer = true}});
+    ASSERT_TRUE(refused);
+    EXPECT_EQ(refused->code == Errc::kPermission, user == kUser);
+  }
 }
 
 }  // namespace
