@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <optional>
 #include <string>
 #include <utility>
@@ -289,12 +290,19 @@ int Client::submit(const Submission& submission, Start start, Finish finish) {
   begin_command();
   submitted_[&request] = SubmittedCommand();  // allocates before the command starts
   submission.queue.begin(request);
-  Started<T> started = start(
-      process_, os_now(),
-      Completion<T>([&queue = submission.queue, &request, outcome_of](const Result<T>& result) {
-        const auto [status, text] = outcome_of(result);
-        queue.finish(request, status, text);
-      }));
+  Started<T> started = Result<T>(fail(Errc::kBadState, "not started"));
+  try {
+    started = start(
+        process_, os_now(),
+        Completion<T>([&queue = submission.queue, &request, outcome_of](const Result<T>& result) {
+          const auto [status, text] = outcome_of(result);
+          queue.finish(request, status, text);
+        }));
+  } catch (const std::bad_alloc&) {
+    submission.queue.end(request);
+    submitted_.erase(&request);
+    throw;
+  }
   int status = EINPROGRESS;
   if (auto* early_result = std::get_if<Result<T>>(&started)) {
     submission.queue.end(request);

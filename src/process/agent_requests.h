@@ -87,11 +87,6 @@ class AgentRequests {
 template <class Reply, class Message>
 Pending AgentRequests::ask(Message message, Completion<Reply> done, bool qp_table) {
   const std::uint64_t number = next_number_++;
-  urgent_ = true;
-  unsent_.push_back({.message = ipc::encode(number, std::move(message)),
-                     .wants_reply = true,
-                     .hello = std::is_same_v<Message, ipc::Hello>,
-                     .qp_table = qp_table});
   ReplyHandler handler = [this, done = std::move(done)](const ipc::Envelope* reply) mutable {
     if (reply == nullptr) return done(fail(Errc::kDeviceFatal, kNoAgentText));
     if (reply->type == ipc::Type::kDone) {
@@ -108,15 +103,22 @@ Pending AgentRequests::ask(Message message, Completion<Reply> done, bool qp_tabl
     done(ipc::decode<Reply>(*reply));
   };
   waiting_.emplace(number, std::move(handler));
-  return Pending([this, number] { waiting_.erase(number); });
+  // If memory runs out below, the destructor of `pending` removes the handler.
+  Pending pending([this, number] { waiting_.erase(number); });
+  unsent_.push_back({.message = ipc::encode(number, std::move(message)),
+                     .wants_reply = true,
+                     .hello = std::is_same_v<Message, ipc::Hello>,
+                     .qp_table = qp_table});
+  urgent_ = true;
+  return pending;
 }
 
 template <class Message>
 void AgentRequests::send(Message message, Urgency urgency) {
   if (!open_) return;
   static_assert(ipc::needs_no_reply(Message::kType));
-  urgent_ |= urgency == Urgency::kUrgent;
   unsent_.push_back({.message = ipc::encode(0, std::move(message))});
+  urgent_ |= urgency == Urgency::kUrgent;
 }
 
 }  // namespace verbena::process
