@@ -19,33 +19,59 @@ namespace {
 
 std::string in_quotes(std::string_view text) { return "'" + std::string(text) + "'"; }
 
+bool is_ascii(char c) { return static_cast<unsigned char>(c) < 0x80; }
+
+// Returns the position after the TOML string that begins with the quote at `begin`.
+std::size_t end_of_string(std::string_view text, std::size_t begin) {
+  const char quote = text[begin];
+  const std::string three_quotes(3, quote);
+  const bool is_multi_line = text.substr(begin).starts_with(three_quotes);
+  std::size_t at = begin + (is_multi_line ? 3 : 1);
+  while (at < text.size()) {
+    if (text[at] == '\\' && quote == '"') {
+      at += 2;  // the next character is escaped
+    } else if (is_multi_line && text.substr(at).starts_with(three_quotes)) {
+      // Up to two more quotes belong to the string.
+      return std::min(text.find_first_not_of(quote, at), text.size());
+    } else if (!is_multi_line && (text[at] == quote || text[at] == '\n')) {
+      return at + 1;  // a string that ends with its line is an error, which toml++ reports
+    } else {
+      ++at;
+    }
+  }
+  return text.size();
+}
+
+// Replaces each byte of the comments that is not ASCII by a question mark.
+void make_comments_ascii(std::string& text) {
+  std::size_t at = 0;
+  while ((at = text.find_first_of("#\"'", at)) != std::string::npos) {
+    if (text[at] != '#') {
+      at = end_of_string(text, at);
+      continue;
+    }
+    for (; at < text.size() && text[at] != '\n'; ++at) {
+      if (!is_ascii(text[at])) text[at] = '?';
+    }
+  }
+}
+
 // Removes a byte order mark.  In comments, replaces each byte that is not ASCII by a question mark,
 // because toml++ 3.3 has undefined behavior for some of these bytes.  Elsewhere such a byte is an
-// error.  A '#' in quotes also counts as the beginning of a comment.
+// error.
 std::expected<std::string, Problem> to_ascii(std::string_view text) {
   constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
   if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
   std::string ascii(text);
-  bool in_comment = false;
-  std::uint32_t line = 1, column = 0;
-  for (char& c : ascii) {
-    ++column;
-    if (c == '\n') {
-      in_comment = false;
-      ++line;
-      column = 0;
-    } else if (c == '#') {
-      in_comment = true;
-    } else if (static_cast<unsigned char>(c) >= 0x80) {
-      if (!in_comment) {
-        return std::unexpected(
-            Problem{line, column,
-                    "a character is not ASCII; such characters are allowed only in comments"});
-      }
-      c = '?';
-    }
-  }
-  return ascii;
+  make_comments_ascii(ascii);
+  const auto wrong = std::ranges::find_if_not(ascii, is_ascii);
+  if (wrong == ascii.end()) return ascii;
+  const std::string_view before(ascii.begin(), wrong);
+  const auto lines_before = std::ranges::count(before, '\n');
+  const auto column = before.size() - (before.rfind('\n') + 1);  // 0 is the first column
+  return std::unexpected(
+      Problem{static_cast<std::uint32_t>(lines_before) + 1, static_cast<std::uint32_t>(column) + 1,
+              "a character is not ASCII; such characters are allowed only in comments"});
 }
 
 std::expected<toml::table, Problem> read_toml(std::string_view text) {

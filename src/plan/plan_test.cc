@@ -201,6 +201,34 @@ TEST(Plan, CharactersOutsideAsciiAreAllowedOnlyInComments) {
             "a character is not ASCII; such characters are allowed only in comments");
 }
 
+TEST(Plan, ANumberSignInAStringDoesNotBeginAComment) {
+  // In the texts, '~' stands for a letter that is not ASCII.
+  const auto problem = [](std::string fault) {
+    for (std::size_t at = 0; (at = fault.find('~')) != std::string::npos;) {
+      fault.replace(at, 1, "\xc3\xbc");
+    }
+    const auto parsed = parse_faults("[[faults]]\nfault = " + fault);
+    return parsed ? "no problem" : parsed.error().text;
+  };
+  for (const char* fault :
+       {R"("link 'Rack#1 Z~rich' b down")", R"('link "Rack#1 Z~rich" b down')",
+        R"("link \"Rack#1\" # Z~rich b down")", R"("""link a" # Z~rich b down""")",
+        "\'\'\'link a\n# Z~rich b down\'\'\'", R"("link a \\" # ~
+            after = "#~")"}) {
+    EXPECT_EQ(problem(fault),
+              "a character is not ASCII; such characters are allowed only in comments")
+        << fault;
+  }
+  for (const char* fault :
+       {R"("link Rack#1 b down" # Z~rich)", R"("link a\\ b down" # "Z~rich)",
+        R"('link a\ b down' # Z~rich)", R"("""link a b down""" # Z~rich)",
+        R"("""link 'a' "b" down ""\"""" # Z~rich)", R"(["link", 'a#', "", "b"] # it's Z~rich)"}) {
+    EXPECT_NE(problem(fault),
+              "a character is not ASCII; such characters are allowed only in comments")
+        << fault;
+  }
+}
+
 // If plan/toml.h did not disable the assertions of toml++, this text would end the process.
 TEST(Plan, AControlCharacterInTheNameOfATableIsAnError) { EXPECT_FALSE(parse("[\x05\x05")); }
 
