@@ -89,11 +89,23 @@ void write_all(Shared& shared, std::uint64_t seed) {
   }
 }
 
+Counters counters_of(Shared& shared) {
+  return counters_of(*direction_memory(shared.memory, 0)->direction);
+}
+
+// Starts the receiver, and a thread that writes.  Returns when bytes have entered the ring: the
+// receiver has promised to check the ring, and does not sleep yet.
+std::thread start_writer(Shared& shared, std::uint64_t seed) {
+  Receiver(*direction_memory(shared.memory, 0)).start(0, 0);
+  std::thread writer([&shared, seed] { write_all(shared, seed); });
+  while (counters_of(shared).by_ring == 0) std::this_thread::yield();
+  return writer;
+}
+
 // Reads all bytes.  Returns false as soon as a byte is wrong.
 bool read_all(Shared& shared, std::uint64_t seed) {
   Random random(seed);
   Receiver receiver(*direction_memory(shared.memory, 0));
-  receiver.start(0, 0);
   std::vector<std::byte> buffer(5000);
   std::uint64_t received = 0;
   while (received < kBytes) {
@@ -120,10 +132,10 @@ bool read_all(Shared& shared, std::uint64_t seed) {
 
 TEST(StreamThreads, ReaderThreadGetsAllBytesOfTheWriterThread) {
   auto shared = std::make_unique<Shared>();
-  std::thread writer([&] { write_all(*shared, 1); });
+  std::thread writer = start_writer(*shared, 1);
   EXPECT_TRUE(read_all(*shared, 2));
   writer.join();
-  const Counters counters = counters_of(*direction_memory(shared->memory, 0)->direction);
+  const Counters counters = counters_of(*shared);
   EXPECT_EQ(counters.by_ring + counters.by_tcp, kBytes);
   EXPECT_EQ(counters.unread, 0U);
 }
@@ -131,12 +143,14 @@ TEST(StreamThreads, ReaderThreadGetsAllBytesOfTheWriterThread) {
 TEST(StreamThreads, NoByteIsLostWhileAThirdThreadGivesTheRingsPagesBack) {
   auto shared = std::make_unique<Shared>();
   std::atomic<bool> is_done = false;
-  std::thread writer([&] { write_all(*shared, 3); });
+  std::thread writer = start_writer(*shared, 3);
   std::thread service([&] {
     const DirectionMemory mapped = *direction_memory(shared->memory, 0);
     IdleRing ring(*mapped.direction);
-    while (!is_done.load()) {
+    // At the end the ring is idle, so that begin() succeeds at least once.
+    for (bool has_begun = false; !has_begun || !is_done.load();) {
       if (!ring.begin()) continue;
+      has_begun = true;
       std::ranges::fill(mapped.ring, std::byte{0xee});
       ring.end();
       std::this_thread::yield();
@@ -146,7 +160,7 @@ TEST(StreamThreads, NoByteIsLostWhileAThirdThreadGivesTheRingsPagesBack) {
   writer.join();
   is_done.store(true);
   service.join();
-  const Counters counters = counters_of(*direction_memory(shared->memory, 0)->direction);
+  const Counters counters = counters_of(*shared);
   EXPECT_EQ(counters.by_ring + counters.by_tcp, kBytes);
 }
 
