@@ -403,16 +403,26 @@ ssize_t wait_with_empty_buffer(int fd, Socket& socket, int flags) {
   return 0;
 }
 
+// Receives at most `wanted` bytes for recv() with MSG_TRUNC, which discards the bytes.  The
+// program's buffer may be a null pointer, so the bytes of all parts overwrite one another here.
+ssize_t discard(int fd, Socket& socket, std::size_t wanted, int flags) {
+  std::array<std::byte, 65536> discarded;
+  std::array<iovec, kPartsMax> parts;  // one call discards at most 4 MiB
+  std::size_t count = 0;
+  while (wanted > 0 && count < parts.size()) {
+    parts[count] = {.iov_base = discarded.data(), .iov_len = std::min(wanted, discarded.size())};
+    wanted -= parts[count++].iov_len;
+  }
+  return Receive(fd, socket, parts.data(), count, flags).run();
+}
+
 }  // namespace
 
 ssize_t receive(int fd, Socket& socket, const iovec* parts, std::size_t count, int flags) {
   const std::size_t wanted = bytes_of(parts, count);
   if (wanted == 0) return wait_with_empty_buffer(fd, socket, flags);
   if ((flags & MSG_TRUNC) == 0) return Receive(fd, socket, parts, count, flags).run();
-  // With MSG_TRUNC, recv() discards the bytes, and the program's buffer may be a null pointer.
-  std::array<std::byte, 16384> discarded;
-  const iovec part{.iov_base = discarded.data(), .iov_len = std::min(wanted, discarded.size())};
-  return Receive(fd, socket, &part, 1, flags & ~MSG_TRUNC).run();
+  return discard(fd, socket, wanted, flags & ~MSG_TRUNC);
 }
 
 }  // namespace verbena::preload::stream_calls

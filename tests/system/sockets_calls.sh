@@ -63,6 +63,11 @@ def wait_all_fills_all_buffers_and_no_more():
     client.sendall(b"b" * 20)
     print(end(), bytes(buffer), server.recv(100))
 
+def wait_all_discards_all_bytes():
+    client, server = pair()
+    client.sendall(bytes(65536) + b"next")
+    print(libc.recv(server.fileno(), None, 65536, socket.MSG_TRUNC | socket.MSG_WAITALL), server.recv(100))
+
 def until_read(end):
     while struct.unpack("i", fcntl.ioctl(end, termios.FIONREAD, b"\0" * 4))[0] > 0:
         time.sleep(0.001)
@@ -402,7 +407,7 @@ def a_connection_that_another_process_has_shut_down_does_not_change_over():
     print(error_of(lambda: server.send(b"three")))
 
 signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-for case in (wait_all_fills_all_buffers_and_no_more, urgent_data_stands_between_other_bytes,
+for case in (wait_all_fills_all_buffers_and_no_more, wait_all_discards_all_bytes, urgent_data_stands_between_other_bytes,
              fclose_releases_the_descriptor, received_messages_have_no_address_and_no_control_data,
              recvmmsg_returns_the_length_of_each_message, an_error_that_ends_recvmmsg_is_reported_by_the_next_call,
              nothing_is_sent_after_shutdown, dprintf_keeps_the_order,
