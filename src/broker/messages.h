@@ -94,7 +94,7 @@ struct Report {
   std::uint64_t cookie = 0;  // SO_COOKIE, the kernel's name for the socket in all processes
   Connection connection{};
   // 1: the sender continues a stream that another process has begun.  If the service has no memory
-  // for this socket, it answers with Unknown, and ignores the report.
+  // for this socket, or refuses the report, it answers with Unknown, and ignores the report.
   std::uint32_t continues = 0;
   std::uint32_t reserved = 0;
 };
@@ -116,7 +116,7 @@ struct Pair {
   std::uint32_t reserved = 0;
 };
 
-// Answers a Report that continues a stream which the service does not know.
+// Answers a Report that continues a stream, if the service does not provide the stream's memory.
 struct Unknown {
   Type type = Type::kUnknown;
   std::uint32_t number = 0;
