@@ -98,6 +98,7 @@ Result<void> RocePort::open_agent_sockets(std::string& problem) {
       continue;
     }
     if (fd.error().code == Errc::kAddressInUse) {
+      slot.ipv4.reset();  // otherwise this process would be found as the holder
       problem = "UDP port " + std::to_string(options_.port) + " is held by " +
                 udp_port_holder(options_.port).text;
     }

@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 
 #include <array>
+#include <csignal>
 #include <map>
 #include <set>
 
@@ -190,12 +191,20 @@ TEST(RocePort, NamesTheProcessThatHoldsThePort) {
     EXPECT_EQ(problem, "UDP port 4791 is held by " + me);
     port.reset();
     // The port is in use even if the socket that has it is bound to one address with SO_REUSEPORT.
-    const Fd other = *open_udp_socket(true);
+    Fd other = *open_udp_socket(true);
     const SocketAddress address = socket_address(kIpv6Loopback, wire::kRoceUdpPort, 0);
     ASSERT_TRUE(set_option(other.get(), SOL_SOCKET, SO_REUSEPORT, 1));
     ASSERT_EQ(::bind(other.get(), &address.any, size_of(address)), 0);
+    // From now on only the child has the socket.
+    const pid_t child = ::fork();
+    if (child == 0) {
+      for (;;) ::pause();
+    }
+    other.reset();
     EXPECT_EQ(RocePort::open({}, problem).error().code, Errc::kAddressInUse);
-    EXPECT_EQ(problem, "UDP port 4791 is held by " + me);
+    EXPECT_EQ(problem, "UDP port 4791 is held by pid " + std::to_string(child) + " (os_test)");
+    ::kill(child, SIGKILL);
+    ::waitpid(child, nullptr, 0);
   });
 }
 
