@@ -55,8 +55,8 @@ class Names {
 //   the connection to the standard input by `actions`; exec() passes a null pointer.
 // - If the next program has this library, but `names` is full, this function resets the connection.
 //   It does the same if service_link::request_memory() returns nothing: the service does not know
-//   the connection (for example because the peer has reset it), or another thread uses the link to
-//   the service.
+//   the connection (for example because the peer has reset it), or other threads use the link to
+//   the service for more than a second.
 // Does nothing if exec() will fail.
 void prepare(os::ProgramKind next_program, const posix_spawn_file_actions_t* actions, Names& names);
 

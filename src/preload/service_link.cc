@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -119,28 +120,48 @@ struct PendingForgets {
 };
 constinit PendingForgets pending_forgets{};
 
-// Reserves the link for one thread.  Converts to false if the link is busy.  It does not wait then,
-// because a signal handler would wait for ever for the thread that it has interrupted.
+// Counts the reservations that this thread holds or tries to get.  If the count is above 1, the
+// thread itself may hold the link, for example because a signal handler has interrupted it.
+constinit thread_local int own_reservations = 0;
+
+// Reserves the link for one thread.  Converts to false if the link is busy.
 class LinkReservation {
  public:
-  LinkReservation() : is_held_(!link.busy.exchange(true)) {}
+  // Does not wait if the link is busy.
+  LinkReservation() : LinkReservation(Duration{}) {}
+  // Waits at most for `time` until the link is free.  Does not wait if this thread itself may hold
+  // the link.
+  explicit LinkReservation(Duration time) {
+    ++own_reservations;
+    is_held_ = !link.busy.exchange(true);
+    if (is_held_ || time == Duration{}) return;
+    const Time until = os::now() + time;
+    while (!is_held_ && own_reservations == 1 && os::now() < until) {
+      ::sched_yield();
+      is_held_ = !link.busy.exchange(true);
+    }
+  }
   LinkReservation(const LinkReservation&) = delete;
   LinkReservation& operator=(const LinkReservation&) = delete;
   // A thread first stores its cookie in pending_forgets, and then tries to reserve the link.  The
   // owner of the link first frees the link, and then reads the count.  So at least one of the two
   // sends the Forget message.
   ~LinkReservation() {
-    if (!is_held_) return;
+    if (is_held_) free_link();
+    --own_reservations;
+  }
+  explicit operator bool() const { return is_held_; }
+
+ private:
+  static void free_link() {
     bool is_sent = true;
     do {
       is_sent = pending_forgets.count.load() == 0 || send_pending_forgets();
       link.busy.store(false);
     } while (is_sent && pending_forgets.count.load() > 0 && !link.busy.exchange(true));
   }
-  explicit operator bool() const { return is_held_; }
 
- private:
-  bool is_held_;
+  bool is_held_ = false;
 };
 
 void close_descriptor(int fd) { system_call(SYS_close, fd); }
@@ -458,7 +479,7 @@ void receive_answers(bool checks_service) {
 }
 
 std::optional<Memory> request_memory(int fd, Socket& socket) {
-  const LinkReservation reservation;
+  const LinkReservation reservation(kAnswerTimeout);
   if (!reservation || !ensure_connected()) return std::nullopt;
   const int channel = connection();
   if (channel < 0 || !report(channel, fd, socket, true)) return std::nullopt;

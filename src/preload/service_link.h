@@ -19,7 +19,8 @@
 // If this fails, they do not try again for at least one second.  The other functions return at
 // once, unless their comments say otherwise.  One thread at a time uses the connection to the
 // service.  Other threads, and signal handlers that interrupt this thread, continue without the
-// service.  Only prepare() and start() allocate memory.
+// service; only request_memory() waits until another thread has finished.  Only prepare() and
+// start() allocate memory.
 namespace verbena::preload::service_link {
 
 // Allocates all memory that is needed later.  The library's constructor calls it once.
@@ -55,9 +56,9 @@ struct Memory {
   os::Fd fd;
   std::uint32_t side = 0;
 };
-// Asks the service for the memory of a connection that has changed over.  Waits for the answer, at
-// most two seconds.  Returns nothing if the service does not know the connection, or is busy or
-// absent.
+// Asks the service for the memory of a connection that has changed over.  Waits at most one second
+// for other threads that use the link to the service, and at most two seconds for the answer.
+// Returns nothing if the service does not know the connection, or is busy or absent.
 std::optional<Memory> request_memory(int fd, Socket& socket);
 
 // Tells the service that this process has closed the socket (then `reason` is kNone), or that the
