@@ -122,6 +122,23 @@ TEST_F(Cm, AnIdMustHaveAPortSpace) {
   EXPECT_EQ(errno, EOPNOTSUPP);
 }
 
+TEST_F(Cm, AChannelThatIsDestroyedBeforeItsIdsEndsWithTheLastId) {
+  const std::size_t channels = fake::state().channels.size();
+  rdma_event_channel* other = rdma_create_event_channel();
+  ASSERT_NE(other, nullptr);
+  rdma_cm_id* first = nullptr;
+  rdma_cm_id* second = nullptr;
+  ASSERT_EQ(rdma_create_id(other, &first, nullptr, RDMA_PS_TCP), 0);
+  ASSERT_EQ(rdma_create_id(channel_, &second, nullptr, RDMA_PS_TCP), 0);
+  ASSERT_EQ(rdma_migrate_id(second, other), 0);
+  rdma_destroy_event_channel(other);
+  EXPECT_EQ(rdma_destroy_id(first), 0);
+  EXPECT_EQ(fake::state().channels.size(), channels + 1);
+  EXPECT_EQ(rdma_migrate_id(second, channel_), 0);
+  EXPECT_EQ(fake::state().channels.size(), channels);
+  EXPECT_EQ(rdma_destroy_id(second), 0);
+}
+
 TEST_F(Cm, BindingSetsDeviceAndPort) {
   rdma_cm_id* id = nullptr;
   ASSERT_EQ(rdma_create_id(channel_, &id, &id, RDMA_PS_TCP), 0);

@@ -22,6 +22,12 @@ std::atomic<std::size_t> next_destroyed{0};
 
 }  // namespace
 
+void verbena::abi::cm_release_channel(CmChannel& channel) {
+  if (--channel.users != 0) return;
+  vb_cm_channel_destroy(channel.library_handle);
+  delete destroyed_channels[next_destroyed++ % destroyed_channels.size()].exchange(&channel);
+}
+
 VB_EXPORT rdma_event_channel* rdma_create_event_channel() {
   if (int error = check_cm_library()) return null_with(error);
   std::unique_ptr<CmChannel> channel(new (std::nothrow) CmChannel{});
@@ -37,12 +43,12 @@ VB_EXPORT rdma_event_channel* rdma_create_event_channel() {
   return channel.release();
 }
 
-// Destroying a channel cannot fail.  If ids still use the channel, libverbena refuses to destroy it
-// (EBUSY).  Then the channel of libverbena and its descriptor exist until the program ends.
+// Destroying a channel cannot fail.  If ids still use the channel, libverbena would refuse to
+// destroy it (EBUSY).  So the channel of libverbena and its descriptor exist until the last id is
+// destroyed.
 VB_EXPORT void rdma_destroy_event_channel(rdma_event_channel* channel) {
   auto* self = static_cast<CmChannel*>(channel);
   self->was_blocking = (fcntl(self->fd, F_GETFL) & O_NONBLOCK) == 0;
   self->is_destroyed = true;
-  vb_cm_channel_destroy(self->library_handle);
-  delete destroyed_channels[next_destroyed++ % destroyed_channels.size()].exchange(self);
+  cm_release_channel(*self);
 }

@@ -21,6 +21,8 @@ namespace verbena::abi {
 
 struct CmChannel : rdma_event_channel {
   vb_handle library_handle;
+  // Counts the ids of the channel.  The program counts too, until it destroys the channel.
+  std::atomic<std::uint32_t> users{1};
   std::atomic<bool> is_destroyed{false};
   bool was_blocking = true;  // O_NONBLOCK was not set when the channel was destroyed
   std::atomic<std::uint64_t> last_request{0};  // cookie of the id that the last request created
@@ -101,6 +103,8 @@ inline bool is_datagram(const rdma_cm_id& id) { return id.qp_type == IBV_QPT_UD;
 // Creates an id.  If `library_handle` is not 0, it is the id of a CONNECT_REQUEST in libverbena.
 int cm_make_id(rdma_event_channel* channel, void* context, rdma_port_space ps, ibv_qp_type qp_type,
                vb_handle library_handle, CmId*& id);
+// Ends one use of the channel.  The last one destroys the channel of libverbena.
+void cm_release_channel(CmChannel& channel);
 // Frees an id that the program destroys.  First waits until other threads have acknowledged their
 // events of the id, because the program may free memory that they use after this call.  Does not
 // wait for events of the calling thread.  Waits at most `kHandlerSeconds`, because another thread

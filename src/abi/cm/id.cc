@@ -47,14 +47,16 @@ int cm_make_id(rdma_event_channel* channel, void* context, rdma_port_space ps, i
     const std::uint64_t cookie = cm_ids().add(std::move(owned));
     if (cookie == 0) return ENOMEM;
     new_id.cookie = cookie;
-    const vb_handle channel_handle = static_cast<CmChannel*>(channel)->library_handle;
-    const int error = library_handle != 0 ? vb_cm_id_set_cookie(library_handle, cookie)
-                                          : vb_cm_id_create(channel_handle, ps, qp_type, cookie,
-                                                            &new_id.library_handle);
+    auto& channel_of_id = *static_cast<CmChannel*>(channel);
+    const int error = library_handle != 0
+                          ? vb_cm_id_set_cookie(library_handle, cookie)
+                          : vb_cm_id_create(channel_of_id.library_handle, ps, qp_type, cookie,
+                                            &new_id.library_handle);
     if (error != 0) {
       cm_ids().remove(cookie);
       return error;
     }
+    ++channel_of_id.users;
     id = &new_id;
     return 0;
   });
@@ -224,9 +226,11 @@ VB_EXPORT int rdma_destroy_id(rdma_cm_id* id) {
   if (int error = vb_cm_id_destroy(self.library_handle)) return failed(error);
   if (self.event != nullptr) rdma_ack_cm_event(self.event);
   cm_mark_used(self);
-  rdma_event_channel* const own_channel = self.is_synchronous ? self.channel : nullptr;
+  auto& channel = *static_cast<CmChannel*>(self.channel);
+  const bool owns_channel = self.is_synchronous;
   cm_release(self);
-  if (own_channel != nullptr) rdma_destroy_event_channel(own_channel);
+  if (owns_channel) rdma_destroy_event_channel(&channel);
+  cm_release_channel(channel);
   return 0;
 }
 
@@ -237,11 +241,12 @@ VB_EXPORT int rdma_migrate_id(rdma_cm_id* id, rdma_event_channel* channel) {
   if (is_synchronous && self.is_synchronous) return failed(EINVAL);
   if (is_synchronous) channel = rdma_create_event_channel();
   if (channel == nullptr) return -1;
-  if (int error =
-          vb_cm_id_migrate(self.library_handle, static_cast<CmChannel*>(channel)->library_handle)) {
+  auto& new_channel = *static_cast<CmChannel*>(channel);
+  if (int error = vb_cm_id_migrate(self.library_handle, new_channel.library_handle)) {
     if (is_synchronous) rdma_destroy_event_channel(channel);
     return failed(error);
   }
+  ++new_channel.users;
   if (self.is_synchronous) {
     if (self.event != nullptr) {
       rdma_ack_cm_event(self.event);
@@ -249,6 +254,7 @@ VB_EXPORT int rdma_migrate_id(rdma_cm_id* id, rdma_event_channel* channel) {
     }
     rdma_destroy_event_channel(self.channel);
   }
+  cm_release_channel(*static_cast<CmChannel*>(self.channel));
   self.channel = channel;
   self.is_synchronous = is_synchronous;
   // When rdma_migrate_id() returns, no thread handles an event of the old channel.
