@@ -1,5 +1,6 @@
 #pragma once
 
+#include <aio.h>
 #include <poll.h>
 #include <signal.h>
 #include <spawn.h>
@@ -41,6 +42,9 @@ namespace verbena::preload {
   F(sendmsg, ssize_t(int, const msghdr*, int))                                      \
   F(sendmmsg, int(int, mmsghdr*, unsigned, int))                                    \
   F(sendfile, ssize_t(int, int, off_t*, size_t))                                    \
+  F(aio_read, int(aiocb*))                                                          \
+  F(aio_write, int(aiocb*))                                                         \
+  F(lio_listio, int(int, aiocb* const*, int, sigevent*))                            \
   F(splice, ssize_t(int, off64_t*, int, off64_t*, size_t, unsigned))                \
   F(connect, int(int, const sockaddr*, socklen_t))                                  \
   F(accept, int(int, sockaddr*, socklen_t*))                                        \

@@ -326,6 +326,42 @@ def preadv2_and_pwritev2_move_bytes_of_a_connection():
         print(sent, os.preadv(server.fileno(), buffers, -1, 0), buffers, end=" ")
     print(error_of(lambda: os.preadv(server.fileno(), buffers, -1, os.RWF_NOWAIT)))
 
+def aio_request(end, buffer, count):
+    """Returns a request (struct aiocb) that notifies nobody (SIGEV_NONE)."""
+    head = struct.pack("iiiPNPii", end.fileno(), 0, 0, ctypes.addressof(buffer), count, 0, 0, 1)
+    return ctypes.create_string_buffer(head, 256)
+
+def finish(request):
+    while (error := libc.aio_error(request)) == errno.EINPROGRESS:
+        time.sleep(0.001)
+    return errno.errorcode.get(error), libc.aio_return(request)
+
+def asynchronous_requests_move_bytes_of_a_connection():
+    client, server = pair()
+    buffer = ctypes.create_string_buffer(b"written", 100)
+    for name in "aio_write", "aio_write64":
+        request = aio_request(client, buffer, 7)
+        assert getattr(libc, name)(request) == 0
+        print(*finish(request), server.recv(7, socket.MSG_WAITALL), end=" ")
+    client.sendall(b" one")
+    print(server.recv(100), end=" ")
+    client, server = pair()
+    for name in "aio_read", "aio_read64":
+        request = aio_request(server, buffer, 100)
+        assert getattr(libc, name)(request) == 0
+        client.sendall(b"read")
+        print(*finish(request), buffer.raw[:4], end=" ")
+    client.sendall(b" two")
+    print(server.recv(100), end=" ")
+    client, server = pair()
+    client.sendall(b"unread")
+    request = aio_request(server, buffer, 100)
+    if libc.aio_read(request) == 0:
+        print(*finish(request), buffer.raw[:6])
+    else:
+        assert ctypes.get_errno() == errno.EINVAL  # the bytes lie in the ring
+        print(None, 6, server.recv(100))
+
 def tls_of_the_kernel_is_refused_beside_the_ring():
     client, server = pair()
     error = error_of(lambda: client.setsockopt(socket.IPPROTO_TCP, 31, b"tls"))
@@ -420,6 +456,7 @@ for case in (wait_all_fills_all_buffers_and_no_more, wait_all_discards_all_bytes
              the_urgent_mark_comes_after_older_bytes, a_receive_of_no_bytes_stops_at_urgent_data,
              select_reads_no_more_of_the_set_than_the_kernel, writev_sends_many_buffers_by_tcp_in_one_call,
              zero_copy_is_reported_as_complete, preadv2_and_pwritev2_move_bytes_of_a_connection,
+             asynchronous_requests_move_bytes_of_a_connection,
              tls_of_the_kernel_is_refused_beside_the_ring, a_call_takes_long_timeouts_and_refuses_invalid_timeouts,
              a_failed_epoll_ctl_changes_nothing, a_failed_dup3_changes_nothing,
              a_descriptor_connects_a_second_time,
