@@ -59,10 +59,12 @@ Result<void> Manager::reject_datagrams(Id& id, std::span<const std::byte> privat
 
 void Manager::on(const cm::SidrReqReceived& request, Time now) {
   const std::span<const std::byte> data = request.req.private_data;
+  const mad::Address& address = request.address;
   const auto child = make_child({.listener = {request.cookie},
                                  .service_id = request.req.service_id,
                                  .private_data = data,
-                                 .address = request.address,
+                                 .address = address,
+                                 .packet_address = request.address,
                                  .qp_type = kQpTypeUd});
   if (!child) {
     // The backlog may have space when the peer repeats its SIDR_REQ.
@@ -76,7 +78,6 @@ void Manager::on(const cm::SidrReqReceived& request, Time now) {
   Id& id = *ids_.find(*child);
   id.resolution = request.resolution;
   (void)cm_.sidr().set_cookie(request.resolution, child->value);
-  const mad::Address& address = request.address;
   id.path = {
       .address = address.path, .sgid_index = sgid_index(address), .pkey = request.req.pkey.value};
   id.path.address.traffic_class = id.tos;

@@ -77,7 +77,13 @@ std::expected<Manager::ListenerMatch, Manager::ChildError> Manager::find_listene
       (ips->destination != address.local() || ips->source != address.remote())) {
     return std::unexpected(ChildError::kNotForThisHost);
   }
-  if (address.path.is_infiniband() && !is_at_port(ips->destination, address.path.port)) {
+  // A program that connects by GID writes the header itself.  So only a packet that this port has
+  // sent to itself may name loopback addresses.
+  const link::Address& packet = request.packet_address.path;
+  const bool names_loopback = wire::is_loopback(ips->source) || wire::is_loopback(ips->destination);
+  if (address.path.is_infiniband() &&
+      (!is_at_port(ips->destination, address.path.port) ||
+       (names_loopback && packet.source_lid != packet.destination_lid))) {
     return std::unexpected(ChildError::kNotForThisHost);
   }
   const auto found = listener_at(ips->destination);
@@ -139,6 +145,7 @@ void Manager::on(const cm::ReqReceived& request, Time now) {
                                  .service_id = req.service_id,
                                  .private_data = req.private_data,
                                  .address = address,
+                                 .packet_address = request.address,
                                  .qp_type = kQpTypeRc});
   if (!child) {
     // The backlog may have space when the peer repeats its REQ.  cm counts the drop.

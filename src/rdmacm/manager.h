@@ -244,7 +244,8 @@ class Manager {
     IdHandle listener{};
     ServiceId service_id{};
     std::span<const std::byte> private_data;
-    const mad::Address& address;
+    const mad::Address& address;  // on InfiniBand, that of the path which the REQ names
+    const mad::Address& packet_address;
     std::uint8_t qp_type{};
   };
   struct ListenerMatch {
