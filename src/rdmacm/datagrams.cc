@@ -59,7 +59,9 @@ Result<void> Manager::reject_datagrams(Id& id, std::span<const std::byte> privat
 
 void Manager::on(const cm::SidrReqReceived& request, Time now) {
   const std::span<const std::byte> data = request.req.private_data;
-  const mad::Address& address = request.address;
+  mad::Address address = request.address;
+  // Without a GRH neither the packet nor the SIDR_REQ carries the GIDs.  Ours is that of the port.
+  if (!address.path.carries_gids()) address.path.source = gid_of(address.path.port);
   const auto child = make_child({.listener = {request.cookie},
                                  .service_id = request.req.service_id,
                                  .private_data = data,

@@ -191,6 +191,12 @@ void Manager::report_request(IdHandle handle, const Id& id, IdHandle listener,
   emit(connect);
 }
 
+// Returns the GID of an InfiniBand port; empty if no address of this host is at the port.
+Gid Manager::gid_of(PortId port) const {
+  const auto found = std::ranges::find(interfaces_, port, &Interface::port);
+  return found == interfaces_.end() ? Gid{} : found->gid;
+}
+
 // Returns the GID index of the local address.  A packet's address names the interface only if the
 // address is link-local.
 std::uint32_t Manager::sgid_index(const mad::Address& address) const {

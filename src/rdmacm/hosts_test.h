@@ -262,7 +262,9 @@ inline void Host::on(const Event& event) {
 // ---- Hosts
 
 inline void Hosts::transmit(const std::string& from, const mad::SendMad& send) {
-  const bool is_loopback = send.to.remote() == send.to.local();
+  const link::Address& path = send.to.path;
+  const bool is_loopback = path.is_infiniband() ? path.source_lid == path.destination_lid
+                                                : path.source == path.destination;
   Host& source = from == "A" ? a : p;
   Host& to = is_loopback ? source : from == "A" ? p : a;
   const auto header =
@@ -272,7 +274,8 @@ inline void Hosts::transmit(const std::string& from, const mad::SendMad& send) {
   note(from == "A" ? "A --- " + name + " -->" : "  <-- " + name + " --- P");
   if (lose_all) return;
   mad::Address back = send.to;
-  back.path = back.path.reversed();
+  back.path = path.reversed();
+  if (!path.carries_gids()) back.path.source = back.path.destination = {};
   world.after(std::chrono::milliseconds(1), [&to, back, mad = send.mad] { to.receive(back, mad); });
 }
 

@@ -92,5 +92,19 @@ TEST_F(InfinibandIdsTest, OnlyTheOwnPortSendsRequestsWithLoopbackAddresses) {
   EXPECT_EQ(hosts.p.last(EventKind::kConnectRequest)->destination.ip, localhost);
 }
 
+TEST_F(InfinibandIdsTest, DatagramListenerAtAGidGetsRequestsWithoutAGrh) {
+  const SocketAddress to = by_gid(gid_of_p, kPortSpaceUdp);
+  const IdHandle listener = hosts.p.create_listener(to, 0, kProgram, kPortSpaceUdp);
+  hosts.a.connect(to, "", kPortSpaceUdp);
+  hosts.run(100ms);
+  ASSERT_EQ(hosts.p.count(EventKind::kConnectRequest), 1u) << hosts.text();
+  const Event& request = *hosts.p.last(EventKind::kConnectRequest);
+  EXPECT_EQ(request.listen_id, listener);
+  EXPECT_EQ(request.source, to);
+  EXPECT_EQ(request.path.address.source, gid_of_p);
+  EXPECT_EQ(request.path.sgid_index, kSgidIndex);
+  EXPECT_EQ(hosts.a.count(EventKind::kEstablished), 1u) << hosts.text();
+}
+
 }  // namespace
 }  // namespace verbena::rdmacm

@@ -257,6 +257,7 @@ class Manager {
   std::expected<ListenerMatch, ChildError> find_listener(const IncomingRequest& request) const;
   // Creates the id for a request, as a child of the listener that find_listener() finds.
   std::expected<IdHandle, ChildError> make_child(const IncomingRequest& request);
+  Gid gid_of(PortId port) const;
   std::uint32_t sgid_index(const mad::Address& address) const;
   void apply_request(Id& id, const cm::ReqReceived& request);
   void report_request(IdHandle handle, const Id& id, IdHandle listener,
