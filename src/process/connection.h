@@ -58,7 +58,7 @@ class Connection {
   bool program_chose_port = false;
   bool bound = false;     // bound to a device: the source is a specific address
   bool resolved = false;  // the path is known
-  std::uint8_t tos = 0;   // becomes the traffic class of the path
+  std::uint8_t tos = 0;   // on Ethernet it becomes the traffic class of the path
   rdmacm::QpTransition qp_transition{};
   hca::QpHandle qp{};
   Qpn qpn{};

@@ -149,7 +149,8 @@ Started<ipc::Done> Process::resolve_route(ConnectionHandle id, Duration timeout,
   if (connection.stage != Stage::kAddressResolved) {
     return failed({Errc::kBadState, 0, "no address resolved"});
   }
-  connection.path.address.traffic_class = connection.tos;
+  link::Address& address = connection.path.address;
+  if (!address.is_infiniband()) address.traffic_class = connection.tos;
   report_route(id, connection);
   return Result<ipc::Done>(ipc::Done{});
 }

@@ -126,7 +126,6 @@ void Process::report_address_as_route(Connection& connection, CmNotice& notice) 
     notice.event.kind = EventKind::kRouteError;
     return;
   }
-  connection.path.address.traffic_class = connection.tos;
   connection.stage = Stage::kRouteResolved;
   connection.resolved = true;
   notice.event.kind = EventKind::kRouteResolved;

@@ -82,6 +82,19 @@ TEST_F(IdsOnInfiniband, SetPathReplacesThePathThatTheAgentHasFound) {
       << "the route is resolved already";
 }
 
+TEST_F(IdsOnInfiniband, TheTypeOfServiceDoesNotChangeThePathRecord) {
+  const ConnectionHandle id = create_id();
+  EXPECT_TRUE(is_done(process_.resolve_address(id, {}, {.ip = kRemoteGid, .family = 4}, {}, {})));
+  drop_messages();
+  rdmacm::PathInfo found = path({6});
+  found.address.traffic_class = 5;
+  deliver(rdmacm::Event{.id = kFirstId, .kind = EventKind::kAddrResolved, .path = found});
+  keep_pending(process_.set_option(id, 0, 0, 0x28, [](auto) {}));
+  answer<ipc::SetOption>(ipc::Done{});
+  EXPECT_TRUE(is_done(process_.resolve_route(id, 1s, {})));
+  EXPECT_EQ(cm_notices().back().event.path.address.traffic_class, 5);
+}
+
 TEST_F(IdsOnInfiniband, TheFirstServiceThatIsFoundIsTheDestination) {
   const ConnectionHandle id = bound_id();
   EXPECT_TRUE(is_done(find_services(id)));

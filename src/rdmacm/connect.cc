@@ -29,7 +29,8 @@ Result<void> check_numbers(const ConnParam& param) {
 Result<void> Manager::connect(Owner owner, IdHandle handle, const ConnParam& param, Time now) {
   Id& id = *VB_TRY(find(owner, handle));
   if (id.state != IdState::kResolved) return fail(Errc::kBadState, "no address resolved");
-  id.path.address.traffic_class = id.tos;
+  // On InfiniBand the path record has the traffic class.
+  if (!id.path.address.is_infiniband()) id.path.address.traffic_class = id.tos;
   if (id.is_datagram()) return connect_datagrams(handle, id, param, now);
   VB_TRY_VOID(check_numbers(param));
   const auto data = VB_TRY(private_data(param, connect_private_bytes(id.qp_type, id.source)));

@@ -82,7 +82,7 @@ void Manager::on(const cm::SidrReqReceived& request, Time now) {
   (void)cm_.sidr().set_cookie(request.resolution, child->value);
   id.path = {
       .address = address.path, .sgid_index = sgid_index(address), .pkey = request.req.pkey.value};
-  id.path.address.traffic_class = id.tos;
+  if (!address.path.is_infiniband()) id.path.address.traffic_class = id.tos;
   Event connect = event(*child, id, EventKind::kConnectRequest);
   connect.listen_id = id.listener;
   set_private_data(connect.param, data.subspan(id.has_header() ? wire::kRdmaIpCmHeaderBytes : 0));

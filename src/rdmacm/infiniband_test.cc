@@ -106,5 +106,20 @@ TEST_F(InfinibandIdsTest, DatagramListenerAtAGidGetsRequestsWithoutAGrh) {
   EXPECT_EQ(hosts.a.count(EventKind::kEstablished), 1u) << hosts.text();
 }
 
+TEST_F(InfinibandIdsTest, TrafficClassIsThatOfThePathRecord) {
+  has_grh = true;
+  ASSERT_TRUE(hosts.p.create_listener(any4(kPort)));
+  hosts.a.connect(address(hosts.p.ip4(), kPort));
+  hosts.run(100ms);
+  ASSERT_EQ(hosts.p.count(EventKind::kEstablished), 1u) << hosts.text();
+  EXPECT_EQ(hosts.p.last(EventKind::kConnectRequest)->path.address.traffic_class, kTrafficClass);
+  EXPECT_EQ(hosts.a.last(EventKind::kConnectResponse)->path.address.traffic_class, kTrafficClass);
+  ASSERT_TRUE(hosts.p.create_listener(any4(kPort), 0, kProgram, kPortSpaceUdp));
+  hosts.a.connect(address(hosts.p.ip4(), kPort), "", kPortSpaceUdp);
+  hosts.run(100ms);
+  EXPECT_EQ(hosts.p.count(EventKind::kConnectRequest), 2u) << hosts.text();
+  EXPECT_EQ(hosts.p.last(EventKind::kConnectRequest)->path.address.traffic_class, kTrafficClass);
+}
+
 }  // namespace
 }  // namespace verbena::rdmacm

@@ -67,9 +67,9 @@ struct Config {
 //
 // Spec: annex A11 (RDMA IP CM service).  Events and their order follow rdma_cm(7), with these
 // differences:
-//  * ADDR_RESOLVED has the whole path except the traffic class, which is the id's TOS at the time
-//    of connect().  RoCE has no SA that knows routes, so the client library in the program answers
-//    rdma_resolve_route() itself.
+//  * ADDR_RESOLVED has the whole path.  On Ethernet the traffic class is missing: it is the id's
+//    TOS at the time of connect().  RoCE has no SA that knows routes, so the client library in the
+//    program answers rdma_resolve_route() itself.
 //  * In rdma_cm(7) only active ids without a QP get CONNECT_RESPONSE.  Here all active ids get it:
 //    the client library changes the state of the QP, calls establish() and turns the event into
 //    ESTABLISHED.
