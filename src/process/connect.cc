@@ -114,6 +114,7 @@ Started<ipc::Done> Process::accept(ConnectionHandle id, const rdmacm::ConnParam&
   auto& qp = connection.qp_transition;
   rdmacm::accept_resources(qp, param);
   qp.peer_rnr_retries = param.rnr_retry_count;
+  qp.min_rnr_timer = rdmacm::min_rnr_timer(param.rnr_retry_count);
   message.param.responder_resources = qp.responder_resources;
   message.param.initiator_depth = qp.initiator_depth;
   message.param.psn = qp.rq_psn;

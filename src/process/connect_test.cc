@@ -157,6 +157,18 @@ TEST_F(ProcessTest, ThePassiveSideDoesNotWaitForTheAgent) {
   EXPECT_EQ(error_of(process_.accept(other, {}, kNow, {})), Errc::kBadState);
 }
 
+// The REQ tells how often this side retries, and the REP tells how often the peer does.
+TEST_F(ProcessTest, TheRnrTimerFitsTheRetriesThatAcceptAsksFor) {
+  create_id();
+  const ConnectionHandle child = report_connect_request(kFirstId);
+  const hca::QpHandle qp = create_qp();
+  ASSERT_TRUE(process_.set_qp(child, qp, kNow).has_value());
+  EXPECT_TRUE(is_done(process_.accept(child, {.rnr_retry_count = 2}, kNow, {})));
+  const auto attributes = process_.engine().query_qp(qp).value().attributes;
+  EXPECT_EQ(attributes.min_rnr_timer, rdmacm::min_rnr_timer(2));
+  EXPECT_EQ(attributes.rnr_retry, transition().rnr_retry_count);
+}
+
 TEST_F(ProcessTest, WrongCallsFailAtOnce) {
   const ConnectionHandle id = create_id();
   const auto resolve = [&] {

@@ -193,6 +193,7 @@ TEST_F(ConnectTest, EventsCarryAllThatAQpNeeds) {
   EXPECT_EQ(theirs.initiator_depth, 4);    // the offer of A; accept() of P lowers it to 3
   EXPECT_EQ(ours.rnr_retry_count, 6);
   EXPECT_EQ(ours.min_rnr_timer, min_rnr_timer(ours.peer_rnr_retries));
+  EXPECT_EQ(theirs.min_rnr_timer, min_rnr_timer(0));  // accept() tells how often A retries
   EXPECT_EQ(ours.path.address.flow_label, theirs.path.address.flow_label);
   EXPECT_NE(ours.path.address.flow_label, 0u);
   EXPECT_EQ(ours.ack_timeout, 19);

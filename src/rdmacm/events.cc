@@ -229,7 +229,7 @@ void Manager::apply_request(Id& id, const cm::ReqReceived& request) {
            .valid = 1,
            .path_mtu = req.path_mtu,
            .responder_resources = std::min(req.initiator_depth, config_.depth_max),
-           .min_rnr_timer = min_rnr_timer(req.rnr_retry_count),
+           .min_rnr_timer = min_rnr_timer(0),  // accept() tells how often the peer retries
            .initiator_depth = std::min(req.responder_resources, config_.depth_max),
            .ack_timeout = id.ack_timeout != 0 ? id.ack_timeout
                                               : std::max(ack_timeout, config_.ack_timeout_min),

@@ -154,7 +154,7 @@ const char* to_string(EventKind kind);
 
 // Holds the values with which a program moves its QP from INIT to RTR and on to RTS.  They are
 // complete in CONNECT_RESPONSE and CONNECT_REQUEST.  After CONNECT_REQUEST, accept() may lower the
-// depths, but not raise them.
+// depths, but not raise them, and it tells how often the peer retries after an RNR NAK.
 struct QpTransition {
   PathInfo path{};
   std::uint32_t remote_qpn{};
@@ -164,7 +164,7 @@ struct QpTransition {
   std::uint8_t valid{};                // 0: the values of this struct are not set
   std::uint8_t path_mtu{};             // RTR
   std::uint8_t responder_resources{};  // RTR: max_dest_rd_atomic
-  std::uint8_t min_rnr_timer{};        // RTR: code, see min_rnr_timer()
+  std::uint8_t min_rnr_timer{};        // RTR: code, see min_rnr_timer(); 0 in CONNECT_REQUEST
   std::uint8_t peer_rnr_retries{};     // the number that our REQ asked for; 0 in CONNECT_REQUEST
   std::uint8_t initiator_depth{};      // RTS: max_rd_atomic
   std::uint8_t ack_timeout{};          // RTS: timeout code
