@@ -70,7 +70,7 @@ Result<void> Process::load(Connection& connection, const AlternatePath& alternat
 Started<ipc::Done> Process::load_path(ConnectionHandle id, const rdmacm::PathInfo& path,
                                       std::span<const std::byte> private_data,
                                       Completion<ipc::Done> done) {
-  const auto found = find(id);
+  const auto found = find_with_agent(id);
   if (!found) return failed(found.error());
   const auto alternate = alternate_path(**found, path);
   if (!alternate) return failed(alternate.error());

@@ -138,6 +138,23 @@ TEST_F(Rejoin, RequestsForOldObjectsFailAndNewObjectsWork) {
   EXPECT_FALSE(process_.poll_message()) << "the new agent does not know the old objects";
 }
 
+TEST_F(Rejoin, LoadPathOfAnOldIdFailsIfTheNextAgentLacksItsDevice) {
+  report_devices({device(), {.name = "verbena1", .node_guid = {7}, .ports = {port()}}});
+  create_id();
+  deliver(rdmacm::Event{.id = kChildId,
+                        .listen_id = kFirstId,
+                        .kind = EventKind::kConnectRequest,
+                        .port_space = rdmacm::kPortSpaceTcp,
+                        .qp_type = 2,
+                        .path = {.address = {.port = {.device = 1, .number = 1}}},
+                        .qp = transition()});
+  const ConnectionHandle old_id = cm_notices().at(0).new_id;
+  let_agent_die();
+  join_agent();
+  const auto refused = process_.load_path(old_id, {.address = {.source = kLocalGid}}, {}, {});
+  EXPECT_EQ(error_of(refused), Errc::kDeviceFatal);
+}
+
 // The new agent may lease the same range to the program again.  New QPs get no numbers that old QPs
 // still have.
 TEST_F(Rejoin, NewQpsGetNoNumbersOfOldQps) {
