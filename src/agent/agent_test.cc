@@ -16,6 +16,7 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -31,7 +32,7 @@ namespace {
 // Runs an agent in this thread.  The agent has no port and ends as soon as nobody needs it.
 class AgentTest : public testing::Test {
  protected:
-  AgentTest() {
+  explicit AgentTest(bool all_users = false) : all_users_(all_users) {
     rlimit files{};
     if (::getrlimit(RLIMIT_NOFILE, &files) != 0) return;
     files.rlim_cur = std::min<rlim_t>(files.rlim_max, 8192);
@@ -42,13 +43,16 @@ class AgentTest : public testing::Test {
   os::UnixChannel connect_tool() { return connect(true); }
   os::UnixChannel connect(bool is_tool) {
     auto channel = os::UnixChannel::connect(name_, os::now() + kTimeout).value();
+    greet(channel, is_tool);
+    return channel;
+  }
+  void greet(os::UnixChannel& channel, bool is_tool) {
     const auto pidfd = os::open_pidfd(::getpid()).value();
     const std::array<int, 1> fds{pidfd.get()};
     const ipc::Hello hello{
         .build = "test", .pid = static_cast<std::uint32_t>(::getpid()), .tool = is_tool};
     EXPECT_TRUE(channel.send(ipc::encode(1, hello), fds).has_value());
     EXPECT_EQ(type_of_next_message(channel), ipc::Type::kWelcome);
-    return channel;
   }
   // Returns the next message, if one comes.
   std::optional<ipc::Bytes> next_message(os::UnixChannel& channel) {
@@ -77,8 +81,9 @@ class AgentTest : public testing::Test {
     return type_of_next_message(channel);
   }
   // Sends a request and returns the text with which the agent refuses it.
-  std::string refusal_of(os::UnixChannel& channel, const auto& request) {
-    EXPECT_TRUE(channel.send(ipc::encode(2, request)).has_value());
+  std::string refusal_of(os::UnixChannel& channel, const auto& request,
+                         std::span<const int> fds = {}) {
+    EXPECT_TRUE(channel.send(ipc::encode(2, request), fds).has_value());
     const auto message = next_message(channel);
     const auto done = message ? ipc::decode<ipc::Done>(*ipc::open(*message))
                               : fail(Errc::kMalformed, "no message");
@@ -88,11 +93,12 @@ class AgentTest : public testing::Test {
   static constexpr Duration kTimeout = std::chrono::seconds(10);
   static constexpr const char* kNoAddressOfThisHost = "192.0.2.1";
 
+  const bool all_users_;
   const std::string name_ = fmt::format("verbena-agent-test-{}", ::getpid());
   asio::io_context loop_{1};
   Agent agent_{loop_, os::UnixListener::listen(name_).value(),
                std::make_unique<KernelNetwork>(loop_, parse_bind_address(kNoAddressOfThisHost)),
-               Agent::Options{.build = "test", .idle = Duration{}}, Log()};
+               Agent::Options{.build = "test", .idle = Duration{}, .all_users = all_users_}, Log()};
 };
 
 TEST_F(AgentTest, SilentConnectionsDoNotBlockPrograms) {
@@ -197,6 +203,38 @@ TEST_F(AgentTest, EndsAfterTheLastProcessWithACapture) {
   process.end();
   loop_.run_for(kTimeout);
   EXPECT_TRUE(loop_.stopped());
+}
+
+class AgentForAllUsersTest : public AgentTest {
+ protected:
+  AgentForAllUsersTest() : AgentTest(true) {}
+
+  // Connects as a tool of another user.  Returns a closed channel if this process may not do that.
+  os::UnixChannel connect_guest() {
+    constexpr uid_t kNobody = 65534;
+    const uid_t own_user = ::geteuid();
+    if (::seteuid(kNobody) != 0) return {};
+    auto guest = os::UnixChannel::connect(name_, os::now() + kTimeout).value();
+    EXPECT_EQ(::seteuid(own_user), 0);
+    greet(guest, true);
+    return guest;
+  }
+};
+
+// Otherwise a program of another user could use up all captures and directories for ever, with
+// process 1.
+TEST_F(AgentForAllUsersTest, ProgramsOfOtherUsersNameOnlyTheirOwnProcess) {
+  auto guest = connect_guest();
+  if (!guest) GTEST_SKIP() << "this process may not change its user id";
+  const os::Fd file(::memfd_create("capture", MFD_CLOEXEC));
+  const std::array<int, 1> fds{file.get()};
+  const std::string refusal = "a program of another user may only name its own process";
+  EXPECT_EQ(refusal_of(guest, ipc::Capture{.pid = 1}, fds), refusal);
+  EXPECT_EQ(refusal_of(guest, ipc::UpdatePortFiles{.pid = 1}, fds), refusal);
+  const ipc::Capture own_capture{.pid = static_cast<std::uint32_t>(::getpid())};
+  EXPECT_EQ(type_of_reply(guest, own_capture, file), ipc::Type::kCaptureStarted);
+  auto tool = connect_tool();
+  EXPECT_EQ(type_of_reply(tool, ipc::Capture{.pid = 1}, file), ipc::Type::kCaptureStarted);
 }
 
 TEST_F(AgentTest, OnlyToolsMayAskForTheStateOfTheSaClient) {

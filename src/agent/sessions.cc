@@ -362,10 +362,14 @@ void Agent::flush_sa(Session& session, const ipc::Envelope& envelope) {
 }
 
 // Returns a pidfd of a process.  `pid` names the session's own process by its pid in its own PID
-// namespace, or another process by its pid in the agent's PID namespace.
+// namespace, or another process by its pid in the agent's PID namespace.  A guest may only name its
+// own process: captures and directories last as long as their process, and their number is limited.
 Result<os::Fd> Agent::open_process(const Session& session, std::uint32_t pid) const {
-  return pid == session.pid_in_own_namespace ? session.pidfd.duplicate()
-                                             : os::open_pidfd(static_cast<pid_t>(pid));
+  if (pid == session.pid_in_own_namespace) return session.pidfd.duplicate();
+  if (is_guest(session)) {
+    return fail(Errc::kPermission, "a program of another user may only name its own process");
+  }
+  return os::open_pidfd(static_cast<pid_t>(pid));
 }
 
 std::size_t Agent::welcomed_sessions() const {
