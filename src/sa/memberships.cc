@@ -302,13 +302,14 @@ void Memberships::receive_join(Groups::iterator found, const QueryResult& result
   // so its bits are not certain.
   if (!may_be_lost && !is_merged) group.confirmed |= bits;
   group.rejoin_refusals = 0;
+  // This precedes complete_join(), because the user that joins needs no kChanged.
+  set_record(group, records->front());
   if (request == Request::kJoin) {
     if (const auto member = members_.find(joining_member);
         member != members_.end() && member->second.group == found->first) {
       complete_join(group, joining_member, records->front());
     }
   }
-  set_record(group, records->front());
   send_next_request(found, now);
 }
 
@@ -321,13 +322,10 @@ void Memberships::set_record(Group& group, const McMemberRecord& record) {
   const auto members = group.joined;
   for (const MemberId id : members) {
     const Member& member = members_.at(id);
-    // The user that has just joined knows the record already.
-    const bool has_just_joined = !events_.empty() && events_.back().member == id &&
-                                 events_.back().what == MemberEvent::What::kJoined;
     if (!satisfies(record, member.request)) {
       fail_member(id, {.code = Errc::kRejected,
                        .context = "the multicast group's new parameters do not match the request"});
-    } else if (!has_just_joined) {
+    } else {
       report(id, {.what = MemberEvent::What::kChanged, .group = record});
     }
   }

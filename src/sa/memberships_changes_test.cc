@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -126,6 +127,21 @@ TEST_F(MembershipsTest, UsersGetAnEventWithTheNewParameters) {
   EXPECT_EQ(event->member, id);
   EXPECT_EQ(event->what, MemberEvent::What::kChanged);
   EXPECT_EQ(event->group.mlid, Lid{0xc002});
+}
+
+TEST_F(MembershipsTest, UserThatJoinsWithTheNewParametersGetsOnlyOneEvent) {
+  const MemberId first = become_member();
+  const MemberId second = join(join_state::kNonMember);
+  McMemberRecord other = record_of(kGroup);
+  other.mlid = {0xc002};
+  answer(request(), other);
+  std::map<MemberId, MemberEvent::What> whats;
+  while (const auto event = memberships.next_event()) {
+    EXPECT_TRUE(whats.emplace(event->member, event->what).second) << "a user gets one event";
+    EXPECT_EQ(event->group.mlid, Lid{0xc002});
+  }
+  EXPECT_EQ(whats, (std::map<MemberId, MemberEvent::What>{{first, MemberEvent::What::kChanged},
+                                                          {second, MemberEvent::What::kJoined}}));
 }
 
 TEST_F(MembershipsTest, UserFailsIfTheNewParametersDoNotMatchItsRequest) {
