@@ -166,7 +166,8 @@ bool Connection::deliver(std::span<const std::byte> message, bool is_last,
   if (!envelope) return false;
   const bool needs_reply = envelope->request != 0;
   if (needs_reply ? !is_last : !ipc::needs_no_reply(envelope->type)) return false;
-  if (needs_reply && ++outstanding_ == kRequestsMax) ++limit_counters_.requests;
+  // A program that has closed the connection waits for no replies, and send() counts none.
+  if (needs_reply && !peer_closed_ && ++outstanding_ == kRequestsMax) ++limit_counters_.requests;
   owner_.received(*this, *envelope, message, std::move(fds));
   return true;
 }

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -293,6 +294,19 @@ TEST_F(ConnectionTest, ReceivesMessagesSentBeforeThePeerClosed) {
   program_ = {};
   send_in_own_datagram(ipc::encode(0, ipc::Done{}));
   EXPECT_EQ(requests_.size(), 3u);
+  EXPECT_EQ(why_, "end of file");
+}
+
+TEST_F(ConnectionTest, ReceivesAllRequestsAndTheEndOfFileAfterThePeerClosed) {
+  // All requests wait in the socket, because the loop does not run.
+  const int bytes = 400'000;
+  ASSERT_EQ(setsockopt(program_.fd(), SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes), 0);
+  for (std::size_t i = 0; i < Connection::kRequestsMax; ++i) ASSERT_TRUE(request(i + 1)) << i;
+  program_ = {};
+  connection_->send(ipc::encode(0, ipc::Done{}));
+  connection_->flush();
+  for (int turn = 0; turn < 20 && why_.empty(); ++turn) run();
+  EXPECT_EQ(requests_.size(), Connection::kRequestsMax);
   EXPECT_EQ(why_, "end of file");
 }
 
