@@ -429,8 +429,9 @@ void Memberships::set_port(const PortState& state, const PortChange& change, Tim
   const PortState old_port = std::exchange(port_, state);
   if (change.resends_queries() || change.gids_changed) {
     mark_all_as_lost(now);
-    // The effect of a pending request is not lost if Queries sends the request again.
-    if (!change.resends_queries()) return;
+    // The effect of a pending request is not lost if Queries sends the request again.  But the
+    // request still names the old GID of the port.
+    if (!change.resends_queries() || change.gids_changed) return;
     for (auto& [key, group] : groups_) group.may_be_lost = false;
     return;
   }

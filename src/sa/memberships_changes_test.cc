@@ -202,6 +202,23 @@ TEST_F(MembershipsTest, JoinThatTheManagerMayHaveForgottenIsRepeated) {
   EXPECT_EQ(sent_text(), "join 1; ");
 }
 
+// The pending join is sent again, but names the old GID.
+TEST_F(MembershipsTest, JoinWithAFormerGidOfThePortIsRepeated) {
+  join();
+  request();
+  PortState state = port;
+  state.sm_lid = {2};
+  state.gids = {test_gid(6)};
+  change_port(state);
+  const auto with_old_gid = request();
+  EXPECT_EQ(record_in<McMemberRecord>(with_old_gid).port_gid, test_gid(5));
+  answer(with_old_gid, record_of(kGroup));
+  EXPECT_EQ(events(), "joined ");
+  const auto again = request();
+  EXPECT_EQ(text_of(again), "join 1");
+  EXPECT_EQ(record_in<McMemberRecord>(again).port_gid, test_gid(6));
+}
+
 TEST_F(MembershipsTest, RejoinContinuesWhileTheManagerIsSilentAndEndsWhenItRefuses) {
   become_member();
   memberships.reregister(now);
