@@ -320,6 +320,7 @@ template <class Sleep>
 int wait(int fd, epoll_event* events, int max_events, bool at_once, const sigset_t* mask,
          Sleep sleep) {
   Set* set = find_set(fd);
+  if (set == nullptr) before_wait_for_unknown_set(fd);
   if (set == nullptr || events == nullptr || max_events <= 0) return sleep(Duration{});
   return Wait(fd, *set, events, max_events).run(at_once, mask, sleep);
 }

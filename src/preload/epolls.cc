@@ -27,13 +27,17 @@ namespace epolls {
 namespace {
 
 enum Flag : std::uint8_t {
-  kInSet = 1,    // the descriptor has an entry in at least one set
-  kTcpOnly = 2,  // the descriptor is in a set for which only the kernel can wake threads
+  kInSet = 1,      // the descriptor has an entry in at least one set
+  kTcpOnly = 2,    // the descriptor is in a set for which only the kernel can wake threads
+  kOwnSet = 4,     // the descriptor is a set that this process has created
+  kContinued = 8,  // the descriptor is a connection that on_continued() has reported
 };
 
 constinit std::array<std::atomic<Set*>, kSetsMax> sets{};
 constinit ZeroedArray<std::atomic<Set*>, kDescriptorsMax> set_of{};
 constinit ZeroedArray<std::atomic<std::uint8_t>, kDescriptorsMax> flags{};
+// True after on_continued(), until the first wait for a set that may be inherited.
+constinit std::atomic<bool> has_continued{false};
 constinit std::atomic<int> highest_known{-1};  // the highest descriptor used in set_of and flags
 
 void update_highest(int fd) {
@@ -187,9 +191,11 @@ void change(int set_fd, Set& set, int fd, const epoll_event& event) {
 // ---- sets
 
 void add_set(int fd) {
+  if (!is_in_range(fd)) return;
+  set_flag(fd, kOwnSet);
   // Without the descriptor that wakes sleeping threads, the connections in the set must stay on
   // TCP.
-  if (!is_in_range(fd) || always_ready_descriptor() < 0) return;
+  if (always_ready_descriptor() < 0) return;
   for (auto& slot : sets) {
     Set* set = slot.load();
     if (set == nullptr) {
@@ -349,6 +355,20 @@ void on_tracked(int fd, Socket& socket) {
     if (number == 0 || !set->entries[number - 1].requests_input()) continue;
     for (std::uint32_t i = 0; i < set->sleepers; ++i) waits::begin_sleep(socket);
   }
+}
+
+void on_continued(int fd) {
+  if (!is_in_range(fd)) return;
+  set_flag(fd, kContinued);
+  has_continued.store(true);
+}
+
+void before_wait_for_unknown_set(int fd) {
+  if (!has_continued.load(std::memory_order_relaxed) || !is_in_range(fd)) return;
+  if ((flags[index_of(fd)].load() & kOwnSet) != 0 || !has_continued.exchange(false)) return;
+  SocketTable::for_each_descriptor(0, kDescriptorsMax - 1, [](int connection) {
+    if ((flags[index_of(connection)].load() & kContinued) != 0) receive_by_tcp_only(connection);
+  });
 }
 
 void on_close(int fd) {

@@ -23,7 +23,9 @@
 // The library does not know sets that were inherited by exec, and sets beyond kSetsMax.  So it does
 // not know which threads sleep for them.  If the program adds a connection to such a set or changes
 // its entry, the receiver withdraws its promise for ever, so all later bytes come by TCP.  If the
-// ring has unread bytes then, the library resets the connection.
+// ring has unread bytes then, the library resets the connection.  An inherited set may also contain
+// connections that were inherited together with it.  So the first wait for an inherited set has the
+// same effect on all inherited connections.
 namespace verbena::preload::epolls {
 
 inline constexpr std::size_t kSetsMax = 256;
@@ -50,6 +52,10 @@ bool owns(int fd);
 // Call this when this library begins to track the connection of a descriptor.  The descriptor may
 // be in a set already.
 void on_tracked(int fd, Socket& socket);
+// Call this when this library continues a connection that the process has inherited by exec.
+void on_continued(int fd);
+// Call this before a wait for an epoll set that the library does not know.
+void before_wait_for_unknown_set(int fd);
 // Call this before the kernel closes the descriptor.
 void on_close(int fd);
 // Call this when dup() or a similar call has copied the descriptor.

@@ -17,6 +17,7 @@
 
 #include "os/system_call.h"
 #include "preload/change_over.h"
+#include "preload/epolls.h"
 #include "preload/leaving.h"
 #include "preload/next.h"
 #include "preload/service_link.h"
@@ -56,11 +57,11 @@ void continue_if_named(int fd, const std::set<std::uint64_t>& cookies,
   if (!cookies.contains(cookie)) return;
   if (const auto first = first_descriptors.find(cookie); first != first_descriptors.end()) {
     if (const auto socket = SocketTable::find(first->second)) SocketTable::add_copy(*socket, fd);
-    return;
+    return epolls::on_continued(fd);
   }
   first_descriptors[cookie] = fd;
   if (Socket* socket = SocketTable::add(fd)) {
-    (void)continue_connection(fd, *socket);
+    if (continue_connection(fd, *socket)) epolls::on_continued(fd);
   } else {
     leaving::reset(fd);
   }

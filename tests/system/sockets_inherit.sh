@@ -25,7 +25,7 @@ while True:
     connection.close()
 PY
 cat >"$work/client.py" <<'PY'
-import ctypes, fcntl, os, socket, subprocess, sys, termios
+import ctypes, fcntl, os, select, socket, subprocess, sys, termios
 
 mode = sys.argv[1]
 connection = socket.create_connection(("127.0.0.1", 20010))
@@ -106,6 +106,24 @@ elif mode == "foreign_spawn":
     os.close(errors_into)
     print("got", len(read_all(out)), read_all(errors).decode().strip())
     sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+elif mode == "set":
+    # The next program inherits an epoll set with the connection, and only waits for the set.
+    poll = select.epoll()
+    poll.register(connection, select.EPOLLIN)
+    out, into = os.pipe()
+    if os.fork() == 0:
+        os.set_inheritable(connection.fileno(), True)
+        os.set_inheritable(poll.fileno(), True)
+        os.dup2(into, 1)
+        os.close(out)
+        os.execv(sys.executable, [sys.executable, "-c", f"""
+import select
+print(len(select.epoll.fromfd({poll.fileno()}).poll(20)), "event", end="")
+"""])
+    os.close(into)
+    got = read_all(out)
+    assert got == b"1 event", got
+    sys.exit(0)
 elif mode == "child":
     while len(got) < len(expected):
         got += connection.recv(65536)
@@ -169,5 +187,12 @@ for mode in foreign foreign_spawn; do
   until_true 10 has_lines $line || fail "$mode: the server has not seen the end of the stream"
   tail -1 "$work/server" | grep -q 'Connection reset by peer' || fail "$mode: the server says: $(cat "$work/server")"
 done
+
+# The library of a program that inherits an epoll set does not know the set, which cannot report bytes in a ring.  So the
+# program and its peer must get an error, and the program must not wait for ever.
+run_client set || fail "set: $(cat "$work/client")"
+line=$((line + 1))
+until_true 10 has_lines $line || fail "set: the server has not seen the end of the stream"
+tail -1 "$work/server" | grep -q 'Connection reset by peer' || fail "set: the server says: $(cat "$work/server")"
 kill $server
 wait $server 2>/dev/null || true
