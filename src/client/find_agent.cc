@@ -79,6 +79,7 @@ Result<os::UnixChannel> find_agent(std::string& problem, os::Daemon& daemon) {
                           .deadline = deadline},
                          problem);
     if (!started) {
+      if (problem.empty()) problem = started.error().context;
       problem = "the agent (" + path + ") did not start: " + problem;
       return std::unexpected(started.error());
     }

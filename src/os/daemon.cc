@@ -227,9 +227,8 @@ Result<Daemon> start_helper(const Plan& plan) {
 }
 
 // Reads the daemon's report from the pipe: kReadyByte means success, and any other text tells why
-// the daemon failed.
+// the daemon failed.  REQUIRES: `problem` is empty.
 Result<void> await_report(int fd, Time deadline, std::string& problem) {
-  problem.clear();
   for (;;) {
     if (VB_TRY(wait_for(fd, POLLIN, deadline)) == 0) {
       return fail(Errc::kTimedOut, "the daemon does not report in time");
@@ -247,6 +246,7 @@ Result<void> await_report(int fd, Time deadline, std::string& problem) {
 }  // namespace
 
 Result<Daemon> start_daemon(const DaemonOptions& options, std::string& problem) {
+  problem.clear();
   int ends[2] = {-1, -1};
   if (::pipe2(ends, O_CLOEXEC) != 0) return system_error(errno, "cannot make a pipe");
   auto read_result = take_fd(ends[0], "cannot make a pipe");

@@ -48,8 +48,9 @@ struct Daemon {
 // user.
 //
 // kUnreachable: the daemon ended or reported a failure; `problem` tells why.  kTimedOut: the daemon
-// did not report before the deadline, and continues to run.  kSystem: a system call failed.  Any
-// thread may call this function.  It blocks, and is not a cancellation point.
+// did not report before the deadline, and continues to run.  kSystem: a system call failed.  With
+// these two errors `problem` may be empty.  Any thread may call this function.  It blocks, and is
+// not a cancellation point.
 Result<Daemon> start_daemon(const DaemonOptions& options, std::string& problem);
 
 // Reaps the reaper if it has ended (waitid(2)).  Returns false if the reaper still runs, or is not

@@ -185,6 +185,18 @@ TEST(Daemon, StartTimesOutAtTheDeadline) {
   program.expect_no_signal_and_no_child();
 }
 
+TEST(Daemon, TheReasonOfAnEarlierFailureIsNotReportedAgain) {
+  EXPECT_EQ(run_in_child([] {
+              Program program;
+              EXPECT_FALSE(program.start("printf 'port taken' >&3").has_value());
+              const rlimit no_descriptors{};
+              ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &no_descriptors), 0);
+              EXPECT_EQ(program.start("exit 0").error().code, Errc::kSystem);
+              EXPECT_EQ(program.problem(), "");
+            }),
+            0);
+}
+
 TEST(Daemon, StartsFromAProgramThatClosedItsStdio) {
   EXPECT_EQ(run_in_child([] {
               bool started = false;
