@@ -272,15 +272,18 @@ bool Client::receive_from_sockets(Time now, os::UdpReceiver::Poll poll_mode) {
       needs_flush_ = true;
       process_.receive(arrival, now);
     };
-    const auto send = [&]() VB_NO_THREAD_SAFETY_ANALYSIS { flush(); };
+    // flush() uses a later time, and the engine's time must never decrease.
+    const auto send = [&]() VB_NO_THREAD_SAFETY_ANALYSIS {
+      flush();
+      now = os::now();
+    };
     const auto received = data_.receive(
         now, poll_mode, take, [&] { return has_posts(); }, send);
     if (data_.take_dropped())
       process_.mark_status_outdated();  // so that the counters are shown before the next packet
     any_packets |= received.any_packets;
     if (!received.full) return any_packets;
-    flush();          // sends acknowledgements before the flood ends
-    now = os::now();  // flush() used a later time, and the engine's time must never decrease
+    send();  // sends acknowledgements before the flood ends
   }
   unfinished_ = true;
   return any_packets;
