@@ -131,7 +131,7 @@ class Lane {
   // Sets the object that accesses the peer's memory; null means that there is none.  REQUIRES: the
   // object lives until the lane is destroyed or this function is called again.
   void set_peer_memory(PeerMemory* memory) { peer_memory_ = memory; }
-  PeerMemory* peer_memory() { return peer_memory_; }
+  PeerMemory* peer_memory() const { return peer_memory_; }
   // Tells the peer whether it may access this process's memory.  A process that allows accesses
   // must apply the peer's ExecutedRecords, and wait for the end of the peer's accesses.  If the
   // peer writes ExecutedRecords and was never allowed to access the memory, the lane ends.

@@ -11,6 +11,12 @@ std::optional<Lanes::Place> Lanes::place_of(Id id) const {
   return {};
 }
 
+const Lane* Lanes::find_with_lingering(Id id) const {
+  if (const auto place = place_of(id)) return &places_[*place]->lane;
+  const auto found = lingering_.find(id);
+  return found == lingering_.end() ? nullptr : &found->second;
+}
+
 Result<void> Lanes::add(Id id, const Lane& lane, std::span<const std::uint16_t> ranges) {
   if (place_of(id)) return fail(Errc::kInvalidArgument, "lanes: this lane exists already");
   const auto free_place = std::ranges::find_if(places_, [](const auto& entry) { return !entry; });
@@ -75,17 +81,20 @@ void Lanes::forget_refusals() {
 
 std::vector<Lanes::Access> Lanes::accesses() const {
   std::vector<Access> found;
+  const auto add_access = [&found](Id id, const Lane& lane) {
+    if (const std::uint64_t number = lane.peer_access_number()) found.push_back({id, number});
+  };
   for (const auto& entry : used_places()) {
-    const std::uint64_t number = entry ? entry->lane.peer_access_number() : 0;
-    if (number != 0) found.push_back({entry->id, number});
+    if (entry) add_access(entry->id, entry->lane);
   }
+  for (const auto& [id, lane] : lingering_) add_access(id, lane);
   return found;
 }
 
 bool Lanes::remove_ended_accesses(std::vector<Access>& accesses) const {
   std::erase_if(accesses, [this](const Access& access) {
-    const auto place = place_of(access.lane);
-    return !place || places_[*place]->lane.peer_access_number() != access.number;
+    const Lane* const lane = find_with_lingering(access.lane);
+    return lane == nullptr || lane->peer_access_number() != access.number;
   });
   return accesses.empty();
 }

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -75,8 +76,17 @@ class Lanes {
   bool has_uplink() const { return uplink_ != kNone; }
   // Removes the lane and the ranges of its process.  Ignores unknown lanes.
   void remove(Id id);
-  // Removes all lanes, ranges and refusals.
+  // Removes all lanes, ranges and refusals, except lingering lanes.
   void clear();
+  // Keeps a lane that the owner is about to remove, because its peer may still access this
+  // process's memory.  accesses() contains the access until the owner ends the lingering.
+  void linger(Id id, const Lane& lane) { lingering_.insert_or_assign(id, lane); }
+  // Calls may_end(id, lane) for each lingering lane.  If the result is true, forgets the lane.
+  template <class MayEnd>
+  void end_lingering(MayEnd may_end) {
+    std::erase_if(lingering_,
+                  [&](const auto& entry) { return may_end(entry.first, entry.second); });
+  }
   // Shows the packets of all lanes to an observer, also those of lanes that are added later.  Null
   // removes the observer.  REQUIRES: the observer outlives the lanes.
   void set_observer(LaneObserver* observer);
@@ -114,8 +124,8 @@ class Lanes {
   // Returns the accesses that are in progress.  Accesses that begin later do not find rows that
   // were removed from the access table before this call.
   std::vector<Access> accesses() const;
-  // Removes from the list the accesses that have ended, and those of removed lanes.  Returns true
-  // if the list is then empty.
+  // Removes from the list the accesses that have ended, and those of removed lanes that do not
+  // linger.  Returns true if the list is then empty.
   bool remove_ended_accesses(std::vector<Access>& accesses) const;
   // Returns a lane that record_wakes() has recorded, or none.  The caller must wake the process at
   // the other end of the lane.  Returns each recorded lane once.
@@ -145,6 +155,8 @@ class Lanes {
   }
   void note_wanted(std::uint16_t range);
   std::optional<Place> place_of(Id id) const;
+  // Returns the lane with this id, which may be lingering, or null.
+  const Lane* find_with_lingering(Id id) const;
   // Returns places_ up to the last entry that is in use.  Each poll visits only these places,
   // because most processes have few lanes.
   std::span<const std::unique_ptr<Entry>> used_places() const {
@@ -160,6 +172,7 @@ class Lanes {
   LaneObserver* observer_ = nullptr;
   bool any_wake_is_due_ = false;
   std::deque<std::uint16_t> wanted_ranges_{};
+  std::map<Id, Lane> lingering_{};
 };
 
 }  // namespace verbena::link

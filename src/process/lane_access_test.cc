@@ -142,6 +142,49 @@ TEST_F(LaneAccess, ProgramStillWaitsForThePeerAfterTheDeathOfTheAgent) {
   EXPECT_FALSE(lanes_.poll_closed());
 }
 
+// A flush tells the program that no peer writes to its memory through this QP any more.
+class ErrorDuringAccess : public LaneAccess {
+ protected:
+  ErrorDuringAccess() : qp_(create_qp()) {
+    engine_.post_recv(qp_, {}).value();
+    peer_->begin_access();
+  }
+  void move_to_error() {
+    engine_.modify_qp(qp_, {.state = hca::QpState::kError}, hca::attribute::kState, {}).value();
+  }
+  bool is_flushed_at_deadline() {
+    if (engine_.deadline() != kNever) engine_.on_timer(engine_.deadline());
+    std::array<hca::WorkCompletion, 1> completions;
+    return engine_.poll_cq(cq_, completions).value() == 1;
+  }
+  hca::QpHandle qp_;
+};
+
+TEST_F(ErrorDuringAccess, QpIsFlushedAfterTheAccessIfTheAgentHasDied) {
+  lanes_.on_agent_died();
+  move_to_error();
+  EXPECT_FALSE(is_flushed_at_deadline());
+  peer_->leave();
+  EXPECT_TRUE(is_flushed_at_deadline());
+}
+
+TEST_F(ErrorDuringAccess, QpIsFlushedAfterTheAccessIfItsLaneHasClosed) {
+  move_to_error();
+  close_lane();
+  EXPECT_FALSE(is_flushed_at_deadline());
+  peer_->leave();
+  EXPECT_TRUE(is_flushed_at_deadline());
+}
+
+TEST_F(ErrorDuringAccess, QpIsFlushedWhenAgentAndPeerHaveDied) {
+  lanes_.on_agent_died();
+  move_to_error();
+  EXPECT_FALSE(is_flushed_at_deadline());
+  peer_memory_.is_alive = false;
+  EXPECT_EQ(lanes_.poll_closed(), kLane);
+  EXPECT_TRUE(is_flushed_at_deadline());
+}
+
 TEST_F(LaneAccess, DeathOfAgentAndPeerEndsTheAccess) {
   peer_->begin_access();
   auto accesses = lanes_.accesses();

@@ -115,43 +115,22 @@ void LaneManager::close(Id lane) {
 void LaneManager::release(Id id, link::Lane& lane) {
   lane.allow_access(false);
   lanes_of_other_users_.erase(id);
-  lingering_.insert_or_assign(id, lane);
+  lanes_.linger(id, lane);
   close_lingering();
 }
 
 void LaneManager::close_lingering() {
-  for (auto at = lingering_.begin(); at != lingering_.end();) {
-    auto& [id, lane] = *at;
+  lanes_.end_lingering([this](Id id, const link::Lane& lane) {
     link::PeerMemory* const peer = lane.peer_memory();
-    if (lane.peer_access_number() != 0 && peer != nullptr && peer->exists()) {
-      ++at;
-      continue;
-    }
+    if (lane.peer_access_number() != 0 && peer != nullptr && peer->exists()) return false;
     closed_.push_back(id);
-    at = lingering_.erase(at);
-  }
-}
-
-std::vector<link::Lanes::Access> LaneManager::accesses() const {
-  auto all = lanes_.accesses();
-  for (const auto& [id, lane] : lingering_) {
-    if (const std::uint64_t number = lane.peer_access_number()) all.push_back({id, number});
-  }
-  return all;
+    return true;
+  });
 }
 
 bool LaneManager::remove_ended_accesses(std::vector<link::Lanes::Access>& accesses) {
   close_lingering();
-  std::vector<link::Lanes::Access> unfinished;
-  for (const auto& access : accesses) {
-    const auto found = lingering_.find(access.lane);
-    if (found != lingering_.end() && found->second.peer_access_number() == access.number) {
-      unfinished.push_back(access);
-    }
-  }
-  lanes_.remove_ended_accesses(accesses);
-  accesses.insert(accesses.end(), unfinished.begin(), unfinished.end());
-  return accesses.empty();
+  return lanes_.remove_ended_accesses(accesses);
 }
 
 void LaneManager::close_broken() {
@@ -183,7 +162,7 @@ std::optional<ipc::CloseLane> LaneManager::poll_close_request() {
 }
 
 std::optional<LaneManager::Id> LaneManager::poll_closed() {
-  if (!lingering_.empty()) close_lingering();
+  close_lingering();
   if (closed_.empty()) return {};
   const Id id = closed_.front();
   closed_.pop_front();

@@ -92,7 +92,7 @@ class LaneManager {
   std::optional<ipc::AttachLane> poll_request(std::span<const std::uint16_t> own_ranges);
   std::optional<ipc::CloseLane> poll_close_request();
   // Returns the accesses of other programs to this program's memory that have not ended.
-  std::vector<link::Lanes::Access> accesses() const;
+  std::vector<link::Lanes::Access> accesses() const { return lanes_.accesses(); }
   // Removes the accesses that have ended.  Returns true if none remains.
   bool remove_ended_accesses(std::vector<link::Lanes::Access>& accesses);
   // Returns a lane whose memory is not used any more.
@@ -167,7 +167,7 @@ class LaneManager {
   void close(Id lane);
   void close_broken();
   void release(Id id, link::Lane& lane);
-  // Closes the lingering lanes whose accesses have ended.
+  // Closes the lingering lanes (link::Lanes::linger()) whose accesses have ended.
   void close_lingering();
 
   hca::Engine& engine_;
@@ -182,8 +182,6 @@ class LaneManager {
   std::map<Id, OfferedMemory> offered_memory_{};
   bool allows_access_ = false;
   std::set<Id> lanes_of_other_users_{};
-  // Holds closed lanes whose other programs still access this program's memory.
-  std::map<Id, link::Lane> lingering_{};
   std::deque<Id> closed_{};
   std::deque<ipc::CloseLane> close_requests_{};
   Counters counters_{};
