@@ -301,7 +301,8 @@ class Process {
   bool receive_lanes(Time now);
   // Returns the lanes.  The owner maps their memory and wakes the programs at their other ends.
   LaneManager& lanes() { return lanes_; }
-  // Adds packets to the burst.  Returns true if the caller must send the burst and call again.
+  // Adds packets to the burst and to lanes.  Then the caller must send the burst, which may be
+  // empty.  Returns true if the caller must call again after that.
   bool transmit(link::Burst& burst, Time now);
   // Makes completions and notices available, as transmit() does, but sends no packets.
   void deliver(Time now);
