@@ -140,6 +140,14 @@ TEST_F(Groups, TheNodeLeavesTheGroupsOfADeadProgram) {
   EXPECT_THAT(outputs(), ElementsAre("1:", "1: of the other group"));
 }
 
+TEST_F(Groups, TheNodeLeavesTheGroupsOfAReturnedRange) {
+  ask(0, ipc::JoinGroup{1, kGroup, 0});
+  ask(1, ipc::JoinGroup{2, kGroup, 0});
+  EXPECT_THAT(ask(0, ipc::ReturnRange{1}), ElementsAre("1:", "done"));
+  node_.on_addresses({ipv4_address(1, 2), ipv4_address(3, 4)}, now_);
+  EXPECT_THAT(outputs(), ElementsAre("2: 2 4"));
+}
+
 TEST_F(Groups, ProgramThatDiesWhileJoiningGetsNoReply) {
   node_.on_message(clients_[0], ipc::encode(7, ipc::JoinGroup{1, kGroup, 0}), now_);
   node_.remove_program(clients_[0], now_);

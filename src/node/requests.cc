@@ -232,6 +232,7 @@ Result<bool> Node::on(ClientId client, std::uint64_t, const ipc::ReturnRange& m,
     return fail(Errc::kInvalidArgument, "not a range of this program");
   }
   report_lane_range(client, m.range, false);
+  leave_groups(m.range);
   quiescing_.push_back({now + config_.range_quiesce_time, m.range, client});
   return false;
 }
