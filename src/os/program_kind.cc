@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <link.h>
+#include <paths.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -43,6 +44,13 @@ bool environment_preloads(char* const* environment, std::string_view library) {
   return false;
 }
 
+// Returns false for directories, too: search permission is no permission to execute.
+bool is_executable(const char* path) {
+  struct stat status {};
+  return system_call(SYS_faccessat, AT_FDCWD, path, X_OK) == 0 && ::stat(path, &status) == 0 &&
+         S_ISREG(status.st_mode);
+}
+
 // Reads the first bytes of a program or script, and returns their number.  Returns nothing if the
 // file cannot be read, or if it would run with other rights than its caller's.
 std::optional<std::size_t> read_head(const char* path, std::span<char> head) {
@@ -52,15 +60,19 @@ std::optional<std::size_t> read_head(const char* path, std::span<char> head) {
   if (!S_ISREG(status.st_mode) || (status.st_mode & (S_ISUID | S_ISGID)) != 0) return std::nullopt;
   if (::fgetxattr(file.get(), "security.capability", nullptr, 0) >= 0) return std::nullopt;
   const long bytes = repeat_call(SYS_read, file.get(), head.data(), head.size());
-  if (bytes <= 0) return std::nullopt;
+  if (bytes < 0) return std::nullopt;
   return static_cast<std::size_t>(bytes);
+}
+
+bool is_elf(std::span<const char> head) {
+  return head.size() >= SELFMAG && memcmp(head.data(), ELFMAG, SELFMAG) == 0;
 }
 
 bool is_dynamic_program(std::span<const char> head) {
   ElfW(Ehdr) header{};
-  if (head.size() < sizeof(header)) return false;
+  if (!is_elf(head) || head.size() < sizeof(header)) return false;
   memcpy(&header, head.data(), sizeof(header));
-  if (memcmp(header.e_ident, ELFMAG, SELFMAG) != 0 || header.e_machine != kMachine) return false;
+  if (header.e_machine != kMachine) return false;
   if (header.e_phentsize != sizeof(ElfW(Phdr))) return false;
   for (std::size_t i = 0; i < header.e_phnum; ++i) {
     const std::uint64_t at = header.e_phoff + i * sizeof(ElfW(Phdr));
@@ -86,11 +98,10 @@ bool find_interpreter(std::span<const char> head, std::array<char, PATH_MAX>& pa
   return true;
 }
 
-}  // namespace
-
-ProgramKind program_kind(const char* path, char* const* environment, std::string_view library) {
-  if (path == nullptr || system_call(SYS_faccessat, AT_FDCWD, path, X_OK) != 0)
-    return ProgramKind::kNone;
+// If `tries_shell` is set, the shell executes a file of a format that the kernel does not know.
+ProgramKind kind_of(const char* path, char* const* environment, std::string_view library,
+                    bool tries_shell) {
+  if (path == nullptr || !is_executable(path)) return ProgramKind::kNone;
   if (!environment_preloads(environment, library)) return ProgramKind::kWithoutLibrary;
   std::array<char, PATH_MAX> interpreter{};
   for (int i = 0; i <= kInterpretersMax; ++i) {
@@ -98,20 +109,30 @@ ProgramKind program_kind(const char* path, char* const* environment, std::string
     const auto bytes = read_head(path, head);
     if (!bytes) return ProgramKind::kWithoutLibrary;
     const auto contents = std::span<const char>(head).first(*bytes);
-    if (contents.size() < 2 || contents[0] != '#' || contents[1] != '!') {
-      return is_dynamic_program(contents) ? ProgramKind::kWithLibrary
-                                          : ProgramKind::kWithoutLibrary;
+    if (is_dynamic_program(contents)) return ProgramKind::kWithLibrary;
+    if (contents.size() >= 2 && contents[0] == '#' && contents[1] == '!') {
+      if (!find_interpreter(contents, interpreter)) return ProgramKind::kWithoutLibrary;
+      path = interpreter.data();
+    } else if (tries_shell && !is_elf(contents)) {
+      path = _PATH_BSHELL;
+      tries_shell = false;
+    } else {
+      return ProgramKind::kWithoutLibrary;
     }
-    if (!find_interpreter(contents, interpreter)) return ProgramKind::kWithoutLibrary;
-    path = interpreter.data();
   }
   return ProgramKind::kWithoutLibrary;
+}
+
+}  // namespace
+
+ProgramKind program_kind(const char* path, char* const* environment, std::string_view library) {
+  return kind_of(path, environment, library, false);
 }
 
 ProgramKind search_program_kind(const char* file, char* const* environment,
                                 std::string_view library) {
   if (file == nullptr || strchr(file, '/') != nullptr)
-    return program_kind(file, environment, library);
+    return kind_of(file, environment, library, true);
   const char* const variable = ::secure_getenv("PATH");
   std::string_view directories = variable != nullptr ? variable : "/bin:/usr/bin";
   for (;;) {
@@ -123,7 +144,7 @@ ProgramKind search_program_kind(const char* file, char* const* environment,
       char* const slash = std::copy(directory.begin(), directory.end(), path.begin());
       *slash = '/';
       std::copy(name.begin(), name.end(), slash + 1);
-      if (const ProgramKind kind = program_kind(path.data(), environment, library);
+      if (const ProgramKind kind = kind_of(path.data(), environment, library, true);
           kind != ProgramKind::kNone)
         return kind;
     }

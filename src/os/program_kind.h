@@ -19,7 +19,8 @@ enum class ProgramKind : std::uint8_t {
 // call it.
 ProgramKind program_kind(const char* path, char* const* environment, std::string_view library);
 
-// Works as program_kind() for a file that execvpe() looks for in PATH.
+// Works as program_kind() for a file that execvpe() looks for in PATH.  Like execvpe(), it takes a
+// file of an unknown format for a script of the shell.
 ProgramKind search_program_kind(const char* file, char* const* environment,
                                 std::string_view library);
 

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -89,6 +90,26 @@ TEST_F(ProgramKindTest, ProgramsAreSearchedInPath) {
   EXPECT_EQ(search_program_kind("sh", environment_.data(), kLibrary), ProgramKind::kWithLibrary);
   EXPECT_EQ(search_program_kind("/bin/sh", environment_.data(), kLibrary),
             ProgramKind::kWithLibrary);
+}
+
+TEST_F(ProgramKindTest, TheSearchSkipsDirectories) {
+  std::filesystem::create_directory(directory_ / "sh");
+  EXPECT_EQ(kind(directory_ / "sh"), ProgramKind::kNone);
+  const std::string old_path = std::getenv("PATH");
+  ::setenv("PATH", (directory_.string() + ":/bin").c_str(), 1);
+  EXPECT_EQ(search_program_kind("sh", environment_.data(), kLibrary), ProgramKind::kWithLibrary);
+  ::setenv("PATH", old_path.c_str(), 1);
+}
+
+// execvpe() passes such a file to the shell, but execve() fails.
+TEST_F(ProgramKindTest, TheSearchTakesAFileWithoutAFormatForAScript) {
+  for (const char* text : {"exit 0\n", "x", ""}) {
+    const std::string path = file("text", text);
+    EXPECT_EQ(search_program_kind(path.c_str(), environment_.data(), kLibrary),
+              ProgramKind::kWithLibrary)
+        << text;
+    EXPECT_EQ(kind(path), ProgramKind::kWithoutLibrary) << text;
+  }
 }
 
 }  // namespace
