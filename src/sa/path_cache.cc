@@ -74,15 +74,15 @@ KnownPaths PathCache::choose(Entry& entry) {
 }
 
 // Answers a query from the entry that names only source and destination, if at least one of its
-// paths has all values that the query names.
+// paths has all values that the query names.  A query for several paths needs the paths of a table.
 std::optional<KnownPaths> PathCache::find_in_general_entry(const PathQuery& query, Time now) {
   if (!is_answered_by_table(query)) return std::nullopt;
-  if (query.numb_path != 1 && table_ != Table::kLoaded) return std::nullopt;
   const auto found = entries_.find({.destination = query.destination, .source = query.source});
   if (found == entries_.end() || found->second.is_pending() || found->second.negative_answer ||
       !is_fresh(found->second, now)) {
     return std::nullopt;
   }
+  if (query.numb_path != 1 && !found->second.is_from_table) return std::nullopt;
   matching_paths_.clear();
   for (const PathRecord& path : found->second.paths) {
     if (satisfies(path, query)) matching_paths_.push_back(path);

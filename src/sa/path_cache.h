@@ -150,6 +150,7 @@ class PathCache {
     std::optional<Error> negative_answer{};
     Time asked_at{};  // when the SA was asked; its answer cannot be older
     std::size_t next_choice = 0;
+    bool is_from_table = false;  // the entry has all paths of the table, not only one
     std::optional<QueryId> query_id{};
     bool waits_for_table = false;
     bool may_be_stale = false;  // something has changed since the query began

@@ -441,6 +441,21 @@ TEST_F(PathTableTest, OneQueryLoadsAllPathsOfThePort) {
   EXPECT_EQ(cache->counters().table_paths, 1001U);
 }
 
+// A refresh asks for one path, which has no alternate path.
+TEST_F(PathTableTest, QueryForSeveralPathsIsSentAfterARefreshOfTheTablesPaths) {
+  answer_table(load(), {path_to(9, {90}), path_to(9, {91})});
+  PathQuery query = query_to(9);
+  query.numb_path = 2;
+  EXPECT_TRUE(is_known(query));
+  cache->gid_in_service(test_gid(9), now);
+  answer(request(), path_to(9, {90}));
+  EXPECT_TRUE(is_known(query_to(9)));
+  EXPECT_FALSE(is_known(query));
+  const auto packet = request();
+  EXPECT_EQ(header_in(packet).mad.method, Method::kGetTable);
+  EXPECT_EQ(record_in<PathRecord>(packet).numb_path, 2);
+}
+
 // The SA chooses paths for services and QoS classes by rules that the records of a table do not
 // show.
 TEST_F(PathTableTest, QueryForAServiceOrAQosClassIsNotAnsweredByTheTable) {

@@ -139,6 +139,7 @@ void PathCache::gid_in_service(const Gid& gid, Time now) {
 PathCache::Entries::iterator PathCache::refresh(Entries::iterator found, Time now) {
   Entry& entry = found->second;
   entry.paths.clear();
+  entry.is_from_table = false;
   if (entry.use_position) by_use_.erase(*entry.use_position);
   entry.use_position.reset();
   if (!ask(found, now + Query::kGiveUpAfterDefault, now)) return erase(found);

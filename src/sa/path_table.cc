@@ -81,6 +81,7 @@ void PathCache::store_table(const std::vector<PathRecord>& paths, Time asked_at,
     entry.negative_answer.reset();
     entry.asked_at = asked_at;
     entry.paths = std::move(records);
+    entry.is_from_table = true;
     answer_waiters(entry, entry.paths, std::nullopt, 1, now);
     mark_as_used(found);
   }
