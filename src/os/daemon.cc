@@ -119,9 +119,12 @@ void drop_real_ids() {
   const long user = system_call(SYS_geteuid);
   const long real_group = system_call(SYS_getgid);
   const long group = user == real ? real_group : user == 0 ? 0 : system_call(SYS_getegid);
-  // The kernel refuses setgroups() without a privilege, for example after root's seteuid() to
-  // another user.  Then the daemon retains the program's supplementary groups.
-  if (user != real) system_call(SYS_setgroups, 0, nullptr);
+  if (user != real) {
+    // After root's seteuid() to another user, only user 0 may call setgroups().  If this process
+    // may not become user 0 or call setgroups(), the daemon retains the supplementary groups.
+    system_call(SYS_setresuid, -1, 0, -1);
+    system_call(SYS_setgroups, 0, nullptr);
+  }
   system_call(SYS_setresgid, group, group, group);
   system_call(SYS_setresuid, user, user, user);
 }

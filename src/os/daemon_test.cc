@@ -1,6 +1,7 @@
 #include "os/daemon.h"
 
 #include <fcntl.h>
+#include <grp.h>
 #include <poll.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
@@ -235,6 +236,22 @@ TEST(Daemon, DoesNotInheritResourceLimits) {
               ::_exit(ok ? 0 : 1);
             }),
             0);
+}
+
+TEST(Daemon, HasNoSupplementaryGroupsOfRootAfterSeteuid) {
+  constexpr uid_t kOtherUser = 1000;
+  constexpr int kNotRoot = 77;
+  const int status = run_in_child([] {
+    const gid_t group = 7;
+    if (::setgroups(1, &group) != 0 || ::seteuid(kOtherUser) != 0) ::_exit(kNotRoot);
+    Program program;
+    ASSERT_TRUE(program.start(kSleepingDaemon).has_value()) << program.problem();
+    EXPECT_EQ(program.status("Uid"), "1000\t1000\t1000\t1000");
+    const std::string groups = program.status("Groups");
+    EXPECT_EQ(groups.find_first_not_of(' '), std::string::npos) << groups;
+  });
+  if (status == kNotRoot) GTEST_SKIP() << "only root can start a program for another user";
+  EXPECT_EQ(status, 0);
 }
 
 TEST(Daemon, ReportsThroughItsEndOfThePipe) {
