@@ -250,6 +250,35 @@ TEST_F(Cm, IdsMayBeDestroyedWhileThreadsReadTheirEvents) {
   for (std::thread& reader : readers) reader.join();
 }
 
+TEST_F(Cm, AQpIsNotDestroyedWhileAThreadReadsAnEventOfItsId) {
+  rdma_cm_id* id = nullptr;
+  ASSERT_EQ(rdma_create_id(channel_, &id, nullptr, RDMA_PS_TCP), 0);
+  sockaddr_in own = address("10.0.0.1", 80);
+  ASSERT_EQ(rdma_bind_addr(id, as_sockaddr(own)), 0);
+  ibv_qp_init_attr attr = small_qp_attr(IBV_QPT_RC);
+  ASSERT_EQ(rdma_create_qp(id, nullptr, &attr), 0);
+  std::atomic<bool> is_queried = false;
+  bool exists = false;
+  fake::state().on_qp_query = [&] {
+    is_queried = true;
+    fake::yield_processor();
+    const std::scoped_lock lock(fake::state().mutex);
+    exists = !fake::state().qps.empty();
+  };
+  report_event(newest_fake_id(), make_event(RDMA_CM_EVENT_REJECTED, 28));
+  std::thread reader([&] {
+    rdma_cm_event* event = nullptr;
+    EXPECT_EQ(rdma_get_cm_event(channel_, &event), 0);
+    EXPECT_EQ(rdma_ack_cm_event(event), 0);
+  });
+  while (!is_queried) std::this_thread::yield();
+  rdma_destroy_qp(id);
+  reader.join();
+  EXPECT_TRUE(exists);
+  fake::state().on_qp_query = nullptr;
+  EXPECT_EQ(rdma_destroy_id(id), 0);
+}
+
 TEST_F(Cm, ARequestCreatesAnIdButTheEventOfTheRequestBelongsToTheListener) {
   rdma_cm_id* listener = nullptr;
   int mark = 0;

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -109,6 +110,7 @@ struct State {
   std::map<vb_handle, Queue*> channels;
   std::map<vb_handle, Cq> cqs;
   std::map<vb_handle, Qp> qps;
+  std::function<void()> on_qp_query{};  // vb_qp_query() calls it first
   std::map<vb_handle, Srq> srqs;
   std::map<vb_handle, Id> ids;
   std::set<vb_handle> other_objects;  // all PDs, MRs, MWs and AHs

@@ -283,6 +283,7 @@ VB_API int vb_qp_modify(vb_handle qp, const vb_qp_attr* attr, uint32_t mask) {
   return 0;
 }
 VB_API int vb_qp_query(vb_handle qp, vb_qp_attr* attr, vb_qp_init* init) {
+  if (state().on_qp_query) state().on_qp_query();
   RETURN_ERROR_OR_LOCK();
   FIND_OR_RETURN(found, qps, qp);
   *attr = found->attr;

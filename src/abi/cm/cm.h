@@ -137,6 +137,9 @@ int cm_refresh(CmId& id);
 // Attaches the QP in id->qp to the id in libverbena, or detaches the old QP if id->qp is null.
 // Programs may change id->qp themselves, to move a QP to another id.
 int cm_update_qp(CmId& id);
+// Updates the state of the id's QP in the public structure after libverbena has changed it.  Takes
+// a cookie, because another thread may destroy the QP or the id meanwhile.
+void cm_refresh_qp(std::uint64_t cookie);
 // Holds a device that ids of this process share, and the default protection domain of these ids.
 struct CmDevice {
   ibv_context* verbs;

@@ -69,14 +69,6 @@ int reject(CmId& id, std::uint32_t reason, const void* private_data, std::uint8_
   return 0;
 }
 
-// Updates the state of the QP in the public structure after libverbena has changed it.  Takes a
-// cookie, because another thread that got the event may already have destroyed the id and its QP.
-void refresh_qp(std::uint64_t cookie) {
-  cm_ids().with(cookie, [](CmId& id) {
-    if (id.qp != nullptr) refresh_state(*qp_of(id.qp));
-  });
-}
-
 }  // namespace
 }  // namespace verbena::abi
 
@@ -104,7 +96,7 @@ VB_EXPORT int rdma_accept(rdma_cm_id* id, rdma_conn_param* conn_param) {
   const std::uint64_t cookie = self.cookie;
   const bool waits = self.is_synchronous, expects_event = !is_datagram(self);
   if (int error = vb_cm_accept(self.library_handle, &param)) return failed(error);
-  refresh_qp(cookie);
+  cm_refresh_qp(cookie);
   if (waits && expects_event) return cm_wait_for_event(self);
   if (waits && self.event != nullptr) {  // acknowledge the CONNECT_REQUEST
     rdma_ack_cm_event(self.event);
@@ -139,6 +131,6 @@ VB_EXPORT int rdma_disconnect(rdma_cm_id* id) {
   // Datagram ids send no message and get no event.
   const bool waits = self.is_synchronous && !is_datagram(self);
   if (int error = vb_cm_disconnect(self.library_handle)) return failed(error);
-  refresh_qp(cookie);
+  cm_refresh_qp(cookie);
   return waits ? cm_wait_for_event(self) : 0;
 }

@@ -133,7 +133,7 @@ void bring_up_to_date(CmId& id, CmEvent& event) {
     case RDMA_CM_EVENT_ESTABLISHED:
       // DISCONNECTED is not in this list: by then the program may have destroyed the QP without
       // setting id.qp to null.
-      if (id.qp != nullptr) refresh_state(*qp_of(id.qp));
+      cm_refresh_qp(id.cookie);
       return;
     default: return;
   }

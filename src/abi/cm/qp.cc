@@ -106,7 +106,7 @@ int create_qp(CmId& id, ibv_qp_init_attr_ex& attr) {
     return error;
   }
   id.pd = qp->pd;
-  id.qp = qp;
+  cm_ids().with(id.cookie, [&](CmId& one) { one.qp = qp; });  // see cm_refresh_qp()
   return 0;
 }
 
@@ -121,6 +121,12 @@ int cm_update_qp(CmId& id) {
   if (id.library_qp == 0) return 0;
   id.library_qp = 0;
   return vb_cm_id_set_qp(id.library_handle, 0);
+}
+
+void cm_refresh_qp(std::uint64_t cookie) {
+  cm_ids().with(cookie, [](CmId& id) {
+    if (id.qp != nullptr) refresh_state(*qp_of(id.qp));
+  });
 }
 
 }  // namespace verbena::abi
