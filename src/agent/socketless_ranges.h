@@ -1,10 +1,11 @@
 #pragma once
 
-#include <algorithm>
+#include <bitset>
 #include <cstddef>
 #include <cstdint>
 #include <set>
 #include <span>
+#include <vector>
 
 #include "base/error.h"
 #include "base/random.h"
@@ -23,17 +24,14 @@ class SocketlessRanges {
   static constexpr std::uint16_t kRangesEnd = 0xfff;
 
   // Leases a random range that is not in `avoid` and for which `is_taken` returns false.
-  // kNoResources: `leases_max` ranges are leased.  REQUIRES: some ranges are neither in `avoid` nor
-  // taken.
+  // kNoResources: `leases_max` ranges are leased, or there is no such range.
   Result<std::uint16_t> lease(Random& random, std::span<const std::uint16_t> avoid, auto is_taken) {
     if (leased_.size() >= leases_max_) {
       return fail(Errc::kNoResources, "too many QPN ranges are leased (kLeasesMax)");
     }
-    std::uint16_t range = 0;
-    do {
-      range = static_cast<std::uint16_t>(1 + random.below(kRangesEnd - 1));
-    } while (leased_.contains(range) || is_taken(range) ||
-             std::ranges::find(avoid, range) != avoid.end());
+    const std::vector<std::uint16_t> free = free_ranges(avoid, is_taken);
+    if (free.empty()) return fail(Errc::kNoResources, "no QPN range is free");
+    const std::uint16_t range = free[random.below(free.size())];
     leased_.insert(range);
     return range;
   }
@@ -43,6 +41,20 @@ class SocketlessRanges {
   const std::set<std::uint16_t>& leased_ranges() const { return leased_; }
 
  private:
+  std::vector<std::uint16_t> free_ranges(std::span<const std::uint16_t> avoid,
+                                         auto is_taken) const {
+    std::bitset<kRangesEnd> is_excluded;
+    for (const std::uint16_t range : leased_) is_excluded.set(range);
+    for (const std::uint16_t range : avoid) {
+      if (range < kRangesEnd) is_excluded.set(range);
+    }
+    std::vector<std::uint16_t> free;
+    for (std::uint16_t range = 1; range < kRangesEnd; ++range) {
+      if (!is_excluded[range] && !is_taken(range)) free.push_back(range);
+    }
+    return free;
+  }
+
   std::size_t leases_max_;
   std::set<std::uint16_t> leased_{};
 };

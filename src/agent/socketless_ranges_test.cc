@@ -28,5 +28,18 @@ TEST(SocketlessRanges, LeasesEachRangeOnceAndNoneThatIsTaken) {
   EXPECT_TRUE(ranges.lease(random, avoid, is_odd).has_value());
 }
 
+// Programs of a dead agent name the ranges to avoid, which may be any numbers.
+TEST(SocketlessRanges, LeasesTheLastFreeRangeAndThenNoneIfTheOthersAreAvoided) {
+  Random random(1);
+  SocketlessRanges ranges;
+  std::vector<std::uint16_t> avoid{0, SocketlessRanges::kRangesEnd, 0xffff};
+  for (std::uint16_t range = 1; range < SocketlessRanges::kRangesEnd - 1; ++range) {
+    avoid.push_back(range);
+  }
+  const auto is_taken = [](std::uint16_t) { return false; };
+  EXPECT_EQ(ranges.lease(random, avoid, is_taken).value(), SocketlessRanges::kRangesEnd - 1);
+  EXPECT_EQ(ranges.lease(random, avoid, is_taken).error().code, Errc::kNoResources);
+}
+
 }  // namespace
 }  // namespace verbena::agent
