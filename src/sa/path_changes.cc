@@ -28,6 +28,7 @@ void PathCache::set_port(const PortState& state, const PortChange& change, Time 
     drop_all(&PathCounters::manager_changed, false, now);
   }
   if (change.pkeys_changed) {
+    if (table_ == Table::kLoading) table_may_be_stale_ = true;
     drop_if(&PathCounters::pkeys_changed, [&](const PathQuery&, const Entry& entry) {
       return entry.negative_answer || entry.query_id ||
              std::ranges::any_of(entry.paths,
