@@ -68,7 +68,8 @@ void Session::on_readable() {
 
 void Session::finish() {
   is_finishing_ = true;
-  if (queue_.empty()) end();
+  if (queue_.empty()) return end();
+  watch_.read(false);  // unread messages of the peer would wake the event loop again and again
 }
 
 void Session::end() {

@@ -52,7 +52,7 @@ class Session {
   void send(const Message& message, int fd = -1) {
     send_bytes(broker::bytes_of(message), fd);
   }
-  // Ends the session when all messages in the queue are sent.
+  // Receives no more messages, and ends the session when all messages in the queue are sent.
   void finish();
   // Sets the shared page in which the session counts the sent messages, so that the program can see
   // that there are new ones.
