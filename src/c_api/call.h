@@ -19,14 +19,14 @@ int failed(const Error& error);
 void set_error_listener(void (*listener)(const Error& error));
 inline int result_of(const Result<void>& result) { return result ? 0 : failed(result.error()); }
 
-// Runs the body of a C function.  std::bad_alloc becomes an errno; thread cancellation passes
+// Runs the body of a C function.  std::bad_alloc becomes ENOMEM; thread cancellation passes
 // through.
 template <class Body>
 int guarded(Body body) {
   try {
     return body();
   } catch (const std::bad_alloc&) {
-    return to_errno({Errc::kNoResources});
+    return failed({Errc::kNoResources, 0, "no memory"});
   }
 }
 

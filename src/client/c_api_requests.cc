@@ -143,15 +143,15 @@ int vb_requests_create(vb_handle* queue, int* fd) {
 int vb_requests_destroy(vb_handle queue) { return result_of(queues().destroy(queue)); }
 
 int vb_submit(vb_handle queue, struct vb_request* request) {
-  return guarded([&] {
+  request->next = nullptr;
+  request->state = 0;
+  const int status = guarded([&] {
     RequestQueue* const found = queues().find(queue);
     if (found == nullptr) return failed({verbena::Errc::kBadHandle, 0, "no such request queue"});
-    request->next = nullptr;
-    request->state = 0;
-    const int status = submit(*found, *request);
-    if (status != EINPROGRESS) settle(*request, status, status == 0 ? "" : vb_last_error());
-    return status;
+    return submit(*found, *request);
   });
+  if (status != EINPROGRESS) settle(*request, status, status == 0 ? "" : vb_last_error());
+  return status;
 }
 
 struct vb_request* vb_requests_next(vb_handle queue) {

@@ -14,7 +14,7 @@
 #include "client/batch.h"
 #include "client/channels.h"
 #include "client/sockaddr.h"
-#include "verbena/c_api.h"
+#include "verbena/c_api_requests.h"
 #include "wire/ip.h"
 
 namespace verbena::client {
@@ -396,6 +396,23 @@ TEST(CApi, ForgedHandlesAreErrors) {
   vb_cm_event event{};
   EXPECT_EQ(vb_cm_next_event(1, &event), EINVAL);
   EXPECT_NE(*vb_last_error(), '\0');
+}
+
+TEST(CApi, ARefusedRequestHasItsStatusAndItsText) {
+  vb_handle queue = 0;
+  int fd = -1;
+  ASSERT_EQ(vb_requests_create(&queue, &fd), 0);
+  vb_pd_args args{};
+  args.pd = 1;
+  for (const vb_handle handle : {queue, queue + 1}) {
+    vb_request request{};
+    request.command = VB_PD_DESTROY;
+    request.arguments = &args;
+    EXPECT_EQ(vb_submit(handle, &request), EINVAL);
+    EXPECT_EQ(request.status, EINVAL);
+    EXPECT_STREQ(request.text, handle == queue ? "no such object" : "no such request queue");
+  }
+  EXPECT_EQ(vb_requests_destroy(queue), 0);
 }
 
 }  // namespace
