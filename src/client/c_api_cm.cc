@@ -113,7 +113,7 @@ int vb_cm_next_event(vb_handle channel, struct vb_cm_event* event) {
   CmNotice notice;
   if (const int error = client->next_event(*queue, notice); error != 0) return error;
   *event = to_vb_event(notice);
-  if (!notice.why.empty()) set_last_error(notice.why);
+  set_last_error(notice.why);
   // Uses the current cookie, because the program may have set it after the event came.
   client->command([&](Process& process, Time) {
     if (const auto found = process.connection(notice.id)) event->cookie = (*found)->cookie;
