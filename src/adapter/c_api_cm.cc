@@ -50,6 +50,10 @@ int fail_without_ib_cm() {
   return c_api::failed({Errc::kNotSupported, 0, "the system's libraries support only the RDMA CM"});
 }
 
+int fail_without_services() {
+  return c_api::failed({Errc::kNotSupported, 0, "an adapter does not find or register services"});
+}
+
 // Creates an Id with a handle for an id of the system, and stores the Id as the context of `raw`.
 int add_id(Adapter& adapter, rdma_cm_id* raw, Channel* channel, std::uint64_t cookie,
            vb_handle* handle) {
@@ -178,21 +182,31 @@ int vb_cm_channel_create(vb_handle* channel, int* fd) {
 
 int vb_cm_channel_hide_lost_requests(vb_handle) { return 0; }  // Linux hides them
 
-int vb_cm_id_write_event(vb_handle, uint32_t, int32_t, uint64_t) { return EOPNOTSUPP; }
+int vb_cm_id_write_event(vb_handle, uint32_t, int32_t, uint64_t) {
+  return c_api::failed(
+      {Errc::kNotSupported, 0, "a program cannot write events of an adapter's connection manager"});
+}
 
 // These functions are not supported, because rdma-core finds services only from version 60 on, and
 // cannot register services.
-int vb_cm_find_services(vb_handle, const struct vb_service_query*) { return EOPNOTSUPP; }
-int vb_cm_services(vb_handle, struct vb_service*, uint32_t, uint32_t*) { return EOPNOTSUPP; }
+int vb_cm_find_services(vb_handle, const struct vb_service_query*) {
+  return fail_without_services();
+}
+int vb_cm_services(vb_handle, struct vb_service*, uint32_t, uint32_t*) {
+  return fail_without_services();
+}
 int vb_services_find(uint32_t, uint8_t, const struct vb_service_query*, struct vb_service*,
                      uint32_t, uint32_t*) {
-  return EOPNOTSUPP;
+  return fail_without_services();
 }
-int vb_service_add(uint32_t, uint8_t, const struct vb_service*, uint64_t*) { return EOPNOTSUPP; }
-int vb_service_remove(uint64_t) { return EOPNOTSUPP; }
+int vb_service_add(uint32_t, uint8_t, const struct vb_service*, uint64_t*) {
+  return fail_without_services();
+}
+int vb_service_remove(uint64_t) { return fail_without_services(); }
 // Fabrics of virtual hosts are not supported over an adapter.
 int vb_fabric_fault(const char*, const char* const*, size_t, const uint64_t*, char*, size_t) {
-  return EOPNOTSUPP;
+  return c_api::failed(
+      {Errc::kNotSupported, 0, "an adapter is not a part of a fabric of virtual hosts"});
 }
 
 int vb_cm_channel_destroy(vb_handle channel) {
@@ -214,7 +228,7 @@ int vb_cm_channel_destroy(vb_handle channel) {
 int vb_cm_next_event(vb_handle channel, struct vb_cm_event* event) {
   Adapter* const adapter = Adapter::get_if_open();
   Channel* const object = adapter == nullptr ? nullptr : adapter->channels.find(channel);
-  if (object == nullptr) return EINVAL;
+  if (object == nullptr) return fail_without_object();
   rdma_cm_event* raw_event = nullptr;
   for (;;) {
     if (adapter->system.get_cm_event(object->raw, &raw_event) != 0) return errno;

@@ -64,6 +64,8 @@ bool is_chosen_port(std::uint32_t device, std::uint32_t port) {
   return device == kOnlyDevice && port == kOnlyPort;
 }
 
+int fail_without_port() { return c_api::failed({Errc::kBadHandle, 0, "no such port"}); }
+
 bool is_port_event(ibv_event_type type) {
   switch (type) {
     case IBV_EVENT_PORT_ACTIVE:
@@ -99,7 +101,7 @@ const char* vb_last_error(void) { return c_api::last_error(); }
 const char* vb_build_id(void) { return VB_BUILD_ID; }
 
 int vb_device_query(uint32_t device, struct vb_device_attr* attr) {
-  if (device != kOnlyDevice) return ENOENT;
+  if (device != kOnlyDevice) return c_api::failed({Errc::kSystem, ENOENT, "no such device"});
   return on_adapter([&](Adapter& adapter) {
     ibv_device_attr attributes{};
     if (const int error = adapter.system.query_device(adapter.context, &attributes)) {
@@ -111,7 +113,7 @@ int vb_device_query(uint32_t device, struct vb_device_attr* attr) {
 }
 
 int vb_port_query(uint32_t device, uint32_t port, struct vb_port_attr* attr) {
-  if (!is_chosen_port(device, port)) return EINVAL;
+  if (!is_chosen_port(device, port)) return fail_without_port();
   return on_adapter([&](Adapter& adapter) {
     ibv_port_attr attributes;
     if (const int error = query_port(adapter, attributes))
@@ -134,13 +136,17 @@ int vb_port_query(uint32_t device, uint32_t port, struct vb_port_attr* attr) {
     attr->port_cap_flags = attributes.port_cap_flags;
     attr->max_vl_num = attributes.max_vl_num;
     attr->subnet_timeout = attributes.subnet_timeout;
+    // The drop-in libraries print this text if the port is down.
+    if (attributes.state != IBV_PORT_ACTIVE) {
+      c_api::set_last_error("the port of the adapter is not active");
+    }
     return 0;
   });
 }
 
 // Returns an empty entry for a GID of RoCEv1, which Verbena does not support.
 int vb_gid_query(uint32_t device, uint32_t port_num, uint32_t index, struct vb_gid_entry* entry) {
-  if (!is_chosen_port(device, port_num)) return EINVAL;
+  if (!is_chosen_port(device, port_num)) return fail_without_port();
   return on_adapter([&](Adapter& adapter) {
     ibv_port_attr port;
     if (const int error = query_port(adapter, port))
@@ -163,7 +169,7 @@ int vb_gid_query(uint32_t device, uint32_t port_num, uint32_t index, struct vb_g
 }
 
 int vb_pkey_query(uint32_t device, uint32_t port, uint32_t index, uint16_t* pkey) {
-  if (!is_chosen_port(device, port)) return EINVAL;
+  if (!is_chosen_port(device, port)) return fail_without_port();
   return on_adapter([&](Adapter& adapter) {
     __be16 raw_pkey = 0;
     const int error = adapter.system.query_pkey(adapter.context, adapter.port,
@@ -184,13 +190,15 @@ int vb_context_create(uint32_t /*device*/, vb_handle* context, int* fd) {
   });
 }
 
-int vb_context_destroy(vb_handle context) { return context == kOnlyContext ? 0 : EINVAL; }
+int vb_context_destroy(vb_handle context) {
+  return context == kOnlyContext ? 0 : fail_without_object();
+}
 
 // Waits for an event.  Thread cancellation may unwind this function, so it holds no lock while it
 // waits.
 int vb_async_next(vb_handle context, struct vb_async_event* event) {
   Adapter* const adapter = Adapter::get_if_open();
-  if (adapter == nullptr || context != kOnlyContext) return EINVAL;
+  if (adapter == nullptr || context != kOnlyContext) return fail_without_object();
   ibv_async_event raw_event;
   for (;;) {
     if (adapter->system.get_async_event(adapter->context, &raw_event) != 0) return errno;

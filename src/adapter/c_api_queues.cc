@@ -198,7 +198,7 @@ int vb_channel_next(vb_handle channel, uint64_t* cq_cookie) {
   Adapter* const adapter = Adapter::get_if_open();
   ibv_comp_channel* const object =
       adapter == nullptr ? nullptr : adapter->comp_channels.find(channel);
-  if (object == nullptr) return EINVAL;
+  if (object == nullptr) return fail_without_object();
   ibv_cq* cq = nullptr;
   void* context = nullptr;
   if (adapter->system.get_cq_event(object, &cq, &context) != 0) return errno;
