@@ -153,10 +153,13 @@ int on_port(std::uint32_t device, std::uint32_t number, auto&& body) {
   return on_client([&](Client& client) {
     return client.command([&](Process& process, Time) {
       if (!process.connected()) return failed(kAgentLost);
-      if (device >= verbena::kDevicesMax || number > verbena::kPortsPerDeviceMax) return EINVAL;
-      const ipc::Port* const port =
-          process.find_port({static_cast<std::uint8_t>(device), static_cast<std::uint8_t>(number)});
-      return port == nullptr ? EINVAL : body(*port, process);
+      const bool may_exist = device < verbena::kDevicesMax && number <= verbena::kPortsPerDeviceMax;
+      const ipc::Port* const port = may_exist
+                                        ? process.find_port({static_cast<std::uint8_t>(device),
+                                                             static_cast<std::uint8_t>(number)})
+                                        : nullptr;
+      if (port == nullptr) return failed({verbena::Errc::kBadHandle, 0, "no such port"});
+      return body(*port, process);
     });
   });
 }
@@ -173,7 +176,9 @@ int vb_device_query(uint32_t index, struct vb_device_attr* attr) {
   return on_client([&](Client& client) {
     return client.command([&](Process& process, Time) {
       if (!process.connected()) return failed(kAgentLost);
-      if (index >= process.devices().size()) return ENOENT;
+      if (index >= process.devices().size()) {
+        return failed({verbena::Errc::kSystem, ENOENT, "no such device"});
+      }
       const ipc::Device& device = process.devices()[index];
       const hca::Limits& limits = process.engine().limits();
       *attr = {};
@@ -240,13 +245,16 @@ int vb_gid_query(uint32_t device, uint32_t number, uint32_t index, struct vb_gid
       entry->interface_index = one.interface;
       entry->in_use = 1;
     }
-    return index < port.gid_indexes ? 0 : ENOENT;
+    if (index < port.gid_indexes) return 0;
+    return failed({verbena::Errc::kSystem, ENOENT, "the port has no GID with this index"});
   });
 }
 
 int vb_pkey_query(uint32_t device, uint32_t number, uint32_t index, uint16_t* pkey) {
   return on_port(device, number, [&](const ipc::Port& port, Process&) {
-    if (index >= port.pkeys.size()) return EINVAL;
+    if (index >= port.pkeys.size()) {
+      return failed({verbena::Errc::kBadHandle, 0, "the port has no P_Key with this index"});
+    }
     *pkey = port.pkeys[index].value;
     return 0;
   });
