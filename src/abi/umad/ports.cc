@@ -64,11 +64,11 @@ int OpenPort::open(const char* name, int number, bool enforce_smi) {
   // got the same descriptor.  Destroying the older port closes that descriptor once more.  So the
   // new port takes another descriptor.
   while (const auto old = open_ports().by_fd.extract(mads.get())) {
-    auto duplicate = mads.duplicate();
-    if (!duplicate) return -EIO;
-    (void)mads.release();
-    mads = std::move(*duplicate);
     old_port = old.mapped();
+    auto duplicate = mads.duplicate();
+    (void)mads.release();  // the older port closes this descriptor
+    if (!duplicate) return -EIO;
+    mads = std::move(*duplicate);
   }
   const int fd = mads.get();
   open_ports().by_fd[fd] =
