@@ -127,7 +127,10 @@ OpenPort::ReceiveResult OpenPort::receive_in_shared_memory(std::byte* buffer,
                                                            std::size_t mad_bytes) {
   std::vector<os::Fd> fds;
   std::array<std::byte, um::kUserMadBytes + wire::kMadBytes> first{};
-  if (!mads_.receive(first, fds) || fds.empty()) return ReceiveResult::kDisconnected;
+  bool fds_lost = false;
+  if (!mads_.receive(first, fds, os::kNoWait, &fds_lost)) return ReceiveResult::kDisconnected;
+  if (fds_lost) return ReceiveResult::kLost;
+  if (fds.empty()) return ReceiveResult::kDisconnected;
   const auto memory = os::map_shared(fds.front().get(), mad_bytes, mad_bytes, false);
   if (!memory) return ReceiveResult::kDisconnected;
   std::copy_n(first.begin(), um::kUserMadBytes, buffer);
@@ -204,6 +207,7 @@ int receive(int fd, ib_user_mad& mad, int& length, int timeout_ms) {
       errno = ENOSPC;
       break;
     case OpenPort::ReceiveResult::kInvalid: errno = EINVAL; break;
+    case OpenPort::ReceiveResult::kLost: errno = EMFILE; break;
     case OpenPort::ReceiveResult::kDisconnected: return wait_for_nothing(timeout_ms);
   }
   return -errno;

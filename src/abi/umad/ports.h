@@ -24,12 +24,13 @@ class OpenPort {
   // Sends a request with these descriptors, and waits for the answer.
   ipc::umad::Reply ask(std::span<const std::byte> request, std::span<const int> fds_to_pass = {});
 
-  enum class ReceiveResult { kMad, kNothing, kTooShort, kInvalid, kDisconnected };
+  enum class ReceiveResult { kMad, kNothing, kTooShort, kInvalid, kLost, kDisconnected };
   // Receives the next MAD without waiting, with its header, into a buffer of `capacity` bytes.
   // `mad_bytes` gets the length of the MAD.  kTooShort: the buffer got the header and the first
   // segment of a longer message, which remains in the queue.  kInvalid: the buffer is too small for
-  // the header and the first segment.  kDisconnected: the service has ended, its message is
-  // malformed, or this process cannot receive or map the shared memory of a long message.
+  // the header and the first segment.  kLost: a long message is lost, because this process has no
+  // descriptor for its shared memory (RLIMIT_NOFILE).  kDisconnected: the service has ended, its
+  // message is malformed, or this process cannot map the shared memory of a long message.
   ReceiveResult receive(ib_user_mad& buffer, std::size_t capacity, std::size_t& mad_bytes);
 
  private:
