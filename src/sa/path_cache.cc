@@ -31,7 +31,7 @@ Result<PathCache::Lookup> PathCache::find(const PathQuery& query, std::uint64_t 
       mark_as_used(found);
       ++(entry.negative_answer ? counters_.negative_hits : counters_.hits);
       if (entry.negative_answer) return std::unexpected(*entry.negative_answer);
-      return Lookup(choose(entry));
+      return Lookup(choose(query, entry.paths, entry));
     }
     ++counters_.expired;
     erase(found);
@@ -68,9 +68,12 @@ bool PathCache::is_fresh(const Entry& entry, Time now) const {
                                : !entry.paths.empty() && answer_age < age();
 }
 
-KnownPaths PathCache::choose(Entry& entry) {
-  const std::size_t choice = entry.next_choice++ % entry.paths.size();
-  return {.path = entry.paths[choice], .all = entry.paths};
+KnownPaths PathCache::choose(const PathQuery& query, std::span<const PathRecord> paths,
+                             Entry& entry) {
+  const std::size_t choice = entry.next_choice++ % paths.size();
+  const std::size_t count = std::min<std::size_t>(query.numb_path, paths.size());
+  return {.path = paths[choice],
+          .all = paths.subspan(std::min(choice, paths.size() - count), count)};
 }
 
 // Answers a query from the entry that names only source and destination, if at least one of its
@@ -89,8 +92,7 @@ std::optional<KnownPaths> PathCache::find_in_general_entry(const PathQuery& quer
   }
   if (matching_paths_.empty()) return std::nullopt;
   mark_as_used(found);
-  const std::size_t choice = found->second.next_choice++ % matching_paths_.size();
-  return KnownPaths{.path = matching_paths_[choice], .all = matching_paths_};
+  return choose(query, matching_paths_, found->second);
 }
 
 void PathCache::mark_as_used(Entries::iterator found) {
@@ -193,6 +195,8 @@ void PathCache::answer_waiters(Entry& entry, const std::vector<PathRecord>& path
     if (!paths.empty()) {
       const auto choice = static_cast<std::ptrdiff_t>(entry.next_choice++ % paths.size());
       std::ranges::rotate(event.paths, event.paths.begin() + choice);
+      const std::size_t count = waiter.mapped().query->numb_path;
+      if (event.paths.size() > count) event.paths.resize(count);
     }
     events_.push_back(std::move(event));
   }

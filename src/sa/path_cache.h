@@ -30,9 +30,10 @@ namespace verbena::sa {
 // Identifies one call of find() or find_for_connection() that waits for the answer of the SA.
 using PathTicket = Strong<struct PathTicketTag, std::uint64_t>;
 
-// Holds the paths that answer a query at once.  The span is valid until the next call.
+// Holds the paths that answer a query at once, at most as many as the query asks for.  The span is
+// valid until the next call.
 struct KnownPaths {
-  wire::PathRecord path{};  // the path to use; the next call returns the next path of `all`
+  wire::PathRecord path{};  // the path to use, one of `all`; the next call returns the next path
   std::span<const wire::PathRecord> all{};
 };
 
@@ -40,8 +41,9 @@ struct KnownPaths {
 struct PathEvent {
   PathTicket ticket{};
   std::uint64_t cookie = 0;
-  std::vector<wire::PathRecord> paths{};  // the first is the path to use
-  std::optional<Error> error{};           // the reason if there are no paths
+  // The first is the path to use.  There are at most as many as the query asks for.
+  std::vector<wire::PathRecord> paths{};
+  std::optional<Error> error{};  // the reason if there are no paths
   Duration waited{};
   std::uint32_t tries = 0;
 };
@@ -180,7 +182,9 @@ class PathCache {
   Result<void> check(const PathQuery& query) const;
   bool is_fresh(const Entry& entry, Time now) const;
   void mark_as_used(Entries::iterator found);
-  KnownPaths choose(Entry& entry);
+  // Chooses the next of the paths, which are those of the entry that match the query.
+  static KnownPaths choose(const PathQuery& query, std::span<const wire::PathRecord> paths,
+                           Entry& entry);
   std::optional<KnownPaths> find_in_general_entry(const PathQuery& query, Time now);
   Result<Entries::iterator> add(const PathQuery& query);
   Entries::iterator erase(Entries::iterator found);

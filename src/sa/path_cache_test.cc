@@ -441,6 +441,28 @@ TEST_F(PathTableTest, OneQueryLoadsAllPathsOfThePort) {
   EXPECT_EQ(cache->counters().table_paths, 1001U);
 }
 
+TEST_F(PathTableTest, AnswerHasNoMorePathsThanTheQueryAsksFor) {
+  PathQuery query = query_to(9);
+  query.numb_path = 2;
+  ASSERT_TRUE(find(query_to(9)));
+  ASSERT_TRUE(find(query));
+  std::vector<PathRecord> paths;
+  for (std::uint16_t lid = 90; lid < 94; ++lid) paths.push_back(path_to(9, {lid}));
+  answer_table(load(), paths);
+  EXPECT_EQ(cache->next_event()->paths.size(), 1U);
+  EXPECT_EQ(cache->next_event()->paths.size(), 2U);
+  for (const PathQuery& known_query : {query_to(9), query}) {
+    std::set<Lid> lids;
+    for (int i = 0; i < 4; ++i) {
+      const auto known_paths = std::get<KnownPaths>(find(known_query).value());
+      EXPECT_EQ(known_paths.all.size(), known_query.numb_path);
+      EXPECT_EQ(std::ranges::count(known_paths.all, known_paths.path), 1);
+      lids.insert(known_paths.path.destination_lid);
+    }
+    EXPECT_EQ(lids.size(), 4U) << "the paths are used in turn";
+  }
+}
+
 // A refresh asks for one path, which has no alternate path.
 TEST_F(PathTableTest, QueryForSeveralPathsIsSentAfterARefreshOfTheTablesPaths) {
   answer_table(load(), {path_to(9, {90}), path_to(9, {91})});
