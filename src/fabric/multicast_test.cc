@@ -157,12 +157,19 @@ TEST_F(Multicast, DeathOfAProgramEndsItsMembership) {
   EXPECT_EQ(host_b_.counters().to_programs, 0u);
 }
 
-TEST_F(Multicast, DeathOfTheAgentEndsTheMemberships) {
+TEST_F(Multicast, AMemberCanJoinAgainAfterTheDeathOfTheAgent) {
   host_b_.kill_agent();
   network_.run(1ms);
   host_b_.start_agent();
+  SimProcess& sim_process = b1_.sim_process;
+  const Member& again = sim_process.install<Member>();
+  host_b_.connect_to_agent(sim_process);
   network_.run(1ms);
-  EXPECT_FALSE(host_b_.is_member(kGroup));
+  send_text(a_, "hello");
+  EXPECT_THAT(again.messages, ElementsAre("hello"));
+  EXPECT_THAT(b2_.messages, IsEmpty()) << "this program has not joined again";
+  EXPECT_THAT(again.sim_process.failed_calls, IsEmpty());
+  EXPECT_THAT(network_.violations(), IsEmpty());
 }
 
 }  // namespace
