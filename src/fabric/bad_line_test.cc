@@ -76,8 +76,9 @@ struct Crowd {
 };
 
 TEST(BadLine, AllConnectionsAreEstablishedDespiteBurstsOfLossAndCorruption) {
+  constexpr std::uint32_t kRuns = 20;
   std::uint32_t runs = 0, broken_connections = 0;
-  for (const std::uint64_t seed : sim::seeds(20)) {
+  for (const std::uint64_t seed : sim::seeds(kRuns)) {
     Crowd crowd(seed, {.loss = {30, 100}, .corrupt = {30, 100}, .burst = 3});
     crowd.start_clients(1s);
     EXPECT_TRUE(crowd.finish(120s)) << "VB_SEED=" << seed;
@@ -87,8 +88,9 @@ TEST(BadLine, AllConnectionsAreEstablishedDespiteBurstsOfLossAndCorruption) {
     broken_connections += kConnections - crowd.succeeded_count();
     ++runs;
   }
-  // Half of all packets are lost or corrupt, so a few requests exceed their retry count.
-  EXPECT_LE(broken_connections * 200, runs * kConnections);
+  // Half of all packets are lost or corrupt, so a few requests exceed their retry count.  A replay
+  // of one seed has the limit of all runs, because the broken connections may be in one run.
+  EXPECT_LE(broken_connections * 200, std::max(runs, kRuns) * kConnections);
 }
 
 TEST(BadLine, AllConnectionsSucceedWhileTheLineIsDownForFiveOfSevenSeconds) {
