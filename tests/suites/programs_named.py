@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 
+import ways
 from programs import Programs, is_listening, until_true
 
 PROGRAMS = Programs()
@@ -218,6 +219,12 @@ def postgres(r):
                   "unix_socket_directories=", "-c", "fsync=off", "-c", "log_min_messages=fatal", stop=signal.SIGINT,
                   keep="PANIC"):
         at = ("-h", "127.0.0.1", "-p", r.port, "-U", "postgres")
+
+        def accepts_clients():  # the server also listens while it starts, but then rejects clients
+            words = map(str, (f"{PG}/pg_isready", "-q", *at))
+            return subprocess.run(ways.command(r.client_way, words)).returncode == 0
+
+        until_true(accepts_clients, 20)
         r.client(f"{PG}/pgbench", *at, "-i", "-s", "1", "-q", "postgres", keep="rror|vacuum|creating")
         r.client("psql", *at, "-c", r"\copy pgbench_accounts to accounts", "-c", "create table b (like pgbench_accounts)",
                  "-c", r"\copy b from accounts", "-c", "select count(*), sum(aid) from b", "postgres")
@@ -228,7 +235,7 @@ def postgres(r):
         r.client("bash", "-c", f"psql -h 127.0.0.1 -p {r.port} -U postgres -Atc 'select pg_backend_pid(), pg_sleep(30)' "
                  "postgres & c=$!; until b=$(pgrep -f '[p]ostgres: postgres postgres.*SELECT'); do sleep 0.05; done; kill -9 $b; wait $c; echo $?",
                  keep="server closed|rror|N")
-        until_true(lambda: subprocess.run([f"{PG}/pg_isready", "-q", "-h", "127.0.0.1", "-U", "postgres", "-p", str(r.port)]).returncode == 0, 20)
+        until_true(accepts_clients, 20)
 
 
 @PROGRAMS.add("socat", min_bytes=100_000, quick=True)
