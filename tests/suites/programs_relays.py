@@ -97,6 +97,7 @@ def hey(r):
 def caddy(r):
     """Caddy, which is written in Go, relays between programs that have the library, and serves files."""
     r.data("big", 3 * MB)
+    r.data("small", 500)
     conf = r.text("Caddyfile", f"""{{
   admin off
   auto_https off
@@ -117,7 +118,7 @@ http://127.0.0.1:{r.port} {{
         fetch_files(r)
         r.client("curl", "-sS", f"http://127.0.0.1:{r.port}/own/big", "-o", "copy")
         r.note_file("copy")
-        r.client("ab", "-q", "-k", "-c", "10", "-n", "200", f"http://127.0.0.1:{r.port}/own/Caddyfile",
+        r.client("ab", "-q", "-k", "-c", "10", "-n", "200", f"http://127.0.0.1:{r.port}/own/small",
                  keep="Failed|Non-2xx|Complete")
 
 
