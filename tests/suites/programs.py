@@ -62,11 +62,15 @@ def until_true(condition, seconds):
     return True
 
 
-def lines_without_numbers(text):
-    """Returns the lines of `text`, sorted and without repeats, with N instead of numbers and their units."""
+def output_lines(text, exact):
+    """Returns the lines of `text`, sorted and without repeats.
+
+    The lines have N instead of numbers and their units, unless `exact` is set.
+    """
     text = re.sub(r"\x1b\[[0-9;]*m|\r", "", text)
-    text = re.sub(r"0x[0-9a-f]+|-?\d[\d.,:]*(?:e[-+]?\d+)?", "N", text)
-    text = re.sub(r"N ?[kKMGT]?i?(?:Bytes|bits|B|b|s|ms|us|usec|msec|sec|m|k|K|M|G)\b", "N", text)
+    if not exact:
+        text = re.sub(r"0x[0-9a-f]+|-?\d[\d.,:]*(?:e[-+]?\d+)?", "N", text)
+        text = re.sub(r"N ?[kKMGT]?i?(?:Bytes|bits|B|b|s|ms|us|usec|msec|sec|m|k|K|M|G)\b", "N", text)
     return sorted({re.sub(r"\s+", " ", line).strip() for line in text.splitlines()} - {""})
 
 
@@ -113,10 +117,10 @@ class Round:
         data = path.read_bytes() if path.exists() else None
         self.note(name, "missing" if data is None else f"{len(data)} bytes {hashlib.sha256(data).hexdigest()[:16]}")
 
-    def _note_output(self, name, code, output, keep):
+    def _note_output(self, name, code, output, keep, exact=False):
         """Notes an exit code, and the lines of `output` that match the pattern `keep`.  None matches no line."""
         self.note(name, f"exit code {code}")
-        for line in lines_without_numbers(output) if keep is not None else []:
+        for line in output_lines(output, exact) if keep is not None else []:
             if re.search(keep, line):
                 self.note(name, line)
 
@@ -155,8 +159,11 @@ class Round:
             if ready is None and not until_true(lambda: not is_listening(port), END_SECONDS):
                 self.note(name, f"port {port} is not free")
 
-    def client(self, *words, keep="", way=None, input=None, seconds=CLIENT_SECONDS, **options):
-        """Runs a client.  Notes its exit code, and the output lines that match `keep`.  Returns its output."""
+    def client(self, *words, keep="", exact=False, way=None, input=None, seconds=CLIENT_SECONDS, **options):
+        """Runs a client.  Notes its exit code, and the output lines that match `keep`.  Returns its output.
+
+        If `exact` is set, the numbers in these lines are compared, too.  They must be the same in each run.
+        """
         name = os.path.basename(str(words[0]))
         path = self._new_log_path(name)
         if input is not None:
@@ -173,5 +180,5 @@ class Round:
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
         output = path.read_text(errors="replace")
-        self._note_output(name, code, output, keep)
+        self._note_output(name, code, output, keep, exact)
         return output

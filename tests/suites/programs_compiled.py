@@ -215,7 +215,7 @@ int main(int argc, char** argv) {
 def libuv(r):
     r.prepare("gcc", "-O", "-o", "uv", r.text("uv.c", UV), "-luv")
     with r.server(r.path("uv"), "serve", r.port, stop=signal.SIGKILL):
-        r.client(r.path("uv"), "call", r.port)
+        r.client(r.path("uv"), "call", r.port, exact=True)
         r.client("python3", r.text("call.py", ECHO_CLIENT), r.port)
 
 
@@ -357,7 +357,7 @@ def rust(r):
     big = r.data("big", 3 * MB)
     r.prepare("rustc", "-O", "-o", "echo", r.text("echo.rs", RUST))
     with r.server(r.path("echo"), "serve", r.port, stop=signal.SIGKILL):
-        r.client(r.path("echo"), "call", r.port, big)
+        r.client(r.path("echo"), "call", r.port, big, exact=True)
         r.note_file("copy")
 
 
@@ -426,7 +426,7 @@ static class Echo {
 def mono(r):
     r.prepare("mcs", "-out:echo.exe", r.text("echo.cs", MONO))
     with r.server("mono", r.path("echo.exe"), "serve", r.port, stop=signal.SIGKILL):
-        r.client("mono", r.path("echo.exe"), "call", r.port)
+        r.client("mono", r.path("echo.exe"), "call", r.port, exact=True)
 
 
 LUA = r"""
@@ -457,7 +457,7 @@ print(sum)
 def lua(r):
     program = r.text("echo.lua", LUA)
     with r.server("lua5.4", program, "serve", r.port, stop=signal.SIGKILL):
-        r.client("lua5.4", program, "call", r.port)
+        r.client("lua5.4", program, "call", r.port, exact=True)
 
 
 @PROGRAMS.add("ucx_perftest", min_bytes=MB,

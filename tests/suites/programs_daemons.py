@@ -93,7 +93,7 @@ http: {{ addr: '127.0.0.1:{r.port}' }}
                  f"to=$(curl -sS -i -X POST {url}/uploads/ | tr -d '\\r' | sed -n 's/^Location: //ip'); "
                  f"curl -sS -o said -w '%{{http_code}}\\n' -X PUT -H 'Content-Type: application/octet-stream' "
                  f"--data-binary @{big} \"$to&digest=$sum\"; "
-                 f"curl -sS {url}/$sum -o copy; cat said", keep="")
+                 f"curl -sS {url}/$sum -o copy; cat said", exact=True)
         r.note_file("copy")
 
 
@@ -116,7 +116,7 @@ bind-address = "127.0.0.1:{r.port}"
         r.client("curl", "-sS", "-XPOST", f"{url}/query", "--data-urlencode", "q=CREATE DATABASE d")
         r.client("curl", "-sS", "-i", f"{url}/write?db=d&precision=s", "--data-binary", f"@{lines}", keep="HTTP")
         r.client("curl", "-sS", "-G", f"{url}/query", "--data-urlencode", "db=d", "--data-urlencode",
-                 "q=SELECT sum(v), count(v) FROM m")
+                 "q=SELECT sum(v), count(v) FROM m", exact=True)
         r.client("curl", "-sS", "-G", f"{url}/query", "--data-urlencode", "db=d", "--data-urlencode",
                  "q=SELECT v FROM m", "-o", "copy")
         r.note_file("copy")

@@ -17,9 +17,10 @@ def tcpserver(r):
         r.client("bash", "-c", f"nc -N 127.0.0.1 {r.port} <big >copy")
         r.note_file("copy")
     with r.server("tcpserver", "-RHl0", "127.0.0.1", r.port, "sh", "-c", "head -c 100; wc -c"):
-        r.client("bash", "-c", f"nc -N 127.0.0.1 {r.port} <big | tail -c 8")
+        r.client("bash", "-c", f"nc -N 127.0.0.1 {r.port} <big | tail -c 8", exact=True)
     with r.server("tcpserver", "-RHl0", "127.0.0.1", r.port, "perl", "-e", "while (<>) { print scalar reverse $_; }"):
-        r.client("bash", "-c", f"for i in $(seq 2000); do echo line $i; done | nc -N 127.0.0.1 {r.port} | md5sum")
+        r.client("bash", "-c", f"for i in $(seq 2000); do echo line $i; done | nc -N 127.0.0.1 {r.port} | md5sum",
+                 exact=True)
 
 
 @PROGRAMS.add("systemd-socket-activate", "nc",
@@ -70,7 +71,8 @@ def java(r):
 @PROGRAMS.add("jshell")
 def jshell(r):
     """The shell and the virtual machine that runs its lines communicate by TCP."""
-    r.client("jshell", "-s", input=b"int x = 40 + 2\nSystem.out.println(x)\n\"a\".repeat(100000).length()\n/exit\n", keep="^N|rror")
+    r.client("jshell", "-s", input=b"int x = 40 + 2\nSystem.out.println(x)\n\"a\".repeat(100000).length()\n/exit\n",
+             keep=r"\d|rror", exact=True)
 
 
 GO = """package main
@@ -123,10 +125,11 @@ for my $k (1..5) { my $c = IO::Socket::INET->new(PeerAddr => '127.0.0.1', PeerPo
 def perl(r):
     server, client = r.text("server.pl", PERL_SERVER), r.text("client.pl", PERL_CLIENT)
     with r.server("perl", server, r.port):
-        r.client("perl", client, r.port)
+        r.client("perl", client, r.port, exact=True)
     r.data("big", 3 * MB)
     with r.server("python3", "-m", "http.server", r.port, "--bind", "127.0.0.1", keep=None):
-        r.client("perl", "-MHTTP::Tiny", "-e", f"print length HTTP::Tiny->new->get('http://127.0.0.1:{r.port}/big')->{{content}}")
+        url = f"http://127.0.0.1:{r.port}/big"
+        r.client("perl", "-MHTTP::Tiny", "-e", f"print length HTTP::Tiny->new->get('{url}')->{{content}}", exact=True)
 
 
 RUBY = """
@@ -148,7 +151,7 @@ end
 def ruby(r):
     program = r.text("echo.rb", RUBY)
     with r.server("ruby", program, "serve", r.port, stop=signal.SIGKILL):
-        r.client("ruby", program, "call", r.port)
+        r.client("ruby", program, "call", r.port, exact=True)
     r.data("big", 3 * MB)
     with r.server("ruby", "-run", "-e", "httpd", r.directory, "-p", r.port, "-b", "127.0.0.1", keep="ERROR"):
         r.client("curl", "-sS", f"http://127.0.0.1:{r.port}/big", "-o", "copy")

@@ -58,7 +58,7 @@ def zeromq(r):
     """Threads of ZeroMQ serve all connections by epoll, and wake the program by eventfds."""
     program = r.text("messages.py", ZMQ)
     with r.server(PYTHON, program, "serve", r.port, stop=None):
-        r.client(PYTHON, program, "call", r.port)
+        r.client(PYTHON, program, "call", r.port, exact=True)
 
 
 @PROGRAMS.add("nanocat")
@@ -78,7 +78,8 @@ def nng(r):
     at = f"tcp://127.0.0.1:{r.port}"
     with r.server("nngcat", "--rep", "--bind", at, "--file", big, keep=None, stop=signal.SIGKILL):
         for _ in range(3):
-            r.client("bash", "-c", f"nngcat --req --dial {at} --data question --raw --recv-timeout 10 | md5sum")
+            r.client("bash", "-c", f"nngcat --req --dial {at} --data question --raw --recv-timeout 10 | md5sum",
+                     exact=True)
     with r.server("nngcat", "--pub", "--bind", at, "--data", "news", "-i", "1", keep=None, stop=signal.SIGKILL):
         r.client("nngcat", "--sub", "--dial", at, "--quoted", "--count", "2")
 
@@ -118,4 +119,4 @@ else:
 def grpc(r):
     program = r.text("echo.py", GRPC)
     with r.server(PYTHON, program, "serve", r.port, stop=signal.SIGKILL):
-        r.client(PYTHON, program, "call", r.port)
+        r.client(PYTHON, program, "call", r.port, exact=True)

@@ -200,4 +200,4 @@ def python_aiohttp(r):
     r.data("big", 3 * MB)
     program = r.text("web.py", AIOHTTP)
     with r.server(PYTHON, program, "serve", r.port, r.directory, stop=signal.SIGINT):
-        r.client(PYTHON, program, "call", r.port)
+        r.client(PYTHON, program, "call", r.port, exact=True)

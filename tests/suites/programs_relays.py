@@ -78,7 +78,7 @@ def siege(r):
         for more in (("-b", "-c", "20", "-r", "20"), ("-b", "-c", "5", "-r", "10", "-H", "Connection: keep-alive")):
             for name in ("small", "big"):
                 r.client("siege", "-R", options, *more, f"http://127.0.0.1:{r.port}/{name}",
-                         keep="Transactions|Availability|Failed|Success",
+                         keep="Transactions|Availability|Failed|Success", exact=True,
                          env=os.environ | {"HOME": str(r.directory)})
 
 
@@ -88,9 +88,10 @@ def hey(r):
     r.data("big", MB // 2)
     conf = nginx_conf(r)
     with r.server("nginx", "-p", r.directory, "-c", conf, "-e", r.path("errors"), stop=signal.SIGQUIT):
-        r.client("hey", "-n", "500", "-c", "10", f"http://127.0.0.1:{r.port}/big", keep=r"\[N\] N resp|rror")
+        r.client("hey", "-n", "500", "-c", "10", f"http://127.0.0.1:{r.port}/big", keep=r"\[\d+\] \d+ resp|rror",
+                 exact=True)
         r.client("hey", "-n", "300", "-c", "10", "-m", "POST", "-d", "x" * 5000, f"http://127.0.0.1:{r.port}/none",
-                 keep=r"\[N\] N resp|rror")
+                 keep=r"\[\d+\] \d+ resp|rror", exact=True)
 
 
 @PROGRAMS.add("caddy", "curl", "python3", "ab", not_only="Go does not use the C library")
@@ -119,7 +120,7 @@ http://127.0.0.1:{r.port} {{
         r.client("curl", "-sS", f"http://127.0.0.1:{r.port}/own/big", "-o", "copy")
         r.note_file("copy")
         r.client("ab", "-q", "-k", "-c", "10", "-n", "200", f"http://127.0.0.1:{r.port}/own/small",
-                 keep="Failed|Non-2xx|Complete")
+                 keep="Failed|Non-2xx|Complete", exact=True)
 
 
 @PROGRAMS.add("nghttpx", "h2load", "nghttp", "nginx", "openssl", root=True, min_bytes=100_000)
@@ -137,7 +138,8 @@ def nghttp2(r):
                      keep=None):
         for url in (f"http://127.0.0.1:{plain}", f"https://127.0.0.1:{plain + 1}"):
             for name in ("small", "big"):
-                r.client("h2load", "-n", "200", "-c", "8", "-m", "10", f"{url}/{name}", keep="^requests:|status codes")
+                r.client("h2load", "-n", "200", "-c", "8", "-m", "10", f"{url}/{name}", keep="^requests:|status codes",
+                         exact=True)
             r.client("bash", "-c", f"nghttp --no-verify-peer {url}/big 2>&1 >copy | head -5")
             r.note_file("copy")
 

@@ -76,12 +76,14 @@ def mariadb(r):
                   f"--pid-file={r.path('pid')}", "--skip-log-bin", keep=r"\[ERROR\]|signal"):
         client = ("mariadb", "--no-defaults", "-h", "127.0.0.1", "-P", r.port, "-u", "root", "--protocol=tcp")
         r.client(*client, "-e", "create database a; use a; create table t (i int primary key, x varchar(200));"
-                 "insert into t select seq, repeat('x', 200) from seq_1_to_20000; select count(*), sum(i) from t;")
-        r.client(*client, "-N", "-e", "select * from a.t", keep="^N x{9}|rror")
+                 "insert into t select seq, repeat('x', 200) from seq_1_to_20000; select count(*), sum(i) from t;",
+                 exact=True)
+        rows = r.client(*client, "-N", "-e", "select * from a.t", keep="^N x{9}|rror")
+        r.note("rows", rows.count("\n"))
         r.client(*client, "a", input=b"".join(b"insert into t values (%d, 'y');\n" % i for i in range(30000, 32000)))
-        r.client(*client, "-e", "select count(*), sum(i) from a.t")
+        r.client(*client, "-e", "select count(*), sum(i) from a.t", exact=True)
         r.client("bash", "-c", " & ".join(f"mariadb --no-defaults -h 127.0.0.1 -P {r.port} -u root -N -e 'select sum(i) "
-                                          "from a.t'" for i in range(8)) + "; wait")
+                                          "from a.t'" for i in range(8)) + "; wait", exact=True)
 
 
 @PROGRAMS.add("mosquitto", "mosquitto_pub", "mosquitto_sub")
@@ -130,7 +132,7 @@ def gearman(r):
         with r.server("gearman", "-h", "127.0.0.1", "-p", r.port, "-w", "-f", "count", "--", "wc", "-c", way=r.client_way,
                       ready=lambda: count_connections(r.port) >= 1, keep="rror"):
             for size in (10, 100_000):
-                r.client("gearman", "-h", "127.0.0.1", "-p", r.port, "-f", "count", input=b"x" * size)
+                r.client("gearman", "-h", "127.0.0.1", "-p", r.port, "-f", "count", input=b"x" * size, exact=True)
 
 
 @PROGRAMS.add("git", not_only="the next program has the connection as its standard input")

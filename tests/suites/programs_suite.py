@@ -1,8 +1,8 @@
 """Runs TCP programs by TCP and under `verbena run --sockets`.   python3 programs_suite.py DIRECTORY [NAME...]
 
 Each program is a function in one of the files programs_*.py, which runs a server and its clients.  It runs by TCP
-first, and then in the other WAYS.  Exit codes, the output without numbers, and the files that the programs write must be
-the same each time.  No connection may remain afterwards.
+first, and then in the other WAYS.  Exit codes, the output without numbers, the numbers in the output of `exact` clients,
+and the files that the programs write must be the same each time.  No connection may remain afterwards.
 """
 import argparse
 import difflib

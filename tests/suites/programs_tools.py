@@ -46,7 +46,8 @@ def gunicorn(r):
         with r.server("/usr/bin/gunicorn", "-w", "3", *words, "-b", f"127.0.0.1:{r.port}", "app:app", keep="rror"):
             r.client("curl", "-sS", "--data-binary", "@app.py", f"http://127.0.0.1:{r.port}/", "-o", "copy")
             r.note_file("copy")
-            r.client("ab", "-q", "-c", "10", "-n", "200", f"http://127.0.0.1:{r.port}/", keep="Failed|Non-2xx|Complete")
+            r.client("ab", "-q", "-c", "10", "-n", "200", f"http://127.0.0.1:{r.port}/", keep="Failed|Non-2xx|Complete",
+                     exact=True)
 
 
 @PROGRAMS.add("uwsgi", "curl", "ab")
@@ -56,7 +57,8 @@ def uwsgi(r):
                   "--master", "--die-on-term", keep=None):
         r.client("curl", "-sS", f"http://127.0.0.1:{r.port}/", "-o", "copy")
         r.note_file("copy")
-        r.client("ab", "-q", "-c", "10", "-n", "200", f"http://127.0.0.1:{r.port}/", keep="Failed|Non-2xx|Complete")
+        r.client("ab", "-q", "-c", "10", "-n", "200", f"http://127.0.0.1:{r.port}/", keep="Failed|Non-2xx|Complete",
+                 exact=True)
 
 
 @PROGRAMS.add("wget", "aria2c", "lighttpd")
