@@ -46,6 +46,7 @@ line "both loss=2"
 for requester in a b; do
   for mtu in 3 5; do run_operations $requester $mtu rc; done
 done
+line_counts | grep -q "lost=[1-9].*lost=[1-9]" || fail "the line lost nothing: $(line_counts)"
 echo "no operation failed on a line that loses packets: $(line_counts)"
 python3 "$VB_SOURCE/tests/interop/linux/matrix_table.py" "$work/all" "$VB_SOURCE/docs/conformance.md" \
   ${VB_RECORD:+--record} || fail "the table in docs/conformance.md differs (VB_RECORD=1 writes it)"
