@@ -20,9 +20,9 @@ namespace verbena::sockets {
 //
 // Programs do not report how they use a ring, but the memory of the connection shows it.  So while
 // a tool traces, this class samples the counters in all memories from time to time, and reports the
-// changes since the last sample.  No value returns to an earlier value, and this class takes a last
-// sample before the end of each connection.  So it misses no event, but the time of an event may be
-// late by kSampleInterval.
+// changes since the last sample.  No value returns to an earlier value, and this class takes
+// another sample before a program forgets its end or ends.  So it misses no event of these
+// programs, but the time of an event may be late by kSampleInterval.
 //
 // While no tool traces, each call returns at once and costs one comparison.  Only the thread of the
 // owner's event loop may use this class.
