@@ -93,6 +93,45 @@ TEST_F(Groups, DroppingASecondRequestDoesNotDetachTheQp) {
   EXPECT_FALSE(process_.poll_message());
 }
 
+TEST_F(Groups, DroppingTheFirstOfTwoPendingRequestsDoesNotDetachTheQp) {
+  const auto qp = create_qp();
+  attach(qp);
+  attach(qp);
+  expect_message<ipc::JoinGroup>();
+  const auto second_request = expect_message<ipc::JoinGroup>().request;
+  pending_.erase(pending_.end() - 2);
+  EXPECT_TRUE(is_attached(qp));
+  EXPECT_FALSE(process_.poll_message());
+  deliver(ipc::encode(second_request, ipc::Done{}));
+  EXPECT_THAT(results_, ::testing::ElementsAre(true));
+  EXPECT_TRUE(is_attached(qp));
+}
+
+TEST_F(Groups, TheLastOfTwoRefusedRequestsDetachesTheQp) {
+  const auto qp = create_qp();
+  attach(qp);
+  attach(qp);
+  answer<ipc::JoinGroup>(ipc::Done{.failed = true, .code = Errc::kNoResources});
+  EXPECT_TRUE(is_attached(qp));
+  answer<ipc::JoinGroup>(ipc::Done{.failed = true, .code = Errc::kNoResources});
+  EXPECT_FALSE(is_attached(qp));
+  expect_message<ipc::LeaveGroup>();
+}
+
+TEST_F(Groups, ARefusedRequestFromBeforeADetachDoesNotUndoALaterAttach) {
+  const auto qp = create_qp();
+  attach(qp);
+  const auto first_request = expect_message<ipc::JoinGroup>().request;
+  ASSERT_TRUE(process_.detach_multicast(qp, kGroup).has_value());
+  expect_message<ipc::LeaveGroup>();
+  attach(qp);
+  deliver(ipc::encode(first_request, ipc::Done{.failed = true, .code = Errc::kNoResources}));
+  EXPECT_TRUE(is_attached(qp));
+  answer<ipc::JoinGroup>(ipc::Done{});
+  EXPECT_THAT(results_, ::testing::ElementsAre(false, true));
+  EXPECT_TRUE(is_attached(qp));
+}
+
 TEST_F(Groups, DroppingACompletedRequestDoesNothing) {
   const auto qp = create_qp();
   attach(qp);

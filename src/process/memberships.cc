@@ -16,29 +16,44 @@ Started<ipc::Done> Memberships::attach(hca::QpHandle qp, const Gid& group, std::
   const Qpn qpn = info->qpn;
   const Membership membership{static_cast<std::uint16_t>(qpn.value / ipc::kLeaseQpns), group,
                               interface};
-  const bool is_new = qps_[membership].insert(qpn).second;
-  const auto undo = [this, membership, qp, qpn, is_new] {
-    if (!is_new) return;  // an earlier call attached the QP, which remains attached
-    forget(membership, qpn);
-    const auto is_wanted = [&](const auto& other) {
-      return other.first.group == membership.group && other.second.contains(qpn);
-    };
-    if (std::ranges::any_of(qps_, is_wanted)) return;
-    // This call fails if the program has detached the QP meanwhile.
-    (void)engine_.detach_multicast(qp, membership.group).has_value();
-  };
+  std::shared_ptr<Use>& entry = qps_[membership][qpn];
+  if (!entry) entry = std::make_shared<Use>();
+  const std::shared_ptr<Use> use = entry;
+  ++use->pending_requests;
   const std::uint64_t number = requests_.next_number();
   Pending request = requests_.ask<ipc::Done>(
       ipc::JoinGroup{membership.range, group, interface},
-      Completion<ipc::Done>([undo, done = std::move(done)](Result<ipc::Done> result) mutable {
-        if (!result) undo();
+      Completion<ipc::Done>([this, membership, qp, qpn, use,
+                             done = std::move(done)](Result<ipc::Done> result) mutable {
+        --use->pending_requests;
+        use->is_joined |= result.has_value();
+        if (!result) undo(membership, qp, qpn, use);
         done(std::move(result));
       }));
-  return Pending([this, number, undo, request = std::move(request)]() mutable {
+  return Pending([this, number, membership, qp, qpn, use, request = std::move(request)]() mutable {
     if (!requests_.is_pending(number)) return;  // the join is complete
     request.cancel();
-    undo();
+    --use->pending_requests;
+    undo(membership, qp, qpn, use);
   });
+}
+
+// Detaches the QP after a failed or cancelled request, unless another request for the same
+// membership has succeeded or is pending, or the QP needs the group on another interface.
+void Memberships::undo(const Membership& membership, hca::QpHandle qp, Qpn qpn,
+                       const std::shared_ptr<Use>& use) {
+  if (use->is_joined || use->pending_requests > 0) return;
+  const auto found = qps_.find(membership);
+  // If false, the program has detached the QP since the request, or the agent has died.
+  const bool is_current =
+      found != qps_.end() && found->second.contains(qpn) && found->second.at(qpn) == use;
+  if (is_current) forget(membership, qpn);
+  const auto is_wanted = [&](const auto& other) {
+    return other.first.group == membership.group && other.second.contains(qpn);
+  };
+  if (std::ranges::any_of(qps_, is_wanted)) return;
+  // This call fails if the program has detached the QP meanwhile.
+  (void)engine_.detach_multicast(qp, membership.group).has_value();
 }
 
 Result<void> Memberships::detach(hca::QpHandle qp, const Gid& group) {

@@ -1,9 +1,10 @@
 #pragma once
 
 #include <compare>
+#include <cstddef>
 #include <cstdint>
 #include <map>
-#include <set>
+#include <memory>
 
 #include "base/error.h"
 #include "base/operation.h"
@@ -41,11 +42,19 @@ class Memberships {
     std::uint32_t interface = 0;
     friend auto operator<=>(const Membership&, const Membership&) = default;
   };
+  // Counts the requests of one QP for one membership.  A program may attach a QP several times.
+  struct Use {
+    std::size_t pending_requests = 0;
+    bool is_joined = false;  // a request has succeeded
+  };
+  void undo(const Membership& membership, hca::QpHandle qp, Qpn qpn,
+            const std::shared_ptr<Use>& use);
   void forget(const Membership& membership, Qpn qpn);
 
   hca::Engine& engine_;
   AgentRequests& requests_;
-  std::map<Membership, std::set<Qpn>> qps_{};  // the QPs that need each membership
+  // Holds the QPs that need each membership.
+  std::map<Membership, std::map<Qpn, std::shared_ptr<Use>>> qps_{};
 };
 
 }  // namespace verbena::process
