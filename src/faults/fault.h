@@ -19,7 +19,7 @@
 //   link A B lossy PERCENT        node NODE on
 //   link A B slow DELAY           node NODE pkey 0x8001 removed
 //   link A B flapping DOWN UP     node NODE pkey 0x8001 added
-//   link A B mtu BYTES
+//   link A B mtu BYTES|default
 //
 // Commands, files and programs all use this parser, so the words have the same meaning everywhere.
 // The parser does not know which links and nodes exist.  The fabric looks up their names.
@@ -71,7 +71,8 @@ std::expected<Fault, std::string> parse_fault(std::span<const std::string> words
 // same seed, unless a name contains a quotation mark.
 std::string text_of(const Fault& fault);
 
-// Splits a text at its spaces.  Text in single quotes is one word, even if it contains spaces.
+// Splits a text at its spaces.  A word that begins with a single quote ends at the next one, and
+// may contain spaces.
 std::vector<std::string> split_words(std::string_view text);
 
 // Parses a duration such as "250us", "5ms", "1.5s" or "0".  Returns nullopt for other texts.
