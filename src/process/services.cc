@@ -3,6 +3,7 @@
 // services.
 
 #include <utility>
+#include <variant>
 
 #include "process/ask.h"
 #include "process/process.h"
@@ -108,15 +109,22 @@ Started<ipc::Done> Process::resolve_service(ConnectionHandle id, Duration timeou
                                             Completion<ipc::Done> done) {
   Connection& connection = *connections_.find(id);
   const ipc::Service& service = connection.services.front();
-  connection.reports_only_route = true;
-  return ask_about(
-      id,
-      ipc::ResolveAddress{
-          {},
-          {},
-          {.ip = service.gid, .family = 6, .by_gid = true, .service = service.service_id},
-          timeout},
-      set_stage_on_success(id, Stage::kResolving, std::move(done)));
+  ipc::ResolveAddress message{
+      {},
+      {},
+      {.ip = service.gid, .family = 6, .by_gid = true, .service = service.service_id},
+      timeout};
+  auto started =
+      ask_about(id, std::move(message),
+                Completion<ipc::Done>(
+                    [this, id, done = set_stage_on_success(id, Stage::kResolving, std::move(done))](
+                        Result<ipc::Done> result) mutable {
+                      Connection* const current = connections_.find(id);
+                      if (!result && current != nullptr) current->reports_only_route = false;
+                      done(std::move(result));
+                    }));
+  connection.reports_only_route = std::holds_alternative<Pending>(started);
+  return started;
 }
 
 // Turns an event about the address into an event about the route.

@@ -128,6 +128,22 @@ TEST_F(IdsOnInfiniband, TheFirstServiceThatIsFoundIsTheDestination) {
   EXPECT_EQ(connection(id).stage, Connection::Stage::kRouteResolved);
 }
 
+TEST_F(IdsOnInfiniband, AfterARefusedRouteOfAServiceAnAddressIsReportedAsAnAddress) {
+  const ConnectionHandle id = bound_id();
+  EXPECT_TRUE(is_done(find_services(id)));
+  answer<ipc::FindServices>(ipc::ServicesFound{.services = {{.gid = kServiceGid}}});
+  keep_pending(process_.resolve_route(id, 4s, [](auto) {}));
+  answer<ipc::ResolveAddress>(ipc::refusal({Errc::kInvalidArgument, 0, "no"}));
+  keep_pending(process_.resolve_address(id, {}, {.ip = kServiceGid, .family = 6, .by_gid = true},
+                                        4s, [](auto) {}));
+  answer<ipc::ResolveAddress>(ipc::Done{});
+  deliver(rdmacm::Event{.id = kFirstId, .kind = EventKind::kAddrResolved, .path = path({6})});
+  const auto notices = cm_notices();
+  ASSERT_THAT(notices, SizeIs(2));
+  EXPECT_EQ(notices[1].event.kind, EventKind::kAddrResolved);
+  EXPECT_EQ(connection(id).stage, Connection::Stage::kAddressResolved);
+}
+
 TEST_F(IdsOnInfiniband, AServiceWithoutARouteRaisesARouteError) {
   const ConnectionHandle id = bound_id();
   EXPECT_TRUE(is_done(find_services(id)));
