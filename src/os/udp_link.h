@@ -107,7 +107,7 @@ class UdpReceiver {
   std::unique_ptr<Batch> batch_;
   std::vector<Datagram> datagrams_{};
   Counters counters_{};
-  std::uint64_t lost_before_ = 0;  // packets lost before this receiver was made
+  std::array<std::uint32_t, 2> lost_before_{};  // what the IPv4 and the IPv6 socket lost earlier
 };
 
 // Observes every packet just before the kernel gets it, for captures.  The packet has its ICRC; its

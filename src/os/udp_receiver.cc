@@ -59,8 +59,9 @@ void read_control(cmsghdr* c, Ancillary& out) {
   }
 }
 
-// Returns the number of packets that the kernel has dropped since the socket was made.
-std::uint64_t lost_by_kernel(int fd) {
+// Returns the number of packets that the kernel has dropped since the socket was made.  The
+// kernel's counter has 32 bits and starts again at 0.
+std::uint32_t lost_by_kernel(int fd) {
   std::array<std::uint32_t, 16> info{};  // SK_MEMINFO_VARS is 9, and may grow
   constexpr std::size_t kDrops = 8;      // SK_MEMINFO_DROPS
   socklen_t bytes = sizeof(info);
@@ -99,7 +100,7 @@ UdpReceiver::UdpReceiver(int ipv4, int ipv6, const Options& options)
       ipv6_(ipv6),
       buffer_bytes_(options.coalesce_packets ? kCoalescedBytesMax : kDatagramBytesMax),
       batch_(new Batch),
-      lost_before_(lost_by_kernel(ipv4) + lost_by_kernel(ipv6)) {
+      lost_before_{lost_by_kernel(ipv4), lost_by_kernel(ipv6)} {
   // This count makes Poll::kLikely skip an IP version that the host lacks.
   if (ipv4 < 0) empty_polls_[0] = kAbsentVersion;
   if (ipv6 < 0) empty_polls_[1] = kAbsentVersion;
@@ -116,7 +117,9 @@ UdpReceiver::~UdpReceiver() = default;
 
 UdpReceiver::Counters UdpReceiver::counters() const {
   Counters all = counters_;
-  all.lost = lost_by_kernel(ipv4_) + lost_by_kernel(ipv6_) - lost_before_;
+  const std::uint32_t lost_ipv4 = lost_by_kernel(ipv4_) - lost_before_[0];
+  const std::uint32_t lost_ipv6 = lost_by_kernel(ipv6_) - lost_before_[1];
+  all.lost = std::uint64_t{lost_ipv4} + lost_ipv6;
   return all;
 }
 
