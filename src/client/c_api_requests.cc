@@ -1,5 +1,9 @@
 // Implements the C API: commands as requests.
 
+#include <pthread.h>
+
+#include <atomic>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <thread>
@@ -12,13 +16,29 @@
 namespace verbena::client {
 namespace {
 
+// Holds the only object of its kind of this process.  Never frees the object, because threads may
+// use it at exit.
+template <class T>
+class Single {
+ public:
+  // Makes the object at the first call.
+  T& get() {
+    if (T* const existing = instance_.load()) return *existing;
+    auto made = std::make_unique<T>();
+    T* expected = nullptr;
+    return instance_.compare_exchange_strong(expected, made.get()) ? *made.release() : *expected;
+  }
+  void forget() { instance_.store(nullptr); }
+
+ private:
+  std::atomic<T*> instance_{nullptr};
+};
+
+constinit Single<c_api::RequestQueues> all_queues;
+
 // Returns the request queues.  They exist before the Client does, because opening the device is a
 // request, too.
-c_api::RequestQueues& queues() {
-  // Never frees the queues, because threads may use them at exit.
-  static auto* const instance = new c_api::RequestQueues;
-  return *instance;
-}
+c_api::RequestQueues& queues() { return all_queues.get(); }
 
 // Describes one VB_OPEN command.  The command may start the agent and then waits for the agent, so
 // each such command has a thread of its own.  Few threads are needed, because most programs open
@@ -71,9 +91,17 @@ class Openings {
   std::map<vb_request*, std::shared_ptr<Opening>> pending_;
 };
 
-Openings& openings() {
-  static auto* const instance = new Openings;
-  return *instance;
+constinit Single<Openings> all_openings;
+
+Openings& openings() { return all_openings.get(); }
+
+// Gives a forked child objects of its own.  The fork may have copied locked mutexes, and the child
+// shares the descriptors of the inherited queues with the parent.
+__attribute__((constructor)) void register_fork_handler_of_requests() {
+  pthread_atfork(nullptr, nullptr, [] {
+    all_queues.forget();
+    all_openings.forget();
+  });
 }
 
 void Openings::open(RequestQueue& queue, Opening& opening) {
