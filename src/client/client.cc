@@ -319,8 +319,10 @@ void Client::send_and_deliver(Time now) {
   show_counters();
 }
 
+// Delivers nothing when the program exits: it takes no more events, and its handler that calls
+// exit() may have interrupted a thread that has locked a channel.
 void Client::deliver_notices(Time now) {
-  for (;;) {
+  while (!is_exiting_) {
     if (!undelivered_) {
       undelivered_ = process_.poll_notice();
       if (!undelivered_) break;
@@ -519,6 +521,7 @@ void Client::send_all_queued(std::chrono::milliseconds timeout) {
   const Time deadline = os::now() + timeout;
   const Driving lock(driver_, timeout);
   if (!lock) return;
+  is_exiting_ = true;
   for (;;) {
     driver_.try_flush();
     if (agent_.all_sent() || os::now() >= deadline) break;

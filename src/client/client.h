@@ -95,7 +95,7 @@ class Client final : private Driver::Work {
   int cancel(RequestQueue& queue, vb_request& request, bool* was_done);
   // Sends all queued packets and messages, because the program exits.  It may exit in a signal
   // handler that has interrupted any call.  Gives up after `timeout` if another thread drives or
-  // the agent is slow to read.
+  // the agent is slow to read.  From now on no events are delivered.
   void send_all_queued(std::chrono::milliseconds timeout);
   // Waits until all packets captured so far are in the capture file, because the program exits.
   // Gives up after `timeout`.
@@ -236,6 +236,7 @@ class Client final : private Driver::Work {
   // These two members record work that an earlier call could not finish because memory ran out.
   std::optional<process::Notice> undelivered_ VB_GUARDED_BY(drive_lock);
   bool agent_loss_unfinished_ VB_GUARDED_BY(drive_lock) = false;
+  bool is_exiting_ VB_GUARDED_BY(drive_lock) = false;  // see deliver_notices()
   // Events were delivered since the last iteration.
   bool has_new_events_ VB_GUARDED_BY(drive_lock) = false;
   bool needs_flush_ VB_GUARDED_BY(drive_lock) = false;  // see needs_flush()
