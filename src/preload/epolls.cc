@@ -5,12 +5,15 @@
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <time.h>
 
 #include <algorithm>
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <cstdio>
+#include <string_view>
 #include <utility>
 
 #include "os/system_call.h"
@@ -190,6 +193,16 @@ void change(int set_fd, Set& set, int fd, const epoll_event& event) {
 
 // ---- sets
 
+// Returns true if the descriptor is an epoll set.  Returns false also if /proc is not mounted.
+bool is_epoll_set(int fd) {
+  std::array<char, 32> path{};
+  std::array<char, 32> target{};
+  std::snprintf(path.data(), path.size(), "/proc/self/fd/%d", fd);
+  const long bytes = os::system_call(SYS_readlink, path.data(), target.data(), target.size());
+  return bytes > 0 && std::string_view(target.data(), static_cast<std::size_t>(bytes)) ==
+                          "anon_inode:[eventpoll]";
+}
+
 void add_set(int fd) {
   if (!is_in_range(fd)) return;
   set_flag(fd, kOwnSet);
@@ -365,7 +378,8 @@ void on_continued(int fd) {
 
 void before_wait_for_unknown_set(int fd) {
   if (!has_continued.load(std::memory_order_relaxed) || !is_in_range(fd)) return;
-  if ((flags[index_of(fd)].load() & kOwnSet) != 0 || !has_continued.exchange(false)) return;
+  if ((flags[index_of(fd)].load() & kOwnSet) != 0 || !is_epoll_set(fd)) return;
+  if (!has_continued.exchange(false)) return;
   SocketTable::for_each_descriptor(0, kDescriptorsMax - 1, [](int connection) {
     if ((flags[index_of(connection)].load() & kContinued) != 0) receive_by_tcp_only(connection);
   });
@@ -394,8 +408,10 @@ void on_close(int fd) {
 }
 
 void on_copy(int from, int to) {
+  if (!is_in_range(from) || !is_in_range(to)) return;
+  if ((flags[index_of(from)].load() & kOwnSet) != 0) set_flag(to, kOwnSet);
   Set* set = find_set(from);
-  if (set == nullptr || !is_in_range(to)) return;
+  if (set == nullptr) return;
   set->descriptor_count.fetch_add(1);
   assign(to, set);
 }

@@ -24,8 +24,8 @@
 // not know which threads sleep for them.  If the program adds a connection to such a set or changes
 // its entry, the receiver withdraws its promise for ever, so all later bytes come by TCP.  If the
 // ring has unread bytes then, the library resets the connection.  An inherited set may also contain
-// connections that were inherited together with it.  So the first wait for an inherited set has the
-// same effect on all inherited connections.
+// connections that were inherited together with it.  So the first epoll_wait() for an inherited set
+// has the same effect on all inherited connections.
 namespace verbena::preload::epolls {
 
 inline constexpr std::size_t kSetsMax = 256;
