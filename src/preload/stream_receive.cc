@@ -406,8 +406,8 @@ ssize_t wait_with_empty_buffer(int fd, Socket& socket, int flags) {
 // Receives at most `wanted` bytes for recv() with MSG_TRUNC, which discards the bytes.  The
 // program's buffer may be a null pointer, so the bytes of all parts overwrite one another here.
 ssize_t discard(int fd, Socket& socket, std::size_t wanted, int flags) {
-  std::array<std::byte, 65536> discarded;
-  std::array<iovec, kPartsMax> parts;  // one call discards at most 4 MiB
+  std::array<std::byte, 16384> discarded;
+  std::array<iovec, kPartsMax> parts;  // one call discards at most 1 MiB
   std::size_t count = 0;
   while (wanted > 0 && count < parts.size()) {
     parts[count] = {.iov_base = discarded.data(), .iov_len = std::min(wanted, discarded.size())};
