@@ -254,12 +254,13 @@ VB_EXPORT int rdma_migrate_id(rdma_cm_id* id, rdma_event_channel* channel) {
     }
     rdma_destroy_event_channel(self.channel);
   }
-  cm_release_channel(*static_cast<CmChannel*>(self.channel));
+  auto& old_channel = *static_cast<CmChannel*>(self.channel);
   self.channel = channel;
   self.is_synchronous = is_synchronous;
   // When rdma_migrate_id() returns, no thread handles an event of the old channel.
   wait_until_acknowledged(self.mutex, self.cond, self.events_completed,
                           cm_ids().delivered(self, &CmId::events_delivered));
+  cm_release_channel(old_channel);
   return 0;
 }
 
