@@ -28,7 +28,6 @@ void PathCache::set_port(const PortState& state, const PortChange& change, Time 
     drop_all(&PathCounters::manager_changed, false, now);
   }
   if (change.pkeys_changed) {
-    if (table_ == Table::kLoading) table_may_be_stale_ = true;
     drop_if(&PathCounters::pkeys_changed, [&](const PathQuery&, const Entry& entry) {
       return entry.negative_answer || entry.query_id ||
              std::ranges::any_of(entry.paths,
@@ -42,7 +41,10 @@ void PathCache::set_port(const PortState& state, const PortChange& change, Time 
   if (config_.mode != Mode::kTable) return;
   if (!port_.is_ready()) return schedule_table(kNever, now);
   const bool is_new_source = port_.gids.front() != old_source;
-  if (change.became_ready || change.lid_changed || change.manager_changed || is_new_source) {
+  // The table that is on its way may have paths of a partition that the port has left.
+  const bool table_has_wrong_pkeys = change.pkeys_changed && table_ == Table::kLoading;
+  if (change.became_ready || change.lid_changed || change.manager_changed || is_new_source ||
+      table_has_wrong_pkeys) {
     schedule_table(now + table_delay(), now);
   }
 }
