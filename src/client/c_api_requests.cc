@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <thread>
 
 #include "c_api/commands.h"
@@ -61,13 +62,21 @@ class Openings {
       pending_[&request] = opening;
     }
     queue.begin(request);
-    auto thread = os::start_thread("verbena-open", [&queue, opening] { open(queue, *opening); });
-    if (!thread) {
+    const auto undo = [&] {
       queue.end(request);
       forget(request);
-      return failed(thread.error());
+    };
+    try {
+      auto thread = os::start_thread("verbena-open", [&queue, opening] { open(queue, *opening); });
+      if (!thread) {
+        undo();
+        return failed(thread.error());
+      }
+      thread->detach();
+    } catch (const std::bad_alloc&) {
+      undo();
+      throw;
     }
-    thread->detach();
     return EINPROGRESS;
   }
   // Ends an opening.  After this call, the thread of the opening does not touch the request.

@@ -19,7 +19,6 @@ Started<ipc::Done> Memberships::attach(hca::QpHandle qp, const Gid& group, std::
   std::shared_ptr<Use>& entry = qps_[membership][qpn];
   if (!entry) entry = std::make_shared<Use>();
   const std::shared_ptr<Use> use = entry;
-  ++use->pending_requests;
   const std::uint64_t number = requests_.next_number();
   Pending request = requests_.ask<ipc::Done>(
       ipc::JoinGroup{membership.range, group, interface},
@@ -30,6 +29,7 @@ Started<ipc::Done> Memberships::attach(hca::QpHandle qp, const Gid& group, std::
         if (!result) undo(membership, qp, qpn, use);
         done(std::move(result));
       }));
+  ++use->pending_requests;  // not earlier: ask() may run out of memory, but completes nothing
   return Pending([this, number, membership, qp, qpn, use, request = std::move(request)]() mutable {
     if (!requests_.is_pending(number)) return;  // the join is complete
     request.cancel();
