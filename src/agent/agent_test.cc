@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -12,6 +13,7 @@
 #include <algorithm>
 #include <array>
 #include <asio/io_context.hpp>
+#include <cerrno>
 #include <csignal>
 #include <filesystem>
 #include <memory>
@@ -152,7 +154,10 @@ TEST_F(AgentTest, ConnectedToolDoesNotKeepTheAgentAlive) {
 class ChildProcess {
  public:
   ChildProcess() : pid_(::fork()) {
+    EXPECT_NE(pid_, -1) << "fork: errno " << errno;
     if (pid_ != 0) return;
+    // If this test is killed, the child must not live on.
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     ::pause();
     ::_exit(0);
   }
@@ -162,7 +167,7 @@ class ChildProcess {
 
   std::uint32_t pid() const { return static_cast<std::uint32_t>(pid_); }
   void end() {
-    if (pid_ == 0) return;
+    if (pid_ <= 0) return;
     ::kill(pid_, SIGKILL);
     ::waitpid(pid_, nullptr, 0);
     pid_ = 0;

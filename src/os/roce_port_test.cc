@@ -1,7 +1,9 @@
 #include "os/roce_port.h"
 
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 
 #include <array>
 #include <csignal>
@@ -197,7 +199,9 @@ TEST(RocePort, NamesTheProcessThatHoldsThePort) {
     ASSERT_EQ(::bind(other.get(), &address.any, size_of(address)), 0);
     // From now on only the child has the socket.
     const pid_t child = ::fork();
+    ASSERT_NE(child, -1);
     if (child == 0) {
+      ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // if this test is killed, the child must not live on
       for (;;) ::pause();
     }
     other.reset();
