@@ -1,6 +1,7 @@
 #include "sockets/session.h"
 
 #include <gtest/gtest.h>
+#include <sys/socket.h>
 
 #include <array>
 #include <asio/io_context.hpp>
@@ -20,6 +21,13 @@ class SessionTest : public testing::Test, public Session::Owner {
   void on_messages_end() override { ++wakeup_count_; }
   void on_session_end(Session&) override { ++end_count_; }
 
+  // Limits how much the session can send before the test receives, whatever the system's default
+  // is.
+  static os::UnixChannel with_small_buffer(os::UnixChannel end) {
+    const int bytes = 65536;
+    EXPECT_EQ(::setsockopt(end.fd(), SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes), 0);
+    return end;
+  }
   // Runs so few handlers that the test also ends if there is always another one.
   void run() {
     loop_.restart();
@@ -37,7 +45,7 @@ class SessionTest : public testing::Test, public Session::Owner {
   asio::io_context loop_{1};
   std::pair<os::UnixChannel, os::UnixChannel> ends_ = os::UnixChannel::pair().value();
   os::UnixChannel peer_ = std::move(ends_.second);
-  Session session_{loop_, std::move(ends_.first), 1, *this};
+  Session session_{loop_, with_small_buffer(std::move(ends_.first)), 1, *this};
   std::size_t message_count_ = 0;
   std::size_t wakeup_count_ = 0;
   std::size_t end_count_ = 0;
