@@ -20,7 +20,7 @@ enum class ProgramKind : std::uint8_t {
 ProgramKind program_kind(const char* path, char* const* environment, std::string_view library);
 
 // Works as program_kind() for a file that execvpe() looks for in PATH.  Like execvpe(), it takes a
-// file of an unknown format for a script of the shell.
+// file of an unknown format for a script of the shell.  posix_spawnp() fails for such a file.
 ProgramKind search_program_kind(const char* file, char* const* environment,
                                 std::string_view library);
 
