@@ -10,16 +10,11 @@ namespace c_api = verbena::c_api;
 
 namespace {
 
-c_api::RequestQueues& queues() {
-  static auto* const all = new c_api::RequestQueues;  // never freed: threads may use it at exit
-  return *all;
-}
-
 // Runs body(queue, worker), or fails with kBadHandle if the queue does not exist.
 template <class Body>
 int on_queue(vb_handle queue, Body body) {
   return c_api::guarded([&] {
-    c_api::RequestQueue* const found = queues().find(queue);
+    c_api::RequestQueue* const found = c_api::RequestQueues::of_process().find(queue);
     if (found == nullptr) {
       return c_api::failed({verbena::Errc::kBadHandle, 0, "no such request queue"});
     }
@@ -34,15 +29,17 @@ extern "C" {
 
 int vb_requests_create(vb_handle* queue, int* fd) {
   return c_api::guarded([&] {
-    const auto handle = queues().create();
+    const auto handle = c_api::RequestQueues::of_process().create();
     if (!handle) return c_api::failed(handle.error());
     *queue = handle->value;
-    *fd = queues().find(*queue)->fd();
+    *fd = c_api::RequestQueues::of_process().find(*queue)->fd();
     return 0;
   });
 }
 
-int vb_requests_destroy(vb_handle queue) { return c_api::result_of(queues().destroy(queue)); }
+int vb_requests_destroy(vb_handle queue) {
+  return c_api::result_of(c_api::RequestQueues::of_process().destroy(queue));
+}
 
 int vb_submit(vb_handle queue, struct vb_request* request) {
   request->next = nullptr;
@@ -56,7 +53,7 @@ int vb_submit(vb_handle queue, struct vb_request* request) {
 }
 
 struct vb_request* vb_requests_next(vb_handle queue) {
-  c_api::RequestQueue* const found = queues().find(queue);
+  c_api::RequestQueue* const found = c_api::RequestQueues::of_process().find(queue);
   return found == nullptr ? nullptr : found->next();
 }
 

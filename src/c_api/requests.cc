@@ -1,9 +1,24 @@
 #include "c_api/requests.h"
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <cstring>
 
+#include "c_api/single.h"
+
 namespace verbena::c_api {
+namespace {
+
+constinit Single<RequestQueues> all_queues;
+
+__attribute__((constructor)) void register_fork_handler_of_queues() {
+  pthread_atfork(nullptr, nullptr, [] { all_queues.forget(); });
+}
+
+}  // namespace
+
+RequestQueues& RequestQueues::of_process() { return all_queues.get(); }
 
 void settle(vb_request& request, int status, std::string_view text) {
   request.status = status;

@@ -66,6 +66,10 @@ struct Submission {
 // queue while the queue is destroyed.
 class RequestQueues {
  public:
+  // Returns the queues of this process.  They exist before the device is open, because opening it
+  // is a request, too.  A forked child has queues of its own.
+  static RequestQueues& of_process();
+
   Result<Handle<RequestQueue>> create();
   RequestQueue* find(vb_handle queue) const { return all_.find({queue}); }
   // Destroys a queue.  kBusy: requests are pending, or have not been taken.

@@ -2,7 +2,6 @@
 
 #include <pthread.h>
 
-#include <atomic>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -11,35 +10,12 @@
 
 #include "c_api/commands.h"
 #include "c_api/requests.h"
+#include "c_api/single.h"
 #include "client/c_api_support.h"
 #include "os/thread.h"
 
 namespace verbena::client {
 namespace {
-
-// Holds the only object of its kind of this process.  Never frees the object, because threads may
-// use it at exit.
-template <class T>
-class Single {
- public:
-  // Makes the object at the first call.
-  T& get() {
-    if (T* const existing = instance_.load()) return *existing;
-    auto made = std::make_unique<T>();
-    T* expected = nullptr;
-    return instance_.compare_exchange_strong(expected, made.get()) ? *made.release() : *expected;
-  }
-  void forget() { instance_.store(nullptr); }
-
- private:
-  std::atomic<T*> instance_{nullptr};
-};
-
-constinit Single<c_api::RequestQueues> all_queues;
-
-// Returns the request queues.  They exist before the Client does, because opening the device is a
-// request, too.
-c_api::RequestQueues& queues() { return all_queues.get(); }
 
 // Describes one VB_OPEN command.  The command may start the agent and then waits for the agent, so
 // each such command has a thread of its own.  Few threads are needed, because most programs open
@@ -100,17 +76,12 @@ class Openings {
   std::map<vb_request*, std::shared_ptr<Opening>> pending_;
 };
 
-constinit Single<Openings> all_openings;
+constinit c_api::Single<Openings> all_openings;
 
 Openings& openings() { return all_openings.get(); }
 
-// Gives a forked child objects of its own.  The fork may have copied locked mutexes, and the child
-// shares the descriptors of the inherited queues with the parent.
-__attribute__((constructor)) void register_fork_handler_of_requests() {
-  pthread_atfork(nullptr, nullptr, [] {
-    all_queues.forget();
-    all_openings.forget();
-  });
+__attribute__((constructor)) void register_fork_handler_of_openings() {
+  pthread_atfork(nullptr, nullptr, [] { all_openings.forget(); });
 }
 
 void Openings::open(RequestQueue& queue, Opening& opening) {
@@ -163,27 +134,30 @@ int submit(RequestQueue& queue, vb_request& request) {
 }  // namespace
 }  // namespace verbena::client
 
+using verbena::c_api::RequestQueues;
 using namespace verbena::client;  // NOLINT(google-build-using-namespace): implements its C API
 
 extern "C" {
 
 int vb_requests_create(vb_handle* queue, int* fd) {
   return guarded([&] {
-    const auto handle = queues().create();
+    const auto handle = RequestQueues::of_process().create();
     if (!handle) return failed(handle.error());
     *queue = handle->value;
-    *fd = queues().find(*queue)->fd();
+    *fd = RequestQueues::of_process().find(*queue)->fd();
     return 0;
   });
 }
 
-int vb_requests_destroy(vb_handle queue) { return result_of(queues().destroy(queue)); }
+int vb_requests_destroy(vb_handle queue) {
+  return result_of(RequestQueues::of_process().destroy(queue));
+}
 
 int vb_submit(vb_handle queue, struct vb_request* request) {
   request->next = nullptr;
   request->state = 0;
   const int status = guarded([&] {
-    RequestQueue* const found = queues().find(queue);
+    RequestQueue* const found = RequestQueues::of_process().find(queue);
     if (found == nullptr) return failed({verbena::Errc::kBadHandle, 0, "no such request queue"});
     return submit(*found, *request);
   });
@@ -192,14 +166,14 @@ int vb_submit(vb_handle queue, struct vb_request* request) {
 }
 
 struct vb_request* vb_requests_next(vb_handle queue) {
-  RequestQueue* const found = queues().find(queue);
+  RequestQueue* const found = RequestQueues::of_process().find(queue);
   vb_request* const request = found == nullptr ? nullptr : found->next();
   if (request != nullptr) forget_request(*request);
   return request;
 }
 
 int vb_requests_wait(vb_handle queue, struct vb_request* request) {
-  RequestQueue* const found = queues().find(queue);
+  RequestQueue* const found = RequestQueues::of_process().find(queue);
   if (found == nullptr) return failed({verbena::Errc::kBadHandle, 0, "no such request queue"});
   const NoCancellation no_cancellation;
   found->wait(*request);
@@ -208,7 +182,7 @@ int vb_requests_wait(vb_handle queue, struct vb_request* request) {
 }
 
 int vb_requests_cancel(vb_handle queue, struct vb_request* request) {
-  RequestQueue* const found = queues().find(queue);
+  RequestQueue* const found = RequestQueues::of_process().find(queue);
   if (found == nullptr) return failed({verbena::Errc::kBadHandle, 0, "no such request queue"});
   return cancel(*found, *request);
 }
