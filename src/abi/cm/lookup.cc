@@ -18,6 +18,7 @@
 #include "abi/abi.h"
 #include "abi/acknowledge.h"
 #include "abi/cm/cm.h"
+#include "os/signal_block.h"
 
 // Implements functions that rdma-core 60 added: an asynchronous rdma_getaddrinfo(), which reports
 // its end by an event, and events that a program sends to itself.
@@ -147,14 +148,16 @@ void* run_thread(void* raw) {
   return nullptr;
 }
 
-// Starts a thread that runs the lookup.  All signals are blocked in it, so that the program's
-// signal handlers do not run there.  EAGAIN: kLookupsMax asynchronous lookups are running.
+// Starts a thread that runs the lookup.  All signals except those of faults are blocked in it, so
+// that the program's handlers of other signals do not run there.  EAGAIN: kLookupsMax asynchronous
+// lookups are running.
 int start_thread(std::unique_ptr<Task> task) {
   task->slot = take_slot();
   if (!task->slot) return EAGAIN;
   sigset_t all;
   sigset_t before;
   sigfillset(&all);
+  for (const int fault : os::kFaultSignals) sigdelset(&all, fault);
   pthread_attr_t detached;
   if (int error = pthread_attr_init(&detached)) return error;
   pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED);
