@@ -4,7 +4,6 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <poll.h>
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -26,6 +25,7 @@
 #include "os/daemon.h"
 #include "os/shared_memory.h"
 #include "os/system_call.h"
+#include "os/thread.h"
 #include "preload/change_over.h"
 #include "preload/next.h"
 #include "preload/own_descriptors.h"
@@ -137,7 +137,7 @@ class LinkReservation {
     if (is_held_ || time == Duration{}) return;
     const Time until = os::now() + time;
     while (!is_held_ && own_reservations == 1 && os::now() < until) {
-      ::sched_yield();
+      os::sleep_shortest();
       is_held_ = !link.busy.exchange(true);
     }
   }
