@@ -207,7 +207,7 @@ void Switch::drop(const Sender& from, const link::Arrival& arrival, ethernet::Ne
   if (uplinks_->find(program) == nullptr) return;  // the program has ended since it sent the packet
   const link::Address& address = arrival.address;
   auto& reported = reported_drops_[program];
-  if (reported.size() == kRemarksMax ||
+  if (reported.size() == kReportedDropsMax ||
       !reported.insert({address.source, address.destination}).second) {
     return;
   }

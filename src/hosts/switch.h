@@ -49,7 +49,7 @@ class Switch final : public Forwarder, private agent::Uplinks::Reader {
   static constexpr std::size_t kNodePacketsMax = 8192;
   // Limits how many reports of dropped packets a program gets.  Each report is for another pair of
   // source and destination.
-  static constexpr std::size_t kRemarksMax = 16;
+  static constexpr std::size_t kReportedDropsMax = 16;
 
   // Represents the node of one host.
   class Station {

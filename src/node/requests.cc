@@ -335,7 +335,7 @@ bool Node::has_range(ClientId client, std::uint16_t range) const {
 
 Result<bool> Node::on(ClientId client, std::uint64_t, const ipc::Connect& m, Time now) {
   const rdmacm::IdInfo info = VB_TRY(rdmacm_.info(client, m.id));
-  // Of two peers that connect to each other, one gets a request for the same service.
+  // If two peers connect to each other, one of them gets a request for the same service.
   if (m.param.peer_to_peer) VB_TRY_VOID(check_port_of(client, info.destination));
   // An id of another type asks for the QP of a service (SIDR), and needs no QP of its own yet.
   const bool needs_qp = info.qp_type == rdmacm::kQpTypeRc;
