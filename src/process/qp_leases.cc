@@ -1,10 +1,13 @@
 #include "process/qp_leases.h"
 
+#include <optional>
+#include <utility>
+
 namespace verbena::process {
 
 Started<hca::QpHandle> QpLeases::create_qp(const hca::QpInit& init, Time now, bool send_qp_table,
                                            Completion<hca::QpHandle> done) {
-  if (const auto qpn = numbers_.choose(now, in_use())) return create_with(init, *qpn);
+  if (const auto qpn = numbers_.choose(now, in_use())) return create_with_free(init, *qpn);
   if (!requests_.is_open()) return Result<hca::QpHandle>(fail(Errc::kDeviceFatal, kNoAgentText));
   // Asks first: if memory runs out, then no entry of waiting_ remains that nobody can cancel.
   if (!lease_pending_) lease(send_qp_table);
@@ -14,9 +17,21 @@ Started<hca::QpHandle> QpLeases::create_qp(const hca::QpInit& init, Time now, bo
 }
 
 // Releases the number if the engine refuses to create the QP.
-Result<hca::QpHandle> QpLeases::create_with(const hca::QpInit& init, Qpn qpn) {
+Result<hca::QpHandle> QpLeases::create_with_free(const hca::QpInit& init, Qpn qpn) {
   auto qp = engine_.create_qp(init, qpn);
   if (!qp) numbers_.release(qpn, Time{});  // no peer knows the number, so the time does not matter
+  return qp;
+}
+
+// Uses a number before its quarantine ends, because the program can get no other number.
+Result<hca::QpHandle> QpLeases::create_with_quarantined(const hca::QpInit& init, Error refusal) {
+  const auto number = numbers_.choose_quarantined(in_use());
+  if (!number) {
+    ++refused_;
+    return std::unexpected(std::move(refusal));
+  }
+  auto qp = engine_.create_qp(init, number->qpn);
+  if (!qp) numbers_.return_to_quarantine(*number);
   return qp;
 }
 
@@ -38,22 +53,19 @@ void QpLeases::on_leased(const Result<ipc::Leased>& leased, bool send_qp_table) 
   // the next lease.
   const std::uint64_t end = next_ticket_;
   while (!waiting_.empty() && waiting_.begin()->first < end) {
-    // At Time{}, choose() finds no quarantined number, because every quarantine ends later.  So a
-    // QP gets a number without a quarantine, or waits for another lease.  If the lease was refused,
-    // the QP gets a quarantined number, if there is one.
-    const auto qpn =
-        leased ? numbers_.choose(Time{}, in_use()) : numbers_.choose_quarantined(in_use());
-    if (leased && !qpn) {
-      if (!lease_pending_) lease(send_qp_table);
-      return;
+    std::optional<Qpn> free;
+    if (leased) {
+      // At Time{}, choose() finds no quarantined number, because every quarantine ends later.  So a
+      // QP gets a number without a quarantine, or waits for another lease.
+      free = numbers_.choose(Time{}, in_use());
+      if (!free) {
+        if (!lease_pending_) lease(send_qp_table);
+        return;
+      }
     }
     WaitingQp waiting = std::move(waiting_.extract(waiting_.begin()).mapped());
-    if (qpn) {
-      waiting.done(create_with(waiting.init, *qpn));
-    } else {
-      ++refused_;
-      waiting.done(std::unexpected(leased.error()));
-    }
+    waiting.done(free ? create_with_free(waiting.init, *free)
+                      : create_with_quarantined(waiting.init, leased.error()));
   }
 }
 

@@ -4,6 +4,7 @@
 #include <map>
 #include <utility>
 
+#include "base/error.h"
 #include "base/operation.h"
 #include "base/random.h"
 #include "base/time.h"
@@ -45,7 +46,8 @@ class QpLeases {
   auto in_use() const {
     return [this](Qpn qpn) { return engine_.find_qp(qpn).has_value(); };
   }
-  Result<hca::QpHandle> create_with(const hca::QpInit& init, Qpn qpn);
+  Result<hca::QpHandle> create_with_free(const hca::QpInit& init, Qpn qpn);
+  Result<hca::QpHandle> create_with_quarantined(const hca::QpInit& init, Error refusal);
   void lease(bool send_qp_table);
   void on_leased(const Result<ipc::Leased>& leased, bool send_qp_table);
 

@@ -27,6 +27,11 @@ namespace verbena::process {
 // numbers that were released.
 class QpNumbers {
  public:
+  struct Quarantined {
+    Qpn qpn{};
+    Time until{};
+  };
+
   // Our REQs have an ACK timeout of 2.1 s, so the peer assumes a packet lifetime of half of that.
   // The peer's timewait lasts 2.1 s plus its own ACK delay.  It begins late if the DREQ is lost and
   // repeated.  (If the program has chosen a longer ACK timeout, the peer may still refuse the
@@ -69,17 +74,20 @@ class QpNumbers {
       if (!in_use(qpn)) return qpn;
     }
     if (quarantined_.empty() || quarantined_.front().until > now) return std::nullopt;
-    return choose_quarantined(in_use);
+    const auto number = choose_quarantined(in_use);
+    return number ? std::optional(number->qpn) : std::nullopt;
   }
   // Returns the number that was quarantined first, even if its quarantine has not ended.
-  std::optional<Qpn> choose_quarantined(auto&& in_use) {
+  std::optional<Quarantined> choose_quarantined(auto&& in_use) {
     while (!quarantined_.empty()) {
-      const Qpn qpn = quarantined_.front().qpn;
+      const Quarantined first = quarantined_.front();
       quarantined_.pop_front();
-      if (!in_use(qpn)) return qpn;
+      if (!in_use(first.qpn)) return first;
     }
     return std::nullopt;
   }
+  // Undoes choose_quarantined(), because no QP got the number: the quarantine continues.
+  void return_to_quarantine(const Quarantined& number) { quarantined_.push_front(number); }
   // Records that a peer may know the number from now on.
   void mark_known_to_peer(Qpn qpn) {
     const std::size_t index = index_of_range(qpn);
@@ -99,11 +107,6 @@ class QpNumbers {
   }
 
  private:
-  struct Quarantined {
-    Qpn qpn{};
-    Time until{};
-  };
-
   // Returns the index of the number's range in ranges_, or the size of ranges_ if it is in none.
   std::size_t index_of_range(Qpn qpn) const {
     const auto at = std::ranges::find(ranges_, qpn.value / ipc::kLeaseQpns);

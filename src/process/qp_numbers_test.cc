@@ -89,8 +89,15 @@ TEST_F(QpNumbersTest, ANewRangeIsUsedBeforeQuarantinedNumbers) {
 
 TEST_F(QpNumbersTest, TheOldestQuarantinedNumberMayBeChosenEarly) {
   const std::vector<Qpn> used = use_all();
-  EXPECT_EQ(numbers.choose_quarantined(kNotInUse), used[0]);
+  EXPECT_EQ(numbers.choose_quarantined(kNotInUse)->qpn, used[0]);
   EXPECT_FALSE(choose().has_value());
+}
+
+TEST_F(QpNumbersTest, TheQuarantineOfANumberThatNoQpGotContinues) {
+  const std::vector<Qpn> used = use_all();
+  numbers.return_to_quarantine(*numbers.choose_quarantined(kNotInUse));
+  EXPECT_FALSE(choose(kTimeOfFirstUse + QpNumbers::kQuarantine - Duration(1)).has_value());
+  EXPECT_EQ(choose(kTimeOfFirstUse + QpNumbers::kQuarantine), used[0]);
 }
 
 TEST_F(QpNumbersTest, NumbersInUseAreNotChosen) {
