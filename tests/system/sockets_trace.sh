@@ -12,14 +12,15 @@ trace=$!
 until_true 10 grep -qs 'waits for a socket service' "$work/trace_errors" || fail "a trace without service: $(cat "$work/trace_errors")"
 
 trace_has() { grep -q -- "$1" "$work/trace"; }
-expect() { until_true 10 trace_has "$1" || fail "the trace has no '$1': $(cat "$work/trace" "$work/out"*)"; }
+expect() { until_true 20 trace_has "$1" || fail "the trace has no '$1': $(cat "$work/trace" "$work/out"*)"; }
 listens_tcp() { ss -Htln "sport = :$1" | grep -q .; }
 
-# Moves a connection to the ring.  The third argument says how to use it after that.
+# Both ends exchange messages of 50 bytes until the file "enough" exists.  The third argument says what the client does
+# after that.  The client prints how many bytes each end has sent.
 cat >"$work/peer.py" <<'PY'
 import os, socket, subprocess, sys, time
 
-port, role, what = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+port, role, what, enough = int(sys.argv[1]), sys.argv[2], sys.argv[3], sys.argv[4]
 if role == "serve":
     connection, _ = socket.create_server(("127.0.0.1", port)).accept()
 else:
@@ -37,32 +38,54 @@ def receive(count):
         data += part
     return data
 
-for i in range(300):  # a fixed number of bytes each way
+rounds, last = 0, False
+while not last:
     if role == "call":
-        connection.sendall(b"%50d" % i)
-    assert receive(50) == b"%50d" % i
-    if role == "serve":
-        connection.sendall(b"%50d" % i)
+        last = os.path.exists(enough)
+        message = b"%49d%c" % (rounds, b"." if last else b",")
+        connection.sendall(message)
+        assert receive(50) == message
+    else:
+        message = receive(50)
+        last = message.endswith(b".")
+        connection.sendall(message)
+    rounds += 1
     time.sleep(0.0005)
 if role == "serve":
     connection.recv(100)
-elif what == "urgent":
+    sys.exit()
+print("each end has sent", rounds * 50, flush=True)
+if what == "urgent":
     connection.send(b"!", socket.MSG_OOB)
     time.sleep(0.1)
 elif what == "exec":
     os.set_inheritable(connection.fileno(), True)
     subprocess.run(["/bin/true"], pass_fds=[connection.fileno()], check=True)
 elif what == "hold":
-    print("holding", flush=True)
     sys.stdin.readline()
 PY
-# run_pair PORT WHAT: runs both ends of a connection until both have ended.
-run_pair() {
-  start run --sockets -- "$python" "$work/peer.py" "$1" serve "$2" >"$work/out_server" 2>&1 &
+# start_server PORT WHAT: starts a server with Verbena, and sets "server".
+start_server() {
+  rm -f "$work/enough"
+  start run --sockets -- "$python" "$work/peer.py" "$1" serve "$2" "$work/enough" >"$work/out_server" 2>&1 &
   server=$!
   until_true 20 listens_tcp "$1" || fail "no server: $(cat "$work/out_server")"
-  verbena run --sockets -- "$python" "$work/peer.py" "$1" call "$2" >"$work/out_client" 2>&1 || fail "$2: $(cat "$work/out_client")"
-  wait $server || fail "$2: the server: $(cat "$work/out_server")"
+}
+# start_client PORT WHAT: starts a client with Verbena, and sets "client"; waits until both ends send by the ring.
+start_client() {
+  start run --sockets -- "$python" "$work/peer.py" "$1" call "$2" "$work/enough" <"$work/in" >"$work/out_client" 2>&1 &
+  client=$!
+  exec {to}>"$work/in"
+  expect "127.0.0.1:$1 > .* sends by the ring, from"
+  expect "> 127.0.0.1:$1 sends by the ring, from"
+  touch "$work/enough"
+}
+# run_pair PORT WHAT: runs both ends of a connection until both have ended.
+run_pair() {
+  start_server "$@"
+  start_client "$@"
+  wait $client && wait $server || fail "$2: $(cat "$work/out_client" "$work/out_server")"
+  exec {to}>&-
 }
 
 # The first program starts the service.  The trace connects to the service a moment later, and shows all connections that
@@ -97,44 +120,41 @@ run_pair 20002 exec
 expect "[^ ]* [0-9]* 127.0.0.1:[0-9]* > 127.0.0.1:20002 sends by TCP only, from byte [0-9]* on: another program inherits the descriptor"
 
 # ---- a peer without Verbena
-start run --sockets -- "$python" "$work/peer.py" 20003 serve alone >"$work/out_server" 2>&1 &
-server=$!
-until_true 20 listens_tcp 20003 || fail "no server: $(cat "$work/out_server")"
-"$python" "$work/peer.py" 20003 call hold <"$work/in" >"$work/out_client" 2>&1 &
+start_server 20003 alone
+"$python" "$work/peer.py" 20003 call hold "$work/enough" <"$work/in" >"$work/out_client" 2>&1 &
 client=$!
 exec {to}>"$work/in"
 expect "127.0.0.1:20003 > 127.0.0.1:[0-9]* waits for its peer"
+touch "$work/enough"
 send_newline "$to"
+exec {to}>&-
 wait $client && wait $server || fail "a peer without Verbena: $(cat "$work/out_client" "$work/out_server")"
 expect "127.0.0.1:20003 > 127.0.0.1:[0-9]* is closed; it never had a ring"
 
 # ---- a trace of one process, which starts after the connection uses the ring, as JSON
-start run --sockets -- "$python" "$work/peer.py" 20004 serve hold >"$work/out_server" 2>&1 &
-server=$!
-until_true 20 listens_tcp 20004 || fail "no server: $(cat "$work/out_server")"
-start run --sockets -- "$python" "$work/peer.py" 20004 call hold <"$work/in" >"$work/out_client" 2>&1 &
-client=$!
-exec {to}>"$work/in"
-until_true 20 grep -q holding "$work/out_client" || fail "no connection: $(cat "$work/out_client")"
-expect "127.0.0.1:20004 > .* by the ring, from"
+start_server 20004 hold
+start_client 20004 hold
+until_true 10 grep -q '^each end has sent' "$work/out_client" || fail "no end of the messages: $(cat "$work/out_client")"
+sent=$(sed -n 's/^each end has sent //p' "$work/out_client")
 start sockets trace --json $client >"$work/json" 2>/dev/null &
 late_trace=$!
 start sockets trace --json 1 >"$work/nothing" 2>/dev/null &
 other_trace=$!
 until_true 10 grep -q '"ring"' "$work/json" || fail "a late trace: $(cat "$work/json")"
 send_newline "$to"
+exec {to}>&-
 wait $client && wait $server || fail "traced programs: $(cat "$work/out_client" "$work/out_server")"
 until_true 10 grep -q '"closed"' "$work/json" || fail "a late trace: $(cat "$work/json")"
-python3 - "$work/json" $client $server <<'PY' || fail "a late trace: $(cat "$work/json")"
+python3 - "$work/json" "$sent" $client $server <<'PY' || fail "a late trace: $(cat "$work/json")"
 import json, sys
 events = [json.loads(line) for line in open(sys.argv[1])]
-pids = {int(pid) for pid in sys.argv[2:]}
+sent, pids = int(sys.argv[2]), {int(pid) for pid in sys.argv[3:]}
 assert all({event["pid"], event["peer_pid"]} <= pids | {0} for event in events), "another process"
 ring = next(event for event in events if event["event"] == "ring" and event["peer"].endswith(":20004"))
-assert ring["earlier"] and 0 < ring["byte"] < 15000, ring
+assert ring["earlier"] and 0 < ring["byte"] < sent, ring
 closed = next(event for event in events if event["event"] == "closed" and event["peer"].endswith(":20004"))
 assert not closed["earlier"] and closed["sent"]["by_ring"] > 0, closed
-assert closed["sent"]["by_ring"] + closed["sent"]["by_tcp"] == 15000, closed
+assert closed["sent"]["by_ring"] + closed["sent"]["by_tcp"] == sent, closed
 assert closed["sent"]["by_tcp"] >= ring["byte"], (closed, ring)
 PY
 [ ! -s "$work/nothing" ] || fail "a trace of another process: $(cat "$work/nothing")"
