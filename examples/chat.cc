@@ -2,7 +2,7 @@
 //
 // The program sends each line of its standard input to all members of GROUP (such as 239.1.2.3), on
 // the network of the interface with ADDRESS.  It shows how a program can wait for the loop in its
-// own poll().
+// own poll(), and how it can wait until its send queue has space.
 #include <poll.h>
 #include <unistd.h>
 #include <verbena/verbena.h>
@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <exception>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -26,6 +27,9 @@ constexpr std::size_t kLineBytes = 512;
 constexpr std::size_t kSlotBytes = kDatagramHeaderBytes + kLineBytes;
 constexpr std::size_t kSlots = 64;         // number of posted receive requests
 constexpr std::uint64_t kSendId = kSlots;  // the id of all send requests
+// One of this many sends has a completion.  The completion also frees the send queue's entries of
+// the sends before it.
+constexpr std::size_t kSendsPerCompletion = kSlots / 2;
 
 // Holds the queue pair of the chat, and its receive buffers.
 struct Room {
@@ -36,6 +40,7 @@ struct Room {
   MemoryRegion region;
   QueuePair qp;
   std::size_t sent_count = 0;
+  std::size_t queued_sends = 0;  // sends whose entries of the send queue may be in use
 
   explicit Room(Loop& loop)
       : device(value_of(Device::open(loop).wait())),
@@ -49,21 +54,21 @@ struct Room {
   static QueuePairOptions queue_pair_options() {
     QueuePairOptions options;
     options.transport = Transport::kUd;
-    options.receive_requests = kSlots;
+    options.send_requests = options.receive_requests = kSlots;
     options.inline_bytes = kLineBytes;
     return options;
   }
   void receive(std::size_t slot) {
     value_of(qp.post_receive(slot, region.segment(slot * kSlotBytes, kSlotBytes)));
   }
-  // Sends the line inline, so it need not live after the call.
+  bool can_send() const { return queued_sends < kSlots; }
+  // Sends the line inline, so it need not live after the call.  REQUIRES: can_send().
   void send(const AddressHandle& everybody, std::string line) {
     line.resize(std::min(line.size(), kLineBytes));
     const Segment bytes{reinterpret_cast<std::byte*>(line.data()),
                         static_cast<std::uint32_t>(line.size()), 0};
-    // A completion also frees the send queue entries of earlier requests, so only some requests are
-    // signaled.
-    const bool is_signaled = ++sent_count % (kSlots / 2) == 0;
+    const bool is_signaled = ++sent_count % kSendsPerCompletion == 0;
+    ++queued_sends;
     value_of(qp.post(
         {.id = kSendId,
          .flags = is_signaled ? SendFlags::kInline | SendFlags::kSignaled : SendFlags::kInline,
@@ -79,7 +84,10 @@ Task<> print_lines(Room& room) {
   for (;;) {
     for (const Completion& done : co_await room.cq.next(buffer)) {
       if (done.status != 0) throw std::runtime_error(status_text(done));
-      if (done.wr_id == kSendId) continue;
+      if (done.wr_id == kSendId) {
+        room.queued_sends -= kSendsPerCompletion;
+        continue;
+      }
       const std::byte* const datagram = room.memory.data() + done.wr_id * kSlotBytes;
       std::printf("%.*s\n", static_cast<int>(done.byte_len - kDatagramHeaderBytes),
                   reinterpret_cast<const char*>(datagram + kDatagramHeaderBytes));
@@ -98,6 +106,15 @@ GidEntry gid_entry_of(const Device& device, const std::string& address) {
   return *found;
 }
 
+// Removes the first line from the text and returns it, or nothing if the text has no complete line.
+std::optional<std::string> take_line(std::string& text) {
+  const std::size_t end = text.find('\n');
+  if (end == std::string::npos) return std::nullopt;
+  std::string line = text.substr(0, end);
+  text.erase(0, end + 1);
+  return line;
+}
+
 void chat(const std::string& group_name, const std::string& address, const std::string& name) {
   const auto loop = value_of(Loop::create());
   Room room(*loop);
@@ -114,17 +131,21 @@ void chat(const std::string& group_name, const std::string& address, const std::
   for (;;) {
     while (loop->run_ready()) {
     }
-    std::array<pollfd, 2> fds{{{STDIN_FILENO, POLLIN, 0}, {loop->fd(), POLLIN, 0}}};
+    while (room.can_send()) {
+      const auto line = take_line(input);
+      if (!line) break;
+      room.send(everybody, name + ": " + *line);
+    }
+    // While the send queue is full, poll() ignores standard input, and waits for completions only.
+    std::array<pollfd, 2> fds{
+        {{room.can_send() ? STDIN_FILENO : -1, POLLIN, 0}, {loop->fd(), POLLIN, 0}}};
     ::poll(fds.data(), fds.size(), -1);
     if (fds[0].revents == 0) continue;
     const ssize_t count = ::read(STDIN_FILENO, buffer.data(), buffer.size());
     if (count <= 0) break;
     input.append(buffer.data(), static_cast<std::size_t>(count));
-    for (std::size_t end = input.find('\n'); end != std::string::npos; end = input.find('\n')) {
-      room.send(everybody, name + ": " + input.substr(0, end));
-      input.erase(0, end + 1);
-    }
   }
+  if (!input.empty()) room.send(everybody, name + ": " + input);  // the last line has no newline
 }
 
 }  // namespace

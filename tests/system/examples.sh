@@ -1,5 +1,5 @@
 #!/bin/bash
-# ctest: TIMEOUT 120
+# ctest: TIMEOUT 300
 # Runs the examples of the C++ API without `verbena run`, and checks their results.  Also tests that a user can build
 # the examples against an installed Verbena, by CMake and by pkg-config.
 . "$(dirname "$0")/lib.sh"
@@ -81,6 +81,10 @@ for number in $(seq 1 100); do
   echo "line $number" >&"${chat_input[red]}"
   [ $((number % 20)) -ne 0 ] || wait_line green "red: line $number"
 done
+# Sends more lines with one write than the send queue has entries.  A receiver may lose some of them.
+printf 'burst %s\n' $(seq 1 200) >&"${chat_input[red]}"
+ends_burst() { echo "end of burst" >&"${chat_input[red]}" && has_line green "red: end of burst"; }
+until_true 20 ends_burst || fail "red does not end a burst: $(cat "$work/red.chat" "$work/green.chat")"
 fd=${chat_input[blue]}
 exec {fd}>&-
 wait "${chat_pid[blue]}" || fail "blue: $(cat "$work/blue.chat")"
