@@ -28,6 +28,9 @@ struct FoundProgram {
   std::optional<Problem> problem{};  // why the program cannot be run
 };
 
+// execvp(3) uses this search path if $PATH is not set.
+inline constexpr const char* kDefaultPath = "/bin:/usr/bin";
+
 // Finds a program as execvp(3) does; `search_path` is $PATH.
 FoundProgram find_program(const std::string& program, std::string_view search_path);
 

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <utility>
 
 #include "cli/executable.h"
@@ -52,13 +53,14 @@ std::optional<std::string> problem_with(const subnet::Topology& topology, const 
 }
 
 // Finds OpenSM in PATH, and also in system directories that are usually not in a user's PATH.
+// Returns an absolute path, because the daemon has another working directory.
 std::optional<std::string> find_opensm() {
   const char* path = ::secure_getenv("PATH");
   const std::string directories =
-      fmt::format("{}:/usr/local/sbin:/usr/sbin:/sbin", path == nullptr ? "" : path);
-  FoundProgram found = find_program("opensm", directories);
+      fmt::format("{}:/usr/local/sbin:/usr/sbin:/sbin", path == nullptr ? kDefaultPath : path);
+  const FoundProgram found = find_program("opensm", directories);
   if (found.problem) return std::nullopt;
-  return std::move(found.path);
+  return std::filesystem::absolute(found.path).string();
 }
 
 std::string scratch_directory() {

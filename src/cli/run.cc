@@ -28,9 +28,6 @@
 namespace verbena::cli {
 namespace {
 
-// execvp(3) uses this search path if $PATH is not set.
-constexpr const char* kDefaultPath = "/bin:/usr/bin";
-
 int report_failure(int exit_code, const std::string& text) {
   std::fprintf(stderr, "verbena run: %s\n", printable(text).c_str());
   return exit_code;
