@@ -24,8 +24,9 @@ namespace {
 
 using os::system_call;
 
-// Represents a withdrawal of the promise while this thread sleeps in the kernel.  The destructor
-// promises again, even if the thread is cancelled while it sleeps.
+// Represents a withdrawal of the promise to check the ring (stream/memory.h), while this thread
+// sleeps in the kernel.  The destructor promises again, even if the thread is cancelled while it
+// sleeps.
 class Withdrawal {
  public:
   explicit Withdrawal(stream::Receiver& receiver) : receiver_(receiver) {}
@@ -224,8 +225,8 @@ class Receive {
     return relock();
   }
 
-  // Does a step kRingEmpty.  TCP may have bytes, an end, or nothing.  Returns the result of the
-  // program's call, or nothing if the caller must read again.
+  // Continues the call after a step kRingEmpty.  TCP may have bytes, an end, or nothing.  Returns
+  // the result of the program's call, or nothing if the caller must read again.
   std::optional<ssize_t> read_with_empty_ring(const stream::ReadStep& step) {
     const bool may_wait = this->may_wait();
     if (!step.is_tcp_drained || kernel_has_events_ || (cursor_.done() == 0 && !may_wait)) {
@@ -236,8 +237,15 @@ class Receive {
       }
     }
     if (!may_wait) return cursor_.done() > 0 ? done() : failed(EAGAIN);
-    if (!has_spun_ && spin_for_bytes()) return std::nullopt;
-    if (lock_.outcome() == EndLock::Outcome::kNotTaken) return end_with_error(EINTR);
+    if (!has_spun_) {
+      has_spun_ = true;
+      const auto before = receiver_.ring_status();
+      if (before.bytes > 0) return std::nullopt;
+      lock_.unlock();
+      const bool bytes_came = spin_for_bytes(before.tail);
+      if (const auto result = relock()) return result;
+      if (bytes_came) return std::nullopt;
+    }
     return sleep_in_kernel(step.tail);
   }
 
@@ -265,16 +273,16 @@ class Receive {
       return receiver_.leave(stream::Reason::kUrgent) ? kReadAgain : reset(fd_);
     }
     if (n > 0) {
-      // If no new TCP segment has begun, a program that does not know the stream has written to
-      // TCP.
+      // If no new TCP segment has begun, these bytes were written to TCP by a program without this
+      // library.
       const auto next_step = receiver_.read(cursor_.part(), true);
       if (!next_step ||
           (next_step->kind == stream::ReadStep::Kind::kRingEmpty && next_step->is_tcp_drained)) {
         return reset(fd_);
       }
       if (next_step->kind == stream::ReadStep::Kind::kTcp) receiver_.received(0);
-      // FIONREAD counts only the bytes before urgent data, so there is urgent data now.  Only the
-      // kernel knows its position.
+      // FIONREAD has reported 0, although there is a byte.  It counts only the bytes before urgent
+      // data, so there is urgent data, and only the kernel knows its position.
       if (next_step->kind == stream::ReadStep::Kind::kRingEmpty && is_at_urgent_mark()) {
         if (!receiver_.leave(stream::Reason::kUrgent)) return reset(fd_);
       }
@@ -305,23 +313,18 @@ class Receive {
     return at_mark != 0;
   }
 
-  // Spins for a moment until bytes come.  Returns true if the caller must read again.
-  bool spin_for_bytes() {
-    has_spun_ = true;
-    const auto before = receiver_.ring_status();
-    if (before.bytes > 0) return true;
-    lock_.unlock();
+  // Spins without the lock for a moment, until bytes come after `tail` or by TCP.  Returns true if
+  // some came.
+  bool spin_for_bytes(std::uint64_t tail) {
     const auto kernel_has_events = [&] {
       pollfd one{.fd = fd_, .events = POLLIN | POLLRDHUP, .revents = 0};
       const timespec at_once{};
       return next().ppoll(&one, 1, &at_once, nullptr) > 0;
     };
-    const auto spin_result = processor::spin(
-        [&] { return receiver_.ring_status().tail != before.tail; }, kernel_has_events);
-    lock_.lock_again();
+    const auto spin_result =
+        processor::spin([&] { return receiver_.ring_status().tail != tail; }, kernel_has_events);
     kernel_has_events_ = spin_result == processor::SpinResult::kKernelEvent;
-    return spin_result != processor::SpinResult::kNothing &&
-           lock_.outcome() != EndLock::Outcome::kNotTaken;
+    return spin_result != processor::SpinResult::kNothing;
   }
 
   // Sleeps in the kernel until bytes come.  During the sleep all bytes come by TCP.
@@ -393,7 +396,7 @@ ssize_t wait_with_empty_buffer(int fd, Socket& socket, int flags) {
   const iovec part{.iov_base = &next_byte, .iov_len = 1};
   if (Receive(fd, socket, &part, 1, MSG_PEEK | MSG_DONTWAIT).run() >= 0) return 0;
   if (errno != EAGAIN) return -1;
-  // The ring is empty.  If the next byte is out of band, the kernel's call removes it.
+  // The ring is empty, so the kernel has to answer the call.
   if (!may_block(fd, socket, flags)) return next().recv(fd, &next_byte, 0, flags | MSG_DONTWAIT);
   if (socket.receiver().has_left()) return next().recv(fd, &next_byte, 0, flags);
   // Like the kernel's call, this one returns 0 even if the wait ended by a timeout or a signal.
