@@ -21,10 +21,10 @@ static struct area {
 } areas[kAreasMax];
 static int area_count, lane_area;
 static unsigned long remaining_words;
-static uint64_t random_state;
+static uint64_t scribble_state;  // the state of the thread's random numbers
 
-static uint64_t next_random(void) {  // splitmix64
-  uint64_t z = (random_state += 0x9e3779b97f4a7c15u);
+static uint64_t next_random(uint64_t* state) {  // splitmix64
+  uint64_t z = (*state += 0x9e3779b97f4a7c15u);
   z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
   z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
   return z ^ (z >> 31);
@@ -61,7 +61,7 @@ static int find_areas(void) {
 // after a word that is not 0.  The search begins at a random word.  Returns the random word if
 // nothing is found.
 static uint64_t* find_end_of_data(const struct area* area) {
-  const size_t begin = next_random() % area->count;
+  const size_t begin = next_random(&scribble_state) % area->count;
   for (size_t i = 1; i < area->count; ++i) {
     uint64_t* const word = area->words + (begin + i) % area->count;
     if (*(volatile uint64_t*)word == 0 && word != area->words &&
@@ -75,7 +75,7 @@ static uint64_t* find_end_of_data(const struct area* area) {
 // The search begins at a random word.  Returns the random word if all words are 0.
 static uint64_t* find_control_word(const struct area* area) {
   const size_t count = area->count < kControlWords ? area->count : kControlWords;
-  const size_t begin = next_random() % count;
+  const size_t begin = next_random(&scribble_state) % count;
   for (size_t i = 0; i < count; ++i) {
     uint64_t* const word = area->words + (begin + i) % count;
     if (*(volatile uint64_t*)word != 0) return word;
@@ -84,23 +84,24 @@ static uint64_t* find_control_word(const struct area* area) {
 }
 
 static void write_random_word(void) {
-  const struct area* area =
-      &areas[next_random() % 4 == 0 ? next_random() % (uint64_t)area_count : (uint64_t)lane_area];
+  const struct area* area = &areas[next_random(&scribble_state) % 4 == 0
+                                       ? next_random(&scribble_state) % (uint64_t)area_count
+                                       : (uint64_t)lane_area];
   uint64_t* word;
-  switch (next_random() % 3) {
+  switch (next_random(&scribble_state) % 3) {
     case 0: word = find_end_of_data(area); break;
     case 1: word = find_control_word(area); break;
-    default: word = area->words + next_random() % area->count; break;
+    default: word = area->words + next_random(&scribble_state) % area->count; break;
   }
-  uint64_t value = next_random();
-  switch (next_random() % 5) {
+  uint64_t value = next_random(&scribble_state);
+  switch (next_random(&scribble_state) % 5) {
     case 0: value %= 4; break;
     case 1: value = __atomic_load_n(word, __ATOMIC_RELAXED) + value % 65 - 32; break;
     case 2: value = __atomic_load_n(word, __ATOMIC_RELAXED) ^ (1ull << value % 64); break;
     case 3: value = areas[0].words[value % areas[0].count]; break;
     default: break;
   }
-  if (next_random() % 3 == 0) {
+  if (next_random(&scribble_state) % 3 == 0) {
     *(volatile uint32_t*)word = (uint32_t)value;
   } else {
     *(volatile uint64_t*)word = value;
@@ -124,7 +125,7 @@ static void* scribble(void* unused) {
 int main(int argc, char** argv) {
   CHECK(argc == 4);
   const unsigned long words = remaining_words = strtoul(argv[2], NULL, 10);
-  random_state = strtoull(argv[3], NULL, 10);
+  uint64_t state = scribble_state = strtoull(argv[3], NULL, 10);
   struct echo* echo = echo_connect(argv[1]);
   for (int i = 0; !find_areas(); ++i) {
     CHECK(i < kRoundsWithoutLaneMax);
@@ -138,7 +139,8 @@ int main(int argc, char** argv) {
     while (ibv_poll_cq(echo->id->recv_cq, 1, &wc) > 0) {
       (void)!rdma_post_recv(echo->id, NULL, echo->in, kEchoBytes, echo->mr);
     }
-    (void)!rdma_post_send(echo->id, NULL, echo->out, 1 + next_random() % kEchoBytes, echo->mr, 0);
+    (void)!rdma_post_send(echo->id, NULL, echo->out, 1 + next_random(&state) % kEchoBytes, echo->mr,
+                          0);
   }
   CHECK(pthread_join(thread, NULL) == 0);
   printf("scribbled %lu\n", words);
