@@ -1,10 +1,12 @@
 #!/bin/bash
 # ctest: TIMEOUT 240 PLAIN
-# A SEND, a poll of an empty completion queue, and a poll that returns a completion ("full") may need at most a tenth
-# more instructions than the counts below.  Callgrind counts instructions, so the speed of the machine does not matter.
-# But on a busy machine timers expire during some calls.  So a larger count is repeated, and the smallest of at most
-# three counts is compared.  If a change needs more instructions for a good reason, or many fewer, write the new count
-# here.  The test is PLAIN (not in preset asan), because Valgrind cannot run programs with AddressSanitizer.
+# A SEND, a poll of an empty completion queue, and a poll that returns a completion ("full") may need at most as many
+# more instructions than the counts below as the last column says, in percent.  Callgrind counts instructions, so the
+# speed of the machine does not matter.  But on a busy machine timers expire during some calls.  So a larger count is
+# repeated, and the smallest of at most three counts is compared.  A poll that finds nothing also yields its processor,
+# which needs more instructions if other programs use the processor.  If a change needs more instructions for a good
+# reason, or many fewer, write the new count here.  The test is PLAIN (not in preset asan), because Valgrind cannot run
+# programs with AddressSanitizer.
 . "$(dirname "$0")/lib.sh"
 need valgrind
 unset VERBENA_LINK
@@ -16,21 +18,22 @@ count_instructions() {
   sed -n 's/.*Collected : \([1-9][0-9]*\)$/\1/p' "$work/output" | sort -n | tail -1 | awk '{ print int($1 / 500) }'
 }
 
-while read -r link what recorded; do
+while read -r link what recorded percent; do
   smallest=
+  limit=$((recorded * (100 + percent) / 100))
   for _ in 1 2 3; do
     count=$(count_instructions "$link" "$what")
     [ -n "$count" ] || fail "$link $what: callgrind did not count: $(cat "$work/output")"
     [ "${smallest:-$count}" -lt "$count" ] || smallest=$count
-    [ $((smallest * 10)) -gt $((recorded * 11)) ] || break
+    [ "$smallest" -gt "$limit" ] || break
   done
   echo "$link $what: $smallest instructions, were $recorded"
-  [ $((smallest * 10)) -le $((recorded * 11)) ] || fail "$link $what: $smallest instructions, a tenth more than $recorded"
+  [ "$smallest" -le "$limit" ] || fail "$link $what: $smallest instructions, $percent % more than $recorded"
 done <<'COUNTS'
-lane send 2920
-lane poll 990
-lane full 385
-udp send 3900
-udp poll 875
-udp full 385
+lane send 2920 10
+lane poll 990 30
+lane full 385 10
+udp send 3900 10
+udp poll 875 30
+udp full 385 10
 COUNTS

@@ -30,7 +30,7 @@ mkfifo "$work/in"
 start run --sockets -- "$VB_PREFIX/bench/idle_sockets" $count $bytes <"$work/in" >"$work/out" 2>&1 &
 program=$!
 exec {to}>"$work/in"
-exchanges=0
+exchanges=0 freed=0
 for round in 1 2 3; do
   until_true 60 has_exchanged $((exchanges + 1)) || fail "round $round: $(cat "$work/out")"
   # On a busy machine, the programs may have to exchange bytes several times before all connections have rings.
@@ -45,11 +45,12 @@ for round in 1 2 3; do
   kib_left=$(memory_kib "$client" "$server" "$(service pid)")
   # Each connection has one page, and some memory of the service.  The rest belongs to the three programs themselves.
   [ "$kib_left" -lt $((count * 8 + 16384)) ] || fail "round $round: $kib_left KiB are left of $count connections"
-  echo "round $round: $kib_left KiB, $(service given_back_bytes) bytes freed so far"
+  # Bytes have used the rings again in this round.  On a busy machine, most bytes go by TCP.
+  freed_before=$freed freed=$(service given_back_bytes)
+  [ "$freed" -gt "$freed_before" ] || fail "round $round: nothing was freed: $(verbena sockets stat)"
+  echo "round $round: $kib_left KiB, $freed bytes freed so far"
   send_newline "$to"
   exchanges=$((exchanges + 1))
 done
-# Each connection has used a page for each direction in each round.
-[ "$(service given_back_bytes)" -ge $((3 * count * 2 * 4096)) ] || fail "few bytes were freed: $(verbena sockets stat)"
 exec {to}>&-
 wait $program || fail "the program: exit code $?, $(cat "$work/out")"

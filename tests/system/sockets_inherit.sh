@@ -146,7 +146,7 @@ if mode in ("splice", "fdopen"):
     connection.sendall(b"more")  # by TCP, which the socket uses from now on
 PY
 
-start run --sockets -- timeout 100 python3 "$work/server.py" >"$work/server" 2>&1 &
+start run --sockets -- python3 "$work/server.py" >"$work/server" 2>&1 &
 server=$!
 listens_tcp() { ss -Htln "sport = :20010" | grep -q .; }
 until_true 20 listens_tcp || fail "the server does not listen: $(cat "$work/server")"

@@ -29,7 +29,7 @@ listens_tcp() { ss -Htln "sport = :$1" | grep -q .; }
 serve() {  # serve PORT OPTION...
   local port=$1
   shift
-  start run "$@" -- timeout 100 python3 "$work/echo.py" "$port" >"$work/server.$port" 2>&1 &
+  start run "$@" -- python3 "$work/echo.py" "$port" >"$work/server.$port" 2>&1 &
   until_true 20 listens_tcp "$port" || fail "nothing listens on port $port: $(cat "$work/server.$port")"
 }
 call() {  # call PORT COUNT OPTION...
