@@ -78,8 +78,9 @@ class Network {
   // Tries at once to open a port that is down.
   virtual void retry_port() {}
 
-  // Sends the burst, except for packets to this host itself.  Returns the packets that it did not
-  // send.  They are valid until the burst is cleared.
+  // Sends the burst.  A network may leave packets to this host itself to the caller: it returns
+  // these packets.  They are valid until the burst is cleared.  If the port is down, the burst is
+  // lost.
   virtual std::span<const link::Arrival> send(link::Burst& burst, Time now) = 0;
   // Returns the answer to a query.  Returns nothing if User::on_route() will get the answer later.
   virtual Answer route(const node::Node::RouteRequest& request) = 0;

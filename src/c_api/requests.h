@@ -55,8 +55,8 @@ class RequestQueue {
   std::size_t request_count_ = 0;  // the number of pending and completed requests
 };
 
-// Names a submitted command.  A function that takes a pointer to a Submission waits for the result
-// if the pointer is null.
+// Identifies the request of an asynchronous command.  Functions get a pointer to a Submission.  If
+// the pointer is null, the function blocks until it has the result.
 struct Submission {
   RequestQueue& queue;
   vb_request& request;

@@ -9,7 +9,7 @@
 
 namespace verbena::cli {
 
-// Names the HCAs of a subnet on which the fabric runs OpenSM, and the path of OpenSM.
+// Names the HCAs on which the fabric runs OpenSM, and the path of OpenSM.
 struct ManagerChoice {
   std::vector<std::string> nodes{};
   std::string opensm{};   // the path; empty if there are no nodes

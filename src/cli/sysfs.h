@@ -7,9 +7,9 @@
 
 namespace verbena::cli {
 
-// Provides the files of the RDMA devices that programs read without a library.  Only this process
-// and the program that replaces it by exec see the files.  For the first device, the files are
-// /sys/class/infiniband/verbena0 with its ports, GIDs and network interfaces,
+// Provides the files of the RDMA devices that programs read without a library.  Only this process,
+// the program that replaces it by exec, and their children see the files.  For the first device,
+// the files are /sys/class/infiniband/verbena0 with its ports, GIDs and network interfaces,
 // /sys/class/infiniband_verbs/uverbs0, and /dev/infiniband/uverbs0, which is /dev/null.  They do
 // not change afterwards, so they do not show addresses that the host gets later.  Returns an error
 // text, or nothing.

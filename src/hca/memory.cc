@@ -15,7 +15,7 @@ constexpr std::uint64_t kAddressMax = ~std::uint64_t{0};
 constexpr std::uint32_t index_of(std::uint32_t key) { return key >> 8; }
 
 std::byte* pointer(std::uint64_t address) {
-  // NOLINTNEXTLINE(performance-no-int-to-ptr): verbs name memory by number
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): in verbs an address is an integer
   return reinterpret_cast<std::byte*>(static_cast<std::uintptr_t>(address));
 }
 

@@ -33,7 +33,7 @@ void copy_inline(std::byte* to, std::span<const Sge> sges) {
   for (const Sge& sge : sges) {
     if (sge.length == 0) continue;
     const auto address = static_cast<std::uintptr_t>(sge.address);
-    // NOLINTNEXTLINE(performance-no-int-to-ptr): verbs name memory by number
+    // NOLINTNEXTLINE(performance-no-int-to-ptr): in verbs an address is an integer
     std::memcpy(to, reinterpret_cast<const std::byte*>(address), sge.length);
     to += sge.length;
   }
@@ -102,7 +102,8 @@ Result<void> PostQueues::check_send(const SendRequest& request, const AddressHan
   return {};
 }
 
-// Copies a small request's bytes at the post, because the driver may handle it much later.
+// Copies the bytes of a small request at the post.  Some programs overwrite them before the driver
+// handles the request (see kCopiedBytesMax).
 void PostQueues::copy_small_request(SendWqe& wqe) const {
   if (wqe.length == 0 || wqe.length > kCopiedBytesMax) return;
   if (fills_elements(wqe.opcode) || is_local(wqe.opcode)) return;

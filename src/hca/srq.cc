@@ -60,7 +60,8 @@ std::uint32_t SharedReceiveQueue::busy_count(std::uint32_t begin, std::uint32_t 
 }
 
 // Slots become free in nearly the order in which they were taken, so the first try usually
-// succeeds.  After a resize() to fewer slots, the slots from max_wr on count until they are free.
+// succeeds.  After a resize() to fewer slots, slots from max_wr on may still hold receives.  Such
+// receives count against the capacity until their slots are free.
 std::optional<std::uint32_t> SharedReceiveQueue::find_free_slot() {
   if (slots_end_ > caps_.max_wr) {
     const std::uint32_t above = busy_count(caps_.max_wr, slots_end_);

@@ -6,8 +6,9 @@
 
 namespace verbena::hosts {
 
-// Adds a packet of a virtual host's QP1 to the captures.  Such packets have no ICRC, so
-// this function computes the ICRC that they would have on a wire.
+// Adds a packet to the captures that the node of a virtual host or of an HCA has sent or received
+// itself: a packet of QP1 or of IPoIB.  The packet has no ICRC, so the captures get the ICRC that
+// it would have on a wire.
 void capture_packet(agent::Captures& captures, link::Direction direction,
                     const link::Arrival& packet, Time now);
 

@@ -19,9 +19,9 @@ namespace verbena::ipc {
 // ---- multicast groups ---------------------------------------------------------------------------
 
 // Joins a group for an id on an InfiniBand port.  The agent asks the subnet administration (SA),
-// which answers with the destination for packets to the group.  JoinGroup then makes the program's
-// queue pairs members.  A join that has succeeded ends with LeaveMulticast or
-// MulticastLost, or when the program ends.
+// which answers with the destination for packets to the group.  If the id's queue pair is to
+// receive these packets, the program then sends a JoinGroup for the range of the queue pair.  A
+// join that has succeeded ends with LeaveMulticast or MulticastLost, or when the program ends.
 struct JoinMulticast {
   static constexpr Type kType = Type::kJoinMulticast;
   PortId port{};
@@ -65,8 +65,9 @@ struct MulticastJoined {
   }
 };
 
-// Reports that a membership has ended, because the group does not exist any more, or because its
-// parameters have changed.  The agent has left the group, and the program has to join again.
+// Reports that a membership has ended: the group's parameters have changed, or the SA refuses to
+// renew the membership, for example because the group does not exist any more.  The agent has left
+// the group, and the program has to join again.
 struct MulticastLost {
   static constexpr Type kType = Type::kMulticastLost;
   std::uint64_t membership = 0;
@@ -126,8 +127,8 @@ struct ServicesFound {
 };
 
 // Registers a service with the SA.  The agent renews the registration before its lease ends.  The
-// agent removes the registration when the program requests that or ends.  If the SA refuses to
-// renew the registration, a UserNotice reports the refusal.
+// agent removes the registration when the program requests that or ends.  If the SA refuses several
+// renewals in a row, the registration ends, and a UserNotice reports this.
 struct AddService {
   static constexpr Type kType = Type::kAddService;
   PortId port{};

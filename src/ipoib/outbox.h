@@ -15,7 +15,8 @@ namespace verbena::ipoib {
 //
 // Invariants:
 //  * The queue has at most `frames_max` frames.  Further frames are dropped, as a network may do.
-//  * The number of events in the queue plus the number of waiters is at most Config::waiters_max.
+//  * Neighbours::resolve() limits the events: together with the calls that wait, there are at most
+//    Config::waiters_max.
 class Outbox {
  public:
   explicit Outbox(std::uint32_t frames_max) : frames_max_(frames_max) {}

@@ -131,7 +131,8 @@ class InfinibandPort {
     std::uint64_t token = 0;
     Result<wire::McMemberRecord> group{};
   };
-  // Reports that a membership has ended, because the group was deleted or its parameters changed.
+  // Reports that a membership has ended, because the group's parameters have changed, or because
+  // the SA refuses to renew the membership.
   struct GroupLost {
     std::uint64_t token = 0;
   };

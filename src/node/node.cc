@@ -291,9 +291,8 @@ void Node::carry_out(PortId port, InfinibandPort::Output output, Time now) {
   }
 }
 
-// Asks one port for the route.  This is the port of the query's source.  If the query has no
-// source, it is the first port whose link has the destination IP address.  If the destination is a
-// GID, it is the first port that is active.
+// Asks one port for the route: the port of the query's source.  If the query has no source, this is
+// the first port whose link has the destination IP address, or for a GID the first active port.
 void Node::find_route(const rdmacm::RouteQuery& query, Time now) {
   const bool by_gid = query.destination.by_gid;
   const bool has_source = query.source.family != 0 && !rdmacm::is_wildcard(query.source);
@@ -316,8 +315,8 @@ void Node::find_route(const rdmacm::RouteQuery& query, Time now) {
   }
   rdmacm_.on_route(
       query.token,
-      fail(Errc::kUnreachable, "no InfiniBand port of this node is on the subnet of this address",
-           ENETUNREACH),
+      fail(Errc::kUnreachable,
+           "no active InfiniBand port of this node is on the subnet of this address", ENETUNREACH),
       now);
 }
 

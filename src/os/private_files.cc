@@ -43,7 +43,7 @@ bool map_ids_to_themselves(uid_t uid, gid_t gid) {
 
 Result<void> bind_mount(const std::string& from, const std::string& to) {
   if (::mount(from.c_str(), to.c_str(), nullptr, MS_BIND | MS_REC, nullptr) != 0) {
-    return failed("cannot bind a file of the host");
+    return failed("cannot bind-mount a file or directory of the host");
   }
   return {};
 }

@@ -22,8 +22,8 @@ constexpr std::uint16_t kRangesEnd = 0xfff;  // 0 and 0xfff are never leased
 Result<void> set_port_options(int fd, bool ipv6) {
   set_receive_buffer(fd, kReceiveBufferBytes);
   VB_TRY_VOID(enable_ancillary_data(fd));
-  // Without this option, every socket of the SO_REUSEPORT group would get a copy of a multicast
-  // packet if any of these sockets has joined the multicast group.
+  // IP_MULTICAST_ALL is on by default.  Then every socket of the SO_REUSEPORT group would get a
+  // copy of a multicast packet if any of these sockets had joined the multicast group.
   const bool ok = ipv6 ? set_option(fd, IPPROTO_IPV6, IPV6_MULTICAST_ALL, 0)
                        : set_option(fd, IPPROTO_IP, IP_MULTICAST_ALL, 0);
   if (!ok) return system_error(errno, "IP_MULTICAST_ALL");
@@ -226,7 +226,9 @@ Result<void> RocePort::join_all(Slot& slot, int fd, const Gid& group,
     if (joined && is_new) slot.memberships.push_back(membership);
     if (joined && first_ipv4_members().size() <= kGroupsMax) continue;
     last_error =
-        joined ? fail(Errc::kNoResources, "512 multicast groups are joined on this host") : joined;
+        joined ? fail(Errc::kNoResources,
+                      "too many pairs of an IPv4 multicast group and an interface (kGroupsMax)")
+               : joined;
     if (last_error.error().code != Errc::kNoResources) continue;
     for (; slot.memberships.size() > old_count; slot.memberships.pop_back()) {
       (void)leave_group(fd, group, slot.memberships.back().interface);

@@ -35,10 +35,10 @@ std::uint32_t output_of(const Entry& entry) {
   return wanted & static_cast<std::uint32_t>(one.revents);
 }
 
-// Handles bytes that entered the ring of an entry with EPOLLET and were read before a wait has
-// reported them.  As in the kernel, the edge of such bytes can report output.  Returns true if
-// there is such an edge, the entry requests output, and the socket is writable.  Otherwise such an
-// edge is consumed: it has no effect on later waits.
+// Returns true if an entry with EPOLLET must report output, because bytes entered its ring and were
+// read before a wait reported them.  In the kernel, the arrival of such bytes is an edge, at which
+// a wait reports EPOLLOUT if the entry requests it and the socket is writable.  If an edge need not
+// report output, this function consumes it: the edge has no effect on later waits.
 bool test_output_and_consume_edge(const stream::Receiver::RingStatus& status, Entry& entry) {
   if ((entry.events & EPOLLET) == 0 || status.bytes > 0 || status.tail == entry.last_reported)
     return false;
@@ -50,7 +50,7 @@ bool test_output_and_consume_edge(const stream::Receiver::RingStatus& status, En
 }
 
 // Returns the input events that the entry requests, if its ring has unread bytes.  The bytes may
-// have been reported before.
+// have been reported before.  With EPOLLET, marks them as reported.
 std::uint32_t unread_input(Entry& entry) {
   const auto socket = SocketTable::find(entry.fd);
   if (!socket || !socket->uses_stream() || !entry.is_armed_for_input()) return 0;
@@ -61,9 +61,10 @@ std::uint32_t unread_input(Entry& entry) {
 }
 
 // Collects the entries whose rings have bytes, in the order in which the kernel would report them.
-// The first entry is the one with the longest time since its first unread byte was sent, or since
-// its last report.  So if a peer sends on two connections, both are served in this order.  And each
-// connection is served after some waits, even if a wait can return few events.
+// An entry becomes ready when its first unread byte is sent, or at its last report, whichever is
+// later.  The entry that has been ready longest comes first.  So if a peer sends on two
+// connections, both are served in this order.  And each connection is served after some waits, even
+// if a wait can return few events.
 class ReadyRings {
  public:
   struct Item {
@@ -106,7 +107,7 @@ class ReadyRings {
     all_[count_++] = {std::max(unread_since, entry.reported_at), &entry, position, has_input};
   }
 
-  static constexpr std::size_t kCapacity = 128;  // one wait reports at most this many entries
+  static constexpr std::size_t kCapacity = 128;  // one wait adds at most this many entries
   std::array<Item, kCapacity> all_;
   std::size_t count_ = 0;
 };
@@ -143,7 +144,7 @@ class Wait {
       errno = error;
       if (count <= 0 || result > 0 || (at_once && !has_wake_event_)) return result;
       has_wake_event_ = false;
-      // The program may have closed the set meanwhile, and the number may belong to another set
+      // Meanwhile the program may have closed the set, and the same descriptor may name another set
       // now.
       if (Set* const set_now = find_set(fd_); set_now != nullptr && set_now != &set_) {
         errno = EBADF;
@@ -262,10 +263,12 @@ class Wait {
         entry->is_armed = false;
       }
     }
-    // An event of output must also report unread bytes in the ring as input, because TCP would
-    // report both together, at an edge or when the entry is armed.  After a sleep, an event of
-    // input also covers the unread bytes in the ring, which are older.  So unread_input() marks
-    // them as reported, because with TCP they would cause no further edge.
+    // The kernel's event must include the unread bytes in the ring in two cases:
+    //  * The event has no input.  TCP would report output and unread bytes together, at an edge or
+    //    when the entry is armed.  So this code adds the input.
+    //  * The event has input, and the thread has slept.  The bytes in the ring are older than those
+    //    in TCP, and with TCP they would cause no further edge.  So unread_input() marks them as
+    //    reported.
     if (has_unread_ && (is_sleeping_ || (event.events & kInput) == 0)) {
       if (Entry* entry = entry_of(set_, event.data)) event.events |= unread_input(*entry);
     }

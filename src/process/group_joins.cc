@@ -28,6 +28,8 @@ void GroupJoins::on_reply(std::uint64_t number, Result<ipc::MulticastJoined> rep
   auto waiting = waiting_.extract(number);
   if (!waiting) return;
   if (auto& done = waiting.mapped().done) return done(std::move(reply));
+  // The join was cancelled, so the group is left again.  leave() does nothing for a membership
+  // without a holder.  set_holder() fails if the membership is invalid.
   if (reply && set_holder(reply->membership, {})) leave(reply->membership);
 }
 

@@ -13,8 +13,8 @@ namespace {
 
 constexpr std::uint8_t kRetryMax = 7;  // 3 bits
 
-// These estimate the round trip to a new peer, on this host or on another one.  The first repeat of
-// a REQ comes after about four round trips.
+// These numbers estimate the round trip to a new peer, on this host or on another one.  The first
+// repeat of a REQ comes after about four round trips, but not before cm::Retry::kFirstIntervalMin.
 constexpr Duration kRoundTripLoopback = std::chrono::milliseconds(1);
 constexpr Duration kRoundTripNetwork = std::chrono::milliseconds(25);
 

@@ -99,8 +99,7 @@ void set_missing_guids(Topology& topology) {
     next_guid += node.ports + std::uint64_t{1};
     const auto fill = [&](Guid& guid, std::uint64_t candidate) {
       if (guid.value != 0) return;
-      while (candidate != node.node_guid.value && used_guids.contains(candidate))
-        ++next_guid, ++candidate;
+      while (used_guids.contains(candidate)) ++next_guid, ++candidate;
       guid.value = candidate;
       used_guids.insert(candidate);
     };

@@ -36,7 +36,7 @@ std::uint32_t icrc(const IcrcInputs& inputs, std::span<const std::byte> bth_to_p
 // CRC is linear, so each identification changes the ICRC by a known value.  Returns the
 // identification for which the ICRC matches.  If other bits are wrong, returns nullopt, or with a
 // probability of 2^-16 a wrong identification.  For IPv6 packets, returns 0 if the ICRC matches,
-// else nullopt.  The function costs one icrc(), and one multiplication in GF(2) if
+// else nullopt.  The function costs one icrc(), and one multiplication of polynomials over GF(2) if
 // inputs.identification is not the right one.  REQUIRES: `bth_to_pad` has at least 12 bytes.
 std::optional<std::uint16_t> find_identification(const IcrcInputs& inputs,
                                                  std::span<const std::byte> bth_to_pad,

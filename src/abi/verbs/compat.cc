@@ -2,10 +2,10 @@
 
 #include "abi/abi.h"
 
-// Implements the interface from before 2006, whose structures had another layout.  No program of
-// today uses these versions, so the functions do nothing, and report an error if they can.  The
-// macro uses __attribute__((symver)), because LTO would lose asm(".symver"), and GCC 12 ignores
-// [[gnu::symver]] in C++.
+// Implements the interface of libibverbs 1.0, whose structures had another layout, and the old call
+// by which a driver registered (IBVERBS_1.1).  No program of today uses these versions, so the
+// functions do nothing, and report an error if they can.  The macro uses __attribute__((symver)),
+// because LTO would lose asm(".symver"), and GCC 12 ignores [[gnu::symver]] in C++.
 
 using namespace verbena::abi;
 
