@@ -40,7 +40,8 @@ class TestedManager {
   static std::byte attribute(std::byte chosen) {
     return static_cast<std::byte>(0x10 + std::to_integer<unsigned>(chosen) % 11);
   }
-  // Gives a REQ or SIDR_REQ the default P_Key, and a REQ the GIDs of the MAD, which are zero here.
+  // Writes the default P_Key to a REQ or SIDR_REQ.  Also writes the GIDs of the packet to a REQ.
+  // This test has no packets, so these GIDs are zero.
   static void match_addresses(mad::Mad& mad) {
     const auto message = std::span(mad).subspan(wire::kMadHeaderBytes);
     if (mad[17] == std::byte{0x17}) std::ranges::fill(message.subspan(4, 2), std::byte{0xff});
@@ -121,7 +122,7 @@ class TestedManager {
                   .max_cm_retries = 15};
     receive_valid(req);
     const EndpointHandle endpoint = endpoints_.back();
-    if (stage == 1) receive_valid(req);  // MRA
+    if (stage == 1) receive_valid(req);  // the manager answers a repeated REQ with an MRA
     if (stage >= 2) (void)cm_.accept(endpoint, {.qpn = {300 + stage}}, now_);
     if (stage >= 3) cm_.comm_established(endpoint, now_);
     if (stage >= 4) (void)cm_.disconnect(endpoint, {}, now_);

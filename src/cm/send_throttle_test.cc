@@ -58,7 +58,7 @@ TEST_F(SendThrottleTest, EachHostAndServiceHasItsOwnLimit) {
   EXPECT_EQ(reqs_sent(), kLimit + 2);
 }
 
-TEST_F(SendThrottleTest, EmptyQueueSendsNoRequest) {
+TEST_F(SendThrottleTest, DestroyingAllEndpointsSendsNoQueuedRequest) {
   connect(3 * kLimit, net.p.gid());
   for (const EndpointHandle endpoint : net.a.endpoints) {
     net.a.call([&](Manager& m) { EXPECT_TRUE(m.destroy(endpoint, net.world.now())); });
@@ -138,7 +138,8 @@ TEST_F(SendThrottleTest, LimitsDreqsInFlight) {
   }
 }
 
-// The host has probably failed.  If not, this DREQ tells it of the disconnect.
+// A DREQ that is still queued at its timeout is sent once.  The peer has probably failed.  If not,
+// the DREQ tells it of the disconnect.
 TEST_F(SendThrottleTest, QueuedDreqIsSentOnceAtItsTimeout) {
   connect(2 * kLimit, net.p.gid());
   net.run(500ms);
@@ -387,7 +388,7 @@ TEST_F(SendThrottleTest, EveryEndOfAnAcceptReleasesItsPermitOnce) {
   expect_all_permits_free("silence");
 }
 
-// If a REP may not be repeated any more, its permit must end after the interval that follows.
+// When a REP has no repeats left, its permit must end after one more interval, not at the timeout.
 TEST_F(SendThrottleTest, RepWithoutRepeatsReleasesItsPermitSoon) {
   net.p.on_req = net.a.on_rep = Host::Reaction::kNoAnswer;
   for (const std::uint8_t repeats : {std::uint8_t{0}, std::uint8_t{1}}) {

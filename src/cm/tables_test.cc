@@ -79,8 +79,8 @@ struct Entry {
 
 // Counts rare cases, to see that the test covers them.
 struct CaseCounts {
-  int shared_requests = 0;     // by_request() found another endpoint with the same REQ
-  int inherited_requests = 0;  // by_request() found this endpoint after the other one was removed
+  int hidden_requests = 0;    // an endpoint became kHidden: another one has the same REQ
+  int revealed_requests = 0;  // an endpoint changed from kHidden to kFound
   int shared_qpns = 0;
   int stayed_active = 0;  // peer to peer, and this side stayed active
   int turned_passive = 0;
@@ -308,8 +308,8 @@ class TablesRun {
     }
   }
   void update_lookup(Lookup& lookup, bool is_free) {
-    if (!is_free && lookup == Lookup::kNoRequest) ++counts_.shared_requests;
-    if (is_free && lookup == Lookup::kHidden) ++counts_.inherited_requests;
+    if (!is_free && lookup == Lookup::kNoRequest) ++counts_.hidden_requests;
+    if (is_free && lookup == Lookup::kHidden) ++counts_.revealed_requests;
     lookup = is_free ? Lookup::kFound : Lookup::kHidden;
   }
 
@@ -442,8 +442,8 @@ TEST(TablesModel, EveryLookUpAgreesWithALinearSearch) {
   }
   if (seeds.size() < 10) return;
   EXPECT_GT(counts.shared_qpns, 0);
-  EXPECT_GT(counts.shared_requests, 0);
-  EXPECT_GT(counts.inherited_requests, 0);
+  EXPECT_GT(counts.hidden_requests, 0);
+  EXPECT_GT(counts.revealed_requests, 0);
   EXPECT_GT(counts.stayed_active, 0);
   EXPECT_GT(counts.turned_passive, 0);
   EXPECT_GT(counts.stale, 0);

@@ -94,7 +94,7 @@ TEST_F(Groups, MembersOfAnotherGroupGetNoCopy) {
   EXPECT_EQ(completed_receives(), "510 ");
 }
 
-TEST_F(Groups, EachMemberHasItsOwnQkeyAndReceives) {
+TEST_F(Groups, AMemberNeedsTheQkeyAndAReceiveRequestToGetACopy) {
   const QpHandle with_other_qkey = create_ud(b, Qpn{0x24}, Qkey{5});
   receive(b, with_other_qkey, 360);
   const QpHandle without_receive = create_ud(b, Qpn{0x25});

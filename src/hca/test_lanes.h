@@ -53,7 +53,7 @@ class SimulatedMemory final : public link::PeerMemory {
     if (is_unmapped) return false;
     ++copies;
     for (const std::span<std::byte> part : parts) {
-      // NOLINTNEXTLINE(performance-no-int-to-ptr): tables name memory by number
+      // NOLINTNEXTLINE(performance-no-int-to-ptr): in tables an address is an integer
       copy_part(reinterpret_cast<std::byte*>(static_cast<std::uintptr_t>(address)), part);
       address += part.size();
     }

@@ -1,7 +1,7 @@
 // Sends arbitrary frames to an interface with entries in all states.  The input is a sequence of
-// blocks.  Three bytes precede each block: its length, options, and a call that the program makes
-// before a frame arrives.  The block is the frame itself, or selects the contents of a valid
-// message with addresses of the link.
+// blocks.  Three bytes precede each block: its length, options, and what happens before the frame
+// arrives: a call of the program or of the owner, or the passing of time.  The block is the frame
+// itself, or selects the contents of a valid message with addresses of the link.
 //
 // fuzz: runs 20000
 
@@ -31,7 +31,7 @@ class FuzzedInterface {
             2);
   }
 
-  // Makes a call that a program or the owner may make.
+  // Makes a call that a program or the owner may make, or lets time pass.
   void act(std::uint8_t action) {
     const std::uint32_t peer = 2 + action % 7;
     switch (action >> 4) {
@@ -162,7 +162,8 @@ wire::ResolutionFrame take_message(sim::FuzzInput& input) {
   }
 }
 
-// Returns the sender that an ARP frame names, so that a packet can have the sender of its frame.
+// Returns the sender that an ARP frame names, or `default_sender` if the frame is too short.
+// Neighbours ignores a frame that names another sender than its packet has.
 LinkAddress named_sender(std::span<const std::byte> frame, const LinkAddress& default_sender) {
   constexpr std::size_t kSenderOffset = 4 + 8;  // after the IPoIB and ARP headers
   if (frame.size() < kSenderOffset + wire::kSize<wire::IpoibAddress>) return default_sender;

@@ -100,7 +100,7 @@ TEST_F(AccessGrantTest, FirstAccessOfAConnectionNeedsTheExpectedPsn) {
   EXPECT_TRUE(refuses(&AccessRequest::first_psn, Psn{0xffffef}));
 }
 
-TEST_F(AccessGrantTest, TargetMayExpectAPsnThatIsLessThanHalfTheRangeEarlier) {
+TEST_F(AccessGrantTest, LaterAccessesMayBeAheadOfTheExpectedPsnByLessThanHalfOfAllPsns) {
   request.generation = 5;
   request.first_psn = Psn{0xfffff0} + 100;
   EXPECT_TRUE(result());

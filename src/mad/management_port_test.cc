@@ -235,7 +235,8 @@ TEST_F(ManagementPortTest, AgentNumbersBeginAfterTheNumberThatTheConstructorGets
   EXPECT_EQ(*port.add_agent(kPerformanceClient), AgentNumber{0x9001});
 }
 
-// A registration is also refused if a value is invalid, or if another agent has the method.
+// A registration is refused if one of its values is invalid, or if another agent has the method.
+// Vendor classes with different OUIs do not conflict.
 TEST_F(ManagementPortTest, InvalidRegistrationsAreRefused) {
   auto& port = net.port(1);
   const auto is_refused = [&](Registration registration) {
@@ -419,7 +420,7 @@ TEST_F(StalledTableTest, RequestIsNotRepeatedWhileItsResponseArrives) {
   EXPECT_EQ(message->mad.size(), 56 + 100'000U);
 }
 
-TEST_F(StalledTableTest, RepeatedRequestBeginsANewResponse) {
+TEST_F(StalledTableTest, StalledResponseIsAbortedAndItsRequestIsRepeated) {
   stall();
   const auto sent = wait_for(ManagementPort::kSegmentGapMax);
   ASSERT_EQ(sent.size(), 2U);
@@ -433,7 +434,8 @@ TEST_F(StalledTableTest, RepeatedRequestBeginsANewResponse) {
   EXPECT_EQ(net.port(1).counters().segments_dropped, dropped + 1);
 }
 
-// After the peer has acknowledged all segments of the request, only its headers are left.
+// Once the peer has acknowledged all segments of a request, the port stores only the headers of the
+// request.  So it cannot repeat the request.
 TEST_F(StalledTableTest, RequestThatHadSegmentsIsReportedAsTimedOut) {
   auto request = mad_of(get_table, 56 + 1000);
   wire::encode_to(std::span(request).subspan<wire::kMadHeaderBytes, wire::kRmppHeaderBytes>(),

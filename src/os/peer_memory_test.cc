@@ -93,6 +93,13 @@ class Target {
 
 std::array<std::span<std::byte>, 1> single_part(std::span<std::byte> bytes) { return {bytes}; }
 
+// Returns two parts that contain all bytes, or one part if there is only one byte.
+std::vector<std::span<std::byte>> parts_of(std::span<std::byte> bytes) {
+  const std::size_t half = bytes.size() / 2;
+  if (half == 0) return {bytes};
+  return {bytes.first(half), bytes.subspan(half)};
+}
+
 TEST(PeerMemory, WritesAndReadsPartsInTheirOrder) {
   const Target target;
   const auto memory = target.open();
@@ -100,11 +107,8 @@ TEST(PeerMemory, WritesAndReadsPartsInTheirOrder) {
     SCOPED_TRACE(bytes);
     std::vector<std::byte> out(bytes), in(bytes);
     for (std::size_t i = 0; i < bytes; ++i) out[i] = static_cast<std::byte>(i * 7 + bytes);
-    const std::size_t half = bytes / 2;
-    std::array parts{std::span(out).first(half), std::span(out).subspan(half)};
-    const std::span nonempty_parts = half == 0 ? std::span(parts).subspan(1) : std::span(parts);
-    ASSERT_TRUE(memory->write(target.address_at(8192 - bytes), nonempty_parts));
-    ASSERT_TRUE(memory->read(target.address_at(8192 - bytes), single_part(in)));
+    ASSERT_TRUE(memory->write(target.address_at(8192 - bytes), parts_of(out)));
+    ASSERT_TRUE(memory->read(target.address_at(8192 - bytes), parts_of(in)));
     EXPECT_EQ(in, out);
   }
 }
@@ -189,7 +193,7 @@ TEST(PeerMemory, ProcessOfAnotherUserIsNotAccessible) {
   EXPECT_EQ(status, 0);
 }
 
-TEST(SharedMemory, MemoryForItsCreatorCannotBeMappedWritableByOthers) {
+TEST(SharedMemory, DescriptorOfMemoryThatOnlyItsCreatorWritesCannotBeMappedWritable) {
   const SharedMemory ours = *create_shared_memory("test", kPage, Writers::kCreator);
   ours.mapping.bytes()[0] = std::byte{42};
   EXPECT_EQ(map_shared(ours.fd.get(), kPage, kPage, false)->bytes()[0], std::byte{42});

@@ -50,7 +50,8 @@ inline Fd make_link() {
   return tap;
 }
 
-inline void set_arp(unsigned long request_number) {
+// Adds kOther to the ARP table (SIOCSARP), or removes it (SIOCDARP).
+inline void change_arp_table(unsigned long request_number) {
   const Fd socket(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   arpreq request{};
   auto* in = reinterpret_cast<sockaddr_in*>(&request.arp_pa);
@@ -62,9 +63,10 @@ inline void set_arp(unsigned long request_number) {
   std::strcpy(request.arp_dev, kName);
   EXPECT_EQ(::ioctl(socket.get(), request_number, &request), 0);
 }
+
 // Adds kOther to the ARP table, as if that host had answered an ARP request.
-inline void answer() { set_arp(SIOCSARP); }
+inline void answer() { change_arp_table(SIOCSARP); }
 // Removes kOther from the ARP table, as if its entry had expired.
-inline void forget() { set_arp(SIOCDARP); }
+inline void forget() { change_arp_table(SIOCDARP); }
 
 }  // namespace verbena::os

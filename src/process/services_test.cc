@@ -128,7 +128,7 @@ TEST_F(IdsOnInfiniband, TheFirstServiceThatIsFoundIsTheDestination) {
   EXPECT_EQ(connection(id).stage, Connection::Stage::kRouteResolved);
 }
 
-TEST_F(IdsOnInfiniband, AfterARefusedRouteOfAServiceAnAddressIsReportedAsAnAddress) {
+TEST_F(IdsOnInfiniband, ResolveAddressAfterARefusedServiceRouteReportsAddrResolved) {
   const ConnectionHandle id = bound_id();
   EXPECT_TRUE(is_done(find_services(id)));
   answer<ipc::FindServices>(ipc::ServicesFound{.services = {{.gid = kServiceGid}}});
@@ -211,8 +211,8 @@ class AlternatePathsOfRoutes : public IdsOnInfiniband {
     made.param.alternate = path(kOtherLid);
     return made;
   }
-  // Accepts the request with a QP of the id.  Then checks whether its alternate path was accepted
-  // and loaded.
+  // Accepts the request with a QP of the new id.  Then checks whether the request's alternate path
+  // was accepted and loaded.
   void accept_request(rdmacm::Event request, bool expects_alternate) {
     const ConnectionHandle listener = create_id();
     keep_pending(process_.listen(listener, 1, [](auto) {}));

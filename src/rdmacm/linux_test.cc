@@ -128,7 +128,8 @@ TEST_F(LinuxTest, AnswersLinuxAsLinuxDoes) {
   EXPECT_EQ(last_mad, with_id(kDrep, 24, our_id));
 }
 
-// The header has the addresses 10.77.0.3 and 10.77.0.2, but one address of the packet differs.
+// The RDMA CM's header in the private data has the addresses 10.77.0.3 and 10.77.0.2.  One address
+// of the packet and of the REQ's path differs from it.
 TEST_F(LinuxTest, RequestWithAnotherHostsAddressIsRejected) {
   const IdHandle listener = *cm.create_id(kProgram, kPortSpaceTcp, kQpTypeRc, now);
   ASSERT_TRUE(cm.bind(kProgram, listener, any4(kPort), now).has_value());

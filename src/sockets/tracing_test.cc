@@ -157,7 +157,7 @@ TEST_F(TracingTest, EndpointWithoutPeerIsReportedOnce) {
   EXPECT_EQ(events_of(tool_), "server 2\n");
 }
 
-TEST_F(TracingTest, EndpointWithoutPeerBeforeTheTraceIsReported) {
+TEST_F(TracingTest, EndpointThatIsOlderThanTheTraceIsReportedIfItHasNoPeer) {
   report(server_, kServerCookie);
   tracing_.add(tool_, true);
   tracing_.sample(os::now() + Tracing::kNoPeerAfter);

@@ -13,7 +13,9 @@ namespace {
 
 constexpr std::size_t kRingBytes = 64;
 
-// Holds one direction with its two ends, and a simulated TCP that delivers bytes at once.
+// Holds one direction with its two ends, and a simulated TCP that delivers bytes at once.  In these
+// tests, "the promise" is the receiver's promise to check the ring before it sleeps
+// (stream/memory.h).
 class StreamTest : public testing::Test {
  protected:
   void start(std::uint64_t tcp_bytes = 0) {
@@ -121,7 +123,7 @@ TEST_F(StreamTest, BytesGoByTcpWhileTheReceiverMaySleepAndByTheRingAfterwards) {
   EXPECT_EQ(read(), "onetwo");
 }
 
-TEST_F(StreamTest, EachSleeperMustPromiseBeforeTheRingIsUsedAgain) {
+TEST_F(StreamTest, RingIsUsedAgainOnlyAfterAllReceiversHaveWokenUp) {
   start();
   ASSERT_TRUE(*receiver_.withdraw(receiver_.ring_status().tail));
   ASSERT_TRUE(*receiver_.withdraw(receiver_.ring_status().tail));
