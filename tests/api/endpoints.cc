@@ -7,7 +7,8 @@
 //   endpoints tell SERVICE               answers for a datagram service
 //   endpoints learn GID SERVICE WORD     looks up the queue pair of a datagram service
 //
-// Prints a line for each event, and reads commands from its input:
+// Prints a line for each event.  `ask`, and the active side of `meet`, read commands from their
+// standard input:
 //   rounds N                sends and receives N messages
 //   cross                   sends and receives messages until the queue pair has migrated
 //   offer OWN OTHER WORD    offers an alternate path
@@ -109,7 +110,7 @@ void run(Loop& loop, CommandInput& input, Task<> task) {
   task.take();
 }
 
-// ---- a queue pair that receives a message and sends it back
+// ---- a queue pair with one buffer to receive into and another one to send from
 
 struct Host {
   Loop& loop;
@@ -153,6 +154,8 @@ Task<bool> await_completions(TestQp& test_qp, int count) {
   co_return true;
 }
 
+// Answers each message with another message until the connection has ended.  The contents of the
+// messages do not matter.
 Task<> echo(TestQp& test_qp) {
   for (;;) {
     const bool received = co_await await_completions(test_qp, 1);

@@ -97,7 +97,7 @@ func main() {
 @PROGRAMS.add("go", "curl", "python3",
               not_only="Go does not use the C library")
 def go(r):
-    """Go does not use the C library, so its connections use TCP, even if the peer has the library."""
+    """Go does not call the C library, so its connections stay on TCP, even if the peer has Verbena's library."""
     r.text("web.go", GO)
     r.prepare("go", "build", "-o", "web", "web.go", env=os.environ | {"HOME": str(r.directory), "GO111MODULE": "off"})
     with r.server(r.path("web"), "serve", r.port):

@@ -8,8 +8,9 @@ lines of standard input:
                      that processes have lost so far), and then a line "MGID NODE JOIN_STATE" for each membership that
                      a host should have: the union over its processes.  A line "." ends the list.
     unexplained LOG  prints a line "MGID NODE FROM TO" for each membership that a process has lost without a good
-                     reason since the last command "unexplained".  A good reason is that a new manager has created the
-                     group again between the times FROM and TO.  LOG is OpenSM's log.  A line "." ends the list.
+                     reason since the last command "unexplained".  FROM is the time of the join, and TO that of the
+                     loss.  A good reason is that a new manager has created the group again between FROM - REJOIN_S
+                     and TO.  LOG is OpenSM's log.  A line "." ends the list.
     end              ends the processes
 Prints "ready" when all processes are ready.  Exits with a message if a process ends, if a join fails, or if commands
 take more than 60 s.
@@ -28,7 +29,9 @@ import time
 GROUPS = [f"239.9.0.{i}" for i in range(1, 7)]
 STATES = {"full": 1, "send": 8}
 TIMEOUT_S = 60
-REJOIN_S = 30  # a host may answer a join from an older membership of its own, whose loss it notices only later
+# A join needs no request to the SA if the host is a member already.  The host may notice only later that it has lost
+# that membership.  So the loss may have a reason that is this many seconds older than the join.
+REJOIN_S = 30
 BUSY_MAX = 16  # maximum of memberships with joins or leaves that have not ended
 
 lines = queue.Queue()

@@ -1,7 +1,7 @@
 #!/bin/bash
 # ctest: TIMEOUT 300
 # Runs both ends of Debian's perftest and ibv_uc_pingpong with atomics and UC, which other tests rarely use.  Then runs
-# tests/programs/operations.c for the operations that no program of Debian uses.
+# tests/programs/operations.c, which checks the results of atomics and UC, and operations that no Debian program uses.
 . "$(dirname "$0")/lib.sh"
 need ib_atomic_bw ib_atomic_lat ib_send_lat ib_write_lat ib_write_bw ibv_uc_pingpong
 

@@ -1,6 +1,7 @@
 #!/bin/bash
 # ctest: TIMEOUT 120
-# Programs must work with each `verbena run --personality`, and see the differences that the manual page names.
+# Programs must work with each `verbena run --personality`.  With rxe, 20 ms or more must pass between an error and the
+# flush of requests.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 need rping ucmatose ibv_rc_pingpong
 programs=$VB_PREFIX/tests/programs

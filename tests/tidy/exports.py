@@ -1,5 +1,7 @@
-"""Checks that the shared libraries export only what their version scripts name, and need only the libraries of C and
-GCC, and one another.
+"""Checks the exported symbols and the dependencies of the shared libraries.
+
+Each exported symbol must have a version.  The symbols of the libraries in WITHOUT_VERSIONS must have none.  A library
+may need only the C library, libgcc_s and the other libraries.  Programs must not be able to unload it.
 
 Arguments: the libraries.
 """
@@ -24,7 +26,7 @@ def main():
         name = library.rsplit("/", 1)[-1]
         exported = [line.split()[-1] for line in
                     output_of("nm", "-D", "--defined-only", "--with-symbol-versions", library).splitlines()]
-        # Without faults, these are only the names of the versions.
+        # nm also lists the names of the versions, without "@".  Any other symbol without "@" is a fault.
         versions = {symbol for symbol in exported if "@" not in symbol}
         version_names = set(re.findall(r"Name: (\S+)", output_of("readelf", "-VW", library)))
         if name.startswith(WITHOUT_VERSIONS):

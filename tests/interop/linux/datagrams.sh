@@ -21,8 +21,9 @@ done
 
 group=239.77.1.6
 verbena_is_member() { on a ip maddress show dev eth0 | grep -q "$group"; }
-# Prints how often soft-RoCE has joined the IPv6 group of this MAC address.  soft-RoCE joins it once for each queue pair
-# that is attached to the IPv4 group, and never leaves it.  So a new member is one that increases the number.
+# Prints how often soft-RoCE has added the group's MAC address (33:33 and the end of the GID) to the interface.  It does
+# this when a first queue pair attaches to the group, and it does not remove the address when the last one detaches.  So
+# the number grows when a program joins, if no other program of the host is a member.
 linux_members() { on b ip maddress show dev eth0 | awk '/33:33:ef:4d:01:06/ { print $4 ? $4 : 1 }'; }
 linux_is_member() { [ "$(linux_members)" -gt "${before:-0}" ]; }
 
