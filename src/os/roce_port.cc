@@ -227,7 +227,7 @@ Result<void> RocePort::join_all(Slot& slot, int fd, const Gid& group,
     if (joined && first_ipv4_members().size() <= kGroupsMax) continue;
     last_error =
         joined ? fail(Errc::kNoResources,
-                      "too many pairs of an IPv4 multicast group and an interface (kGroupsMax)")
+                      "too many pairs of an IPv4 multicast group and an interface on this host")
                : joined;
     if (last_error.error().code != Errc::kNoResources) continue;
     for (; slot.memberships.size() > old_count; slot.memberships.pop_back()) {

@@ -1,5 +1,5 @@
 #!/bin/bash
-# ctest: TIMEOUT 120
+# ctest: TIMEOUT 300
 # One capture records several programs in several processes.  The capture must have all of their packets and the
 # connection messages of the agent, in order of time.
 . "$(dirname "$0")/lib.sh"

@@ -1,5 +1,5 @@
 #!/bin/bash
-# ctest: TIMEOUT 120
+# ctest: TIMEOUT 300
 # Tests connections to a missing listener, and peers that are killed.  Checks that no process, socket or file remains.
 . "$(dirname "$0")/lib.sh"
 need rping ss

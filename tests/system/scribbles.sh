@@ -1,5 +1,5 @@
 #!/bin/bash
-# ctest: TIMEOUT 180
+# ctest: TIMEOUT 300
 # A client that writes random values into the memory that it shares with a server may harm only its own connection.  The
 # lane must be ended and counted, and the server must continue to serve other clients.  VB_SCRIBBLES sets the number of
 # words (default 200,000), and VB_SEED determines their values.

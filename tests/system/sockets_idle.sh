@@ -1,5 +1,5 @@
 #!/bin/bash
-# ctest: TIMEOUT 120 PLAIN
+# ctest: TIMEOUT 300 PLAIN
 # The rings of idle connections must use only one page for each connection.  The socket service frees all other pages,
 # and later bytes must arrive unchanged.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"

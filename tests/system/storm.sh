@@ -1,5 +1,5 @@
 #!/bin/bash
-# ctest: TIMEOUT 240
+# ctest: TIMEOUT 300
 # Makes many connections between two hosts at once, more than the backlog of the listener allows.  Kills the server in
 # the middle, and starts it again.  Each attempt must get a result, each connection must be made and ended, and the
 # agents must not use much more memory than before.

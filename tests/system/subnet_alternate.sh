@@ -1,8 +1,7 @@
 #!/bin/bash
-# ctest: TIMEOUT 150 PLAIN
+# ctest: TIMEOUT 300
 # Connections of the RDMA CM between ports with two LIDs have an alternate path by another switch.  They must migrate to
 # this path if their switch fails while no manager runs that could reroute them.
-# The test is PLAIN because OpenSM is started without the sanitizer's runtime, which must be preloaded into it.
 source "$VB_SOURCE/tests/system/lib.sh"
 source "$VB_SOURCE/tests/system/lib_managers.sh"
 unset VERBENA_LINK  # programs on a fabric need lanes
