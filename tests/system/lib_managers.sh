@@ -63,4 +63,3 @@ begin_member() {
 send_to_member() { (echo "${@:2}" >&"${member_in[$1]}") 2>/dev/null || fail "the member on $1 has ended: $(cat "$work/$1.out")"; }
 # has_printed NODE LINE: succeeds if the program on the node has printed the line.
 has_printed() { grep -qx -- "$2" "$work/$1.out"; }
-wait_printed() { until_true 30 has_printed "$1" "$2" || fail "the member on $1 does not print '$2': $(cat "$work/$1.out")"; }

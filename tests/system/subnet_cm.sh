@@ -5,7 +5,7 @@
 # Destinations with a cached path must be reached even while OpenSM is stopped.
 source "$VB_SOURCE/tests/system/lib.sh"
 unset VERBENA_LINK  # it may be udp, but programs on a fabric exchange packets only by lanes
-need opensm rping ucmatose udaddy mckey saquery ibv_devinfo python3
+need opensm rping ucmatose udaddy mckey saquery stdbuf ibv_devinfo python3
 
 verbena fabric make --fat-tree 4 >"$work/net"
 verbena fabric up "$work/net" --name cm --sm none >"$work/up" || fail "the fabric does not come up: $(cat "$work/up")"
@@ -29,10 +29,15 @@ mkdir "$work/osm"
 export OSM_TMP_DIR=$work/osm OSM_CACHE_DIR=$work/osm
 start run --node host1 -- opensm -f "$work/osm/log" -s 1 >"$work/opensm.out" 2>&1 &
 opensm=$!
+# is_member NODE: succeeds if the node's IPoIB port is in the broadcast group, so that addresses can be resolved.
+is_member() { verbena sa groups --node "$1" --fabric cm | grep 'ff12:401b:ffff::ffff:ffff .* full ' >/dev/null; }
+# wait_active NODE: waits until programs on the node can connect to other nodes.
+wait_active() {
+  until_true 30 is_active "$1" || fail "the port of $1 stays inactive: $(cat "$work/opensm.out" "$work/osm/log")"
+  until_true 30 is_member "$1" || fail "$1 joins no broadcast group: $(verbena sa groups --node "$1" --fabric cm)"
+}
 is_active() { on "$1" ibv_devinfo 2>&1 | grep -q 'state:.*PORT_ACTIVE'; }
-for node in host1 host2 host3 host4; do
-  until_true 30 is_active $node || fail "the port of $node stays inactive: $(cat "$work/opensm.out" "$work/osm/log")"
-done
+for node in host1 host2 host3 host4; do wait_active $node; done
 
 run_pair rping host1 7174 "rping -s -C 20 -S 20000 -V" host2 "rping -c -a 10.0.0.1 -C 20 -S 20000 -V"
 run_pair "rping, IPv6" host1 7174 "rping -s -a fd00::1 -C 5 -V" host4 "rping -c -a fd00::1 -C 5 -V"
@@ -43,14 +48,18 @@ run_pair "bound ucmatose" host3 7471 "ucmatose -b 10.0.0.3 -c 3" host4 "ucmatose
 run_pair udaddy host3 7174 "udaddy -c 3" host2 "udaddy -c 3 -s 10.0.0.3"
 
 # ---- groups: one IP address means different groups in RDMA_PS_UDP and RDMA_PS_IPOIB
-has_group() { on host3 saquery -g 2>/dev/null | grep -q "MGID\.*$1"; }
+has_group() { on host3 saquery -g 2>/dev/null | grep "MGID\.*$1" >/dev/null; }
+# has_joined FILE: succeeds if mckey has printed into the file that it has joined its group.
+has_joined() { grep -q 'joined dgid: ' "$1"; }
 # check_group NAME MGID OPTION...: checks that mckey with these options uses the group, and that the group ends with it.
 check_group() {
   local name=$1 mgid=$2
   shift 2
-  start_on host4 timeout 60 mckey "$@" -m 239.7.7.7 -b 10.0.0.4 -C 10 >"$work/server" 2>&1 &
+  : >"$work/server"  # it has the output of the server before
+  start_on host4 timeout 60 stdbuf -oL mckey "$@" -m 239.7.7.7 -b 10.0.0.4 -C 10 >"$work/server" 2>&1 &
   server=$!
   until_true 20 has_group "$mgid" || fail "$name: the SA does not know the group: $(on host3 saquery -g)"
+  until_true 20 has_joined "$work/server" || fail "$name: the receiver does not join: $(cat "$work/server")"
   on host1 timeout 60 mckey "$@" -m 239.7.7.7 -b 10.0.0.1 -s -C 10 >"$work/client" 2>&1 ||
     fail "$name: the sender ends with $?: $(tail -5 "$work/client")"
   wait $server || fail "$name: the receiver: $(tail -5 "$work/server")"
@@ -63,15 +72,18 @@ check_group RDMA_PS_UDP ff12:4001:ffff::f07:707
 check_group RDMA_PS_IPOIB ff12:401b:ffff::f07:707 -p 0x0002
 
 # If one of two members on a host ends, the other one must still receive.
-members=$(counter host4 sa_members_joined)
-start_on host4 timeout 60 mckey -m 239.7.7.8 -b 10.0.0.4 -C 10 >"$work/one" 2>&1 &
+left=$(counter host4 sa_members_left)
+: >"$work/server"
+start_on host4 stdbuf -oL mckey -m 239.7.7.8 -b 10.0.0.4 -C 10 >"$work/one" 2>&1 &
 one=$!
-start_on host4 timeout 60 mckey -m 239.7.7.8 -b 10.0.0.4 -C 10 >"$work/server" 2>&1 &
+start_on host4 timeout 60 stdbuf -oL mckey -m 239.7.7.8 -b 10.0.0.4 -C 10 >"$work/server" 2>&1 &
 server=$!
-both_are_members() { [ "$(counter host4 sa_members_joined)" -ge $((members + 2)) ]; }
+both_are_members() { has_joined "$work/one" && has_joined "$work/server"; }
 until_true 20 both_are_members || fail "members do not join: $(cat "$work/one" "$work/server")"
 kill -KILL $one
 wait $one 2>/dev/null || true
+one_has_left() { [ "$(counter host4 sa_members_left)" -gt "$left" ]; }
+until_true 20 one_has_left || fail "the killed member does not leave: $(verbena sa groups --node host4)"
 on host1 timeout 60 mckey -m 239.7.7.8 -b 10.0.0.1 -s -C 10 >"$work/client" 2>&1 || fail "mckey: $(tail -5 "$work/client")"
 wait $server || fail "the second member receives nothing: $(tail -5 "$work/server")"
 echo "two members of a host: ok"
@@ -103,8 +115,9 @@ grep -q "known *$gid_of_host1 " "$work/paths" || fail "no path to $gid_of_host1:
 sa host2 groups >"$work/groups"
 grep -q 'ff12:401b:ffff::ffff:ffff .* full ' "$work/groups" || fail "no broadcast group: $(cat "$work/groups")"
 [ "$(sa_json host2 groups 'all["groups"][0]["joined"]')" = full ] || fail "JSON of the groups: $(sa host2 groups --json)"
-sa host2 stats >"$work/stats"
-grep -q "^sa_queries  *$(counter host2 sa_queries)$" "$work/stats" || fail "sa stats: $(cat "$work/stats")"
+# host2 may send a query between the two commands.
+stats_agree() { sa host2 stats >"$work/stats" && grep -q "^sa_queries  *$(counter host2 sa_queries)$" "$work/stats"; }
+until_true 20 stats_agree || fail "sa stats: $(cat "$work/stats")"
 # Bit 12 of OpenSM's CapabilityMask2 is set if OpenSM supports send-only full members.
 mask2=$(on host2 saquery -c | sed -n 's/.*Capability mask 2\.*//p')
 [ "$(awk '$1 == "sa_send_only_full_members" { print $2 }' "$work/stats")" = $((mask2 >> 12 & 1)) ] ||
@@ -157,7 +170,7 @@ path_is_removed() { ! has_path_to "$gid3"; }
 until_true 30 path_is_removed || fail "host2 still has the path to an unplugged host: $(verbena sa paths --node host2)"
 has_path_to "$gid1" || fail "host2 has removed the path to a host that is still plugged in: $(verbena sa paths --node host2)"
 verbena fabric fault link host3 "$leaf" up >/dev/null
-until_true 30 is_active host3 || fail "the port of host3 stays inactive"
+wait_active host3
 run_pair "rping after the cable is plugged" host3 7174 "rping -s -C 1" host2 "rping -c -a 10.0.0.3 -C 1"
 
 # ---- while OpenSM is stopped, destinations with a cached path still work, and others cannot be resolved

@@ -34,6 +34,17 @@ END
 on() { verbena run --fabric line --node "$1" --verbose "${@:2}"; }
 start_on() { start run --fabric line --node "$1" --verbose "${@:2}"; }
 listens_tcp() { ss -ltnH "sport = :$1" | grep -q .; }
+# is_member NODE: succeeds if the node's IPoIB port is in the broadcast group, so that addresses can be resolved.
+is_member() { verbena sa groups --fabric line --node "$1" | grep 'ff12:401b:ffff::ffff:ffff .* full ' >/dev/null; }
+# start_fabric: starts the fabric, and waits until programs on its nodes can connect to one another.
+start_fabric() {
+  local node
+  verbena fabric up "$work/net" --name line >"$work/up" 2>&1 || fail "the fabric does not come up: $(cat "$work/up")"
+  for node in Hca1 Hca2 Hca3; do
+    until_true 30 is_member $node ||
+      fail "$node joins no broadcast group: $(verbena sa groups --fabric line --node $node)"
+  done
+}
 listens() { VERBENA_FABRIC=line VERBENA_NODE=$1 verbena ps | grep -q "listening.*:$2\b"; }
 
 # ---- interfaces
@@ -148,7 +159,7 @@ perftest_and_rping() {  # perftest_and_rping CLIENT_NODE
 
 port=18700
 run_all() {
-  verbena fabric up "$work/net" --name line >"$work/up" 2>&1 || fail "the fabric does not come up: $(cat "$work/up")"
+  start_fabric
   check_interfaces
   start_dapl
   for client_node in Hca2 Hca3; do
@@ -165,7 +176,7 @@ run_all() {
 if [ "${1:-}" = ordinary ]; then
   [ "$(id -u)" -eq 1000 ] || fail "not an ordinary user"
   grep -q '^CapEff:[[:space:]]*0*$' <(LD_PRELOAD='' cat /proc/self/status) || fail "the user has capabilities"
-  verbena fabric up "$work/net" --name line >"$work/up" 2>&1 || fail "the fabric does not come up: $(cat "$work/up")"
+  start_fabric
   check_interfaces
   ucx Hca3
   libfabric Hca3

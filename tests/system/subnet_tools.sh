@@ -42,8 +42,12 @@ run Hca1 ibnodes
 left=$(sed -n 's/^Switch.*"Left".* lid \([0-9]*\) .*/\1/p' "$work/out")
 right=$(sed -n 's/^Switch.*"Right".* lid \([0-9]*\) .*/\1/p' "$work/out")
 run Hca1 ibidsverify
-# All three nodes join the IPoIB broadcast group, whose MLID is the first one.
-all_are_members() { run Hca1 ibroute -M "$left" && grep -qE '^0xc000 +x +x +x' "$work/out"; }
+# All three nodes join the IPoIB broadcast group, whose MLID is the first one.  Right forwards the group's packets by
+# two ports.
+all_are_members() {
+  run Hca1 ibroute -M "$left" && grep -qE '^0xc000 +x +x +x' "$work/out" &&
+    run Hca1 ibroute -M "$right" && grep -q '^0xc000 .*x.*x' "$work/out"
+}
 until_true 20 all_are_members || fail "not all nodes are members: $(cat "$work/out")"
 # Reset the counters, because they count packets that were dropped while the manager activated the ports.
 on Hca1 ibqueryerrors -k >"$work/out" 2>&1 || true

@@ -4,7 +4,7 @@
 # port.  One port must still work when the cable of the other port is pulled.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 unset VERBENA_LINK  # it may be udp, but programs on a fabric exchange packets only by lanes
-need opensm rping mckey ibv_devinfo ibv_rc_pingpong ibstat
+need opensm rping mckey ibv_devinfo ibv_rc_pingpong ibstat stdbuf
 export TMPDIR=$work
 
 cat >"$work/two.net" <<'NET'
@@ -41,6 +41,12 @@ pingpong() {  # pingpong PORT
 pingpong 1
 pingpong 2
 
+# Addresses can be resolved after both ports of each host have joined the IPoIB broadcast group.
+both_are_members() { [ "$(verbena sa groups --node "$1" | grep -c 'ff12:401b:ffff::ffff:ffff .* full ')" -eq 2 ]; }
+for host in Host1 Host2; do
+  until_true 30 both_are_members $host || fail "$host: $(verbena sa groups --node $host)"
+done
+
 # Each address must lead to its port, regardless of the order in which the ports have joined the broadcast group.
 for address in 10.0.0.1 10.1.0.1 fd00::1 fd00:0:0:1::1; do
   serve Host1 rping -s -a "$address" -C 3
@@ -51,12 +57,11 @@ for address in 10.0.0.1 10.1.0.1 fd00::1 fd00:0:0:1::1; do
 done
 
 # The port of the address must join the group, and receive its packets.
-count_memberships() { VERBENA_FABRIC=two VERBENA_NODE=Host1 verbena ps --counters | awk '$3 == "sa_members_joined" { print $4 }'; }
-is_member() { [ "$(count_memberships)" -gt "$before" ]; }
+has_joined() { grep -q 'joined dgid: ' "$work/server"; }
 for port in 0 1; do
-  before=$(count_memberships)
-  serve Host1 mckey -m 239.1.2.3 -C 5 -b 10.$port.0.1
-  until_true 20 is_member || fail "10.$port.0.1: no receiver: $(cat "$work/server")"
+  : >"$work/server"  # it has the output of the server before
+  serve Host1 stdbuf -oL mckey -m 239.1.2.3 -C 5 -b 10.$port.0.1
+  until_true 20 has_joined || fail "10.$port.0.1: no receiver: $(cat "$work/server")"
   on Host2 timeout 60 mckey -m 239.1.2.3 -s -C 5 -b 10.$port.0.2 >"$work/client" 2>&1 || fail "10.$port.0.2: $(cat "$work/client")"
   wait "$server" || fail "10.$port.0.1: the receiver: $(cat "$work/server")"
 done
@@ -67,6 +72,7 @@ has_printed() { gone "$server" || grep -qxF -- "$1" "$work/server"; }
 start_server() {  # start_server ARGUMENT...: starts a server that ends with its input
   rm -f "$work/in"
   mkfifo "$work/in"
+  : >"$work/server"  # it has the output of the server before
   start run --node Host1 -- timeout 60 "$endpoints" "$@" <"$work/in" >"$work/server" 2>&1 &
   server=$!
   exec 8>"$work/in"
