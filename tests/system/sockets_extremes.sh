@@ -96,12 +96,16 @@ if ! "${small_shm[@]}" true 2>/dev/null; then
   echo "no right to mount here: /dev/shm has its usual size"
   small_shm=()
 fi
-LD_PRELOAD=${VB_PRELOAD:-} ASAN_OPTIONS=detect_leaks=0:verify_asan_link_order=0 \
-  "${small_shm[@]}" "$VB_PREFIX/bin/verbena" run --sockets -- timeout 250 python3 "$work/extremes.py" >"$work/by_ring" 2>&1 ||
-  fail "$(cat "$work/by_ring")"
-diff "$work/by_tcp" "$work/by_ring" || fail "the output differs from the output by TCP"
-bytes=$(bytes_by_ring)
-[ "$bytes" -gt $((16 << 20)) ] || fail "few bytes went by the ring: $bytes"
+# The long transfer of a run may end before the service has made the ring, and then its bytes go by TCP.
+for runs in 1 2 3; do
+  LD_PRELOAD=${VB_PRELOAD:-} ASAN_OPTIONS=detect_leaks=0:verify_asan_link_order=0 \
+    "${small_shm[@]}" "$VB_PREFIX/bin/verbena" run --sockets -- timeout 250 python3 "$work/extremes.py" >"$work/by_ring" 2>&1 ||
+    fail "$(cat "$work/by_ring")"
+  diff "$work/by_tcp" "$work/by_ring" || fail "the output differs from the output by TCP"
+  bytes=$(bytes_by_ring)
+  [ "$bytes" -le $((16 << 20)) ] || break
+  [ $runs -lt 3 ] || fail "few bytes went by the ring in $runs runs: $bytes"
+done
 verbena run --sockets -- timeout 250 taskset -c "$(taskset -cp $$ | grep -oE '[0-9]+$')" python3 "$work/extremes.py" >"$work/by_ring" 2>&1 ||
   fail "on one processor: $(cat "$work/by_ring")"
 diff "$work/by_tcp" "$work/by_ring" || fail "on one processor, the output differs from the output by TCP"
