@@ -1,10 +1,12 @@
 // Makes very many connections.
-//   storm server PORT BACKLOG                  accepts all requests until it is killed
-//   storm client ADDRESS PORT TOTAL AT_ONCE    makes and ends TOTAL connections, AT_ONCE at a time
+//   storm server PORT BACKLOG                         accepts all requests until it is killed
+//   storm client ADDRESS PORT TOTAL AT_ONCE [FILE]    makes and ends TOTAL connections
+// The client has AT_ONCE connections at a time.
 // The server prints "serving" after its first connection.
 // The client prints a line for each tenth of its connections.  At the end it prints the results of
 // all attempts.  It repeats attempts that are rejected or not answered.  It gives up after a minute
-// without events.
+// without events.  With FILE, the client handles no events after half of its connections, until
+// this file exists.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <netdb.h>
@@ -13,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { kNoEventMs = 60000, kResolveMs = 5000, kQueueEntries = 16 };
 
@@ -86,6 +89,7 @@ static int serve(const char* port, int backlog) {
 }
 
 static struct addrinfo* peer;
+static const char* awaited_file;  // NULL if the client does not stop
 static long total, attempts, ended, refused, unanswered, failed, alive;
 
 static void begin_attempt(void) {
@@ -120,6 +124,9 @@ static void on_event(struct rdma_cm_id* id, enum rdma_cm_event_type type, int st
     case RDMA_CM_EVENT_ESTABLISHED:
       id->context = id;  // marks the connection as established
       if (++made % (total / 10) == 0) printf("%ld made\n", made);
+      while (made == total / 2 && awaited_file != NULL && access(awaited_file, F_OK) != 0) {
+        usleep(10000);
+      }
       // If the connection has ended already, this call fails and an event follows.
       rdma_disconnect(id);
       return;
@@ -163,11 +170,13 @@ int main(int argc, char** argv) {
   channel = rdma_create_event_channel();
   if (channel == NULL) die("rdma_create_event_channel");
   if (argc == 4 && strcmp(argv[1], "server") == 0) return serve(argv[2], atoi(argv[3]));
-  if (argc != 6 || strcmp(argv[1], "client") != 0 || atol(argv[4]) < 10) {
-    fprintf(stderr, "usage: storm server PORT BACKLOG | storm client ADDRESS PORT TOTAL AT_ONCE\n");
+  if ((argc != 6 && argc != 7) || strcmp(argv[1], "client") != 0 || atol(argv[4]) < 10) {
+    fprintf(stderr,
+            "usage: storm server PORT BACKLOG | storm client ADDRESS PORT TOTAL AT_ONCE [FILE]\n");
     return 2;
   }
   if (getaddrinfo(argv[2], argv[3], NULL, &peer) != 0) die(argv[2]);
   total = atol(argv[4]);
+  awaited_file = argv[6];  // NULL if argc is 6
   return run_client(atol(argv[5]));
 }

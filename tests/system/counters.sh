@@ -29,7 +29,10 @@ wait_counter $client packets_in 100
 wait_counter $server udp_in_datagrams 100
 # count_without_duplicates MESSAGE: prints how often the agent has received the message.  Omits duplicates, because the
 # message may have been sent again on a busy machine.
-count_without_duplicates() { echo $(($(counter agent "cm_$1_received") - $(counter agent "cm_$1_duplicate"))); }
+count_without_duplicates() { verbena ps --counters --json | python3 -c '
+import json, sys
+counters = json.load(sys.stdin)["agent"]["counters"]
+print(counters.get(f"cm_{sys.argv[1]}_received", 0) - counters.get(f"cm_{sys.argv[1]}_duplicate", 0))' "$1"; }
 for message in req rep rtu; do
   [ "$(count_without_duplicates $message)" -eq 1 ] || fail "one connection's $message: $(verbena ps --counters | grep cm_)"
 done
@@ -37,7 +40,7 @@ at_least agent cm_rtu_sent 1 || fail "the RTU is not counted: $(verbena ps --cou
 
 # Each step of a connection has a counter for its time.  If a program is slow to answer, an MRA may be sent before the
 # answer, so a step in the log may begin in an MRA state.
-has_time_of() { verbena ps --counters | grep -q "cm_time_in_$1_up_to_[0-9]*_us"; }
+has_time_of() { verbena ps --counters | grep "cm_time_in_$1_up_to_[0-9]*_us" >/dev/null; }
 for step in req_sent req_rcvd rep_rcvd rep_sent; do
   has_time_of $step || fail "no time of $step: $(verbena ps --counters | grep cm_)"
 done

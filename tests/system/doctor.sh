@@ -3,7 +3,7 @@
 # `verbena doctor` must report what keeps programs from running, and what to do.  It must report nothing else as a
 # problem.
 . "$(dirname "$0")/lib.sh"
-need ip python3 rping
+need ip ss python3 rping
 
 # run_doctor EXIT-CODE [WRAPPER...]: runs `verbena doctor`, or the wrapper with this command.  Checks the exit code and
 # the form of the output, and stores the output in $work/doctor.
@@ -42,7 +42,10 @@ expect_line '^ok +agent: pid [0-9]+, build .*, 1 program$'
 expect_line '^note +UDP port 4791: the agent has it on all addresses'
 expect_line '127\.0\.0\.1 \(GID [0-9]+\)'
 kill $server
+wait $server 2>/dev/null || true
 verbena agent stop >/dev/null
+no_udp_sockets() { [ -z "$(ss -uanH 'sport = :4791')" ]; }
+until_true 20 no_udp_sockets || fail "sockets of port 4791 are left: $(ss -uanp)"
 
 # Another program holds the port.
 hold_port() { exec python3 -c '

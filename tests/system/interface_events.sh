@@ -39,7 +39,7 @@ listens() { on b verbena ps | grep "listening.*:7174\b" >/dev/null; }
 
 make_hosts 1500
 
-# ---- an address is added and removed; a request fails after 8 tries of 67 ms (4.096 us * 2^14), or of 4.3 s (2^20)
+# ---- an address is added and removed; a request fails after 8 tries of 268 ms (4.096 us * 2^16), or of 4.3 s (2^20)
 start_endpoint watcher a 10.77.0.1 timeout=20
 start_endpoint its_peer b 10.77.0.2
 connect_endpoints watcher its_peer
@@ -58,7 +58,7 @@ kill $asyncwatch
 until_true 20 has_gid a ::ffff:10.77.0.11 || fail "no GID for a new address: $(gids a)"
 index=$(gid_index_of a ::ffff:10.77.0.11)
 for name in short long; do
-  timeout=14
+  timeout=16
   [ $name = short ] || timeout=20
   start_endpoint $name a 10.77.0.11 timeout=$timeout
   start_endpoint peer_of_$name b 10.77.0.2 timeout=$timeout
@@ -70,7 +70,7 @@ wait_event watcher "GID table change"
 until_true 20 lacks_gid a ::ffff:10.77.0.11 || fail "the GID of a removed address still exists: $(gids a)"
 send_command short "write 50000"
 send_command long "write 50000"
-fails_after short 536
+fails_after short 2147
 check_flow watcher
 on a ip address add 10.77.0.11/24 dev eth0
 wait_event watcher "GID table change"
@@ -100,8 +100,8 @@ check_flow watcher
 echo "an address of the other family was added: ok"
 
 # ---- the interface goes down and comes back; IPv6 addresses disappear with it
-start_endpoint short4 a 10.77.0.1
-start_endpoint peer_of_short4 b 10.77.0.2
+start_endpoint short4 a 10.77.0.1 timeout=16
+start_endpoint peer_of_short4 b 10.77.0.2 timeout=16
 connect_endpoints short4 peer_of_short4
 check_data short4
 index=$(gid_index_of a fd77::1)
@@ -114,7 +114,7 @@ on a verbena agent status | grep "DOWN: no network interface with an address is 
   fail "agent status: $(on a verbena agent status)"
 send_command short4 "write 50000"
 send_command six "write 50000"
-fails_after short4 536
+fails_after short4 2147
 on a ip link set eth0 up
 wait_event watcher "port active"
 on a ip address add fd77::1/64 dev eth0 nodad

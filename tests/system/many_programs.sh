@@ -15,6 +15,6 @@ import json, sys
 wanted = {int(pid) for pid in sys.argv[1:]}
 with_qp = [p["pid"] for p in json.load(sys.stdin)["processes"] if p["qps"] and p["ranges"]]
 sys.exit(sorted(with_qp) != sorted(wanted))' "${pids[@]}"; }
-until_true 100 all_are_shown || fail "a QP is missing, or is shown twice: $(verbena ps) $(cat "$work"/[0-9]*)"
+until_true 200 all_are_shown || fail "a QP is missing, or is shown twice: $(verbena ps) $(cat "$work"/[0-9]*)"
 [ "$(verbena ps --counters --json | grep -c '"packets_in"')" -eq $programs ] || fail "counters are missing"
 kill "${pids[@]}"

@@ -5,6 +5,7 @@
 . "$(dirname "$0")/lib.sh"
 need ibv_devinfo unshare setpriv python3
 chmod 755 "$work"
+export VERBENA_IDLE=600  # the agents end when the test stops them
 # The second user is the one that scripts/isolated provides when root runs the test.
 as_uid_1000=(setpriv --reuid=1000 --regid=1000 --clear-groups --)
 "${as_uid_1000[@]}" true 2>/dev/null || skip "root does not run this test, so there is no second user"

@@ -25,8 +25,11 @@ agent_kib() {  # agent_kib HOST: prints the resident memory of the host's agent
   pid=$(on "$1" verbena agent status --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["agent"]["pid"])')
   sed -n 's/^VmRSS:[^0-9]*\([0-9]*\) kB/\1/p' "/proc/$pid/status"
 }
-run_client() {  # run_client RUN [TOTAL AT_ONCE]: runs the client, with its output in $work/RUN
-  on a verbena run -- timeout $limit "$storm" client "$(address_of b 4)" $port ${2:-$total} ${3:-$at_once} >"$work/$1" 2>&1
+# run_client RUN [TOTAL AT_ONCE [FILE]]: runs the client, with its output in $work/RUN.  With FILE, the client stops after
+# half of its connections, until the file exists.
+run_client() {
+  on a verbena run -- timeout $limit "$storm" client "$(address_of b 4)" $port ${2:-$total} ${3:-$at_once} ${4:-} \
+    >"$work/$1" 2>&1
 }
 # is_small HOST: succeeds if the agent has at most a quarter and 1 MiB more memory than before.
 is_small() { [ "$(agent_kib "$1")" -le $((before[$1] + before[$1] / 4 + 1024)) ]; }
@@ -43,15 +46,16 @@ until_true 60 has_few_ids a 0 && until_true 60 has_few_ids b 1 || fail "ids are 
 echo "without a kill: $(tail -1 "$work/first")"
 grep -q ' refused 0 ' "$work/first" || fail "some attempts were refused: $(grep reason "$work/first" | sort | uniq -c)"
 
-run_client second &
+run_client second $total $at_once "$work/killed" &
 client=$!
 until_true $limit grep -qs "^$((total / 2)) made" "$work/second" || fail "half: $(cat "$work/second" "$work/server")"
 kill -KILL $server
 wait $server 2>/dev/null || true  # bash says "Killed"
+touch "$work/killed"
 serve
 wait $client || fail "exit $?: $(grep -v 'made$' "$work/second" | sort | uniq -c | tail -5); server: $(tail -3 "$work/server")"
 echo "with its server killed: $(tail -1 "$work/second")"
-grep -q serving "$work/server" || fail "all connections ended before the server was killed"
+grep -q serving "$work/server" || fail "the second server has served no connection"
 # Each connection that was made has ended, and each attempt has got its result.
 python3 - "$total" $(tail -1 "$work/second") <<'PY' || fail "the numbers of results do not add up"
 import sys

@@ -50,7 +50,7 @@ grep -q "only root can stop it" "$work/output" || fail "a user who stops it gets
 # ---- with either user as server, packets go by a lane, and WRITEs, READs and atomics are sent as packets
 for direction in "start start_as_user verbena_as_user" "start_as_user start verbena"; do
   read -r server begin_client client <<<"$direction"
-  $server run -- rping -s -C 20 -p 7100 >"$work/server" 2>&1 &
+  $server run -- timeout 60 rping -s -C 20 -p 7100 >"$work/server" 2>&1 &
   until_true 20 has_listener 7100 || fail "rping does not listen: $(cat "$work/server")"
   $client run -- timeout 60 rping -c -a 127.0.0.1 -C 20 -p 7100 -V >"$work/client" 2>&1 || fail "rping: $(cat "$work/client")"
   wait $! || fail "rping's server: $(cat "$work/server")"
@@ -77,12 +77,13 @@ user_program=$!
 wait_tcp_listener 20002
 wait_tcp_listener 20003
 programs() { "$@" ps --json | python3 -c 'import json, sys; print(len(json.load(sys.stdin)["processes"]))'; }
-[ "$(programs verbena) $(programs verbena_as_user)" = "2 1" ] || fail "root sees $(programs verbena) programs, the user $(programs verbena_as_user)"
+sees_own() { [ "$(programs verbena) $(programs verbena_as_user)" = "2 1" ]; }
+until_true 20 sees_own || fail "root sees $(programs verbena) programs, the user $(programs verbena_as_user)"
 kill $root_program $user_program
 wait $root_program $user_program 2>/dev/null || true
 
 # ---- if one of two programs uses no lanes, the agent relays their packets; datagrams and multicast must work, too
-start_as_user run --link udp -- rping -s -C 20 -p 7101 >"$work/server" 2>&1 &
+start_as_user run --link udp -- timeout 60 rping -s -C 20 -p 7101 >"$work/server" 2>&1 &
 until_true 20 has_listener 7101 || fail "rping does not listen: $(cat "$work/server")"
 verbena run -- timeout 60 rping -c -a 127.0.0.1 -C 20 -p 7101 -V >"$work/client" 2>&1 || fail "rping: $(cat "$work/client")"
 wait $! || fail "rping's server: $(cat "$work/server")"
@@ -94,6 +95,7 @@ wait $! || fail "udaddy's server: $(cat "$work/server")"
 ip addr add 10.9.0.1/32 dev lo && ip link set lo multicast on && ip route add 239.1.0.0/16 dev lo || fail "no multicast on lo"
 for pair in "start_as_user verbena" "start verbena_as_user"; do
   read -r receiver sender <<<"$pair"
+  : >"$work/server"  # the last receiver has written "joined", too
   $receiver run -- timeout 60 stdbuf -oL mckey -m 239.1.2.3 -b 10.9.0.1 -C 10 >"$work/server" 2>&1 &
   server_has_joined() { grep -q "joined dgid" "$work/server"; }
   until_true 20 server_has_joined || fail "mckey does not join: $(cat "$work/server")"
