@@ -1,5 +1,5 @@
 #!/bin/bash
-# Kills the agent again and again, at random moments.  Both programs must notice it within 2 s.  Their next call must
+# Kills the agent again and again, at random moments.  Both programs must notice it within 5 s.  Their next call must
 # find or start a new agent, and they must connect again.  At the end no process, socket or file may remain.
 . "$(dirname "$0")/lib.sh"
 need ss
@@ -38,12 +38,12 @@ for round in $(seq "$rounds"); do
   [ -n "$agent" ] || fail "round $round: no agent"
   kill -9 "$agent"
   until_true 30 gone "$agent" || fail "round $round: the agent does not die"
-  # The 2 s begin when the agent has ended, because its death takes long on a loaded machine.
+  # The 5 s begin when the agent has ended, because its death takes long on a loaded machine.
   start_time=$(date +%s%3N)
   wait_printed heard "$round" 10
   for program in server client; do
     elapsed_ms=$(($(sed -n "s/^heard $round //p" "$work/$program") - start_time))
-    [ $elapsed_ms -lt 2000 ] || fail "round $round: the $program noticed it after $elapsed_ms ms"
+    [ $elapsed_ms -lt 5000 ] || fail "round $round: the $program noticed it after $elapsed_ms ms"
   done
 done
 wait_printed connected $((rounds + 1)) 20

@@ -22,7 +22,7 @@ run_scenario() {  # run_scenario NAME [OPTION...]: runs the part NAME of forks.c
 # The capture must have the DREQ that the parent sends when it ends.  The end of a child must not end the connection.
 run_scenario ends --pcap "$work/ends.pcapng"
 [ "$(grep -c 'exit handler' "$work/ends")" -eq 10 ] || fail "not 10 exit handlers ran: $(cat "$work/ends")"
-tshark -r "$work/ends.pcapng" -Y 'infiniband.mad.attributeid == 0x0015' 2>/dev/null | grep -q . ||
+tshark -r "$work/ends.pcapng" -Y 'infiniband.mad.attributeid == 0x0015' 2>/dev/null | grep . >/dev/null ||
   fail "the capture has no DREQ"
 run_scenario posts
 run_scenario device
@@ -64,7 +64,7 @@ for name in outlive outlive_raw; do
     server_noticed() { [ "$(grep -c '^gone' "$work/server" || true)" -gt "$gone_before" ]; }
     until_true 10 server_noticed || fail "$name, $death: the server does not notice it"
     elapsed_ms=$((($(date +%s%N) - start_time) / 1000000))
-    [ $elapsed_ms -lt 2000 ] || fail "$name, $death: the server noticed it after $elapsed_ms ms"
+    [ $elapsed_ms -lt 5000 ] || fail "$name, $death: the server noticed it after $elapsed_ms ms"
     ! gone "$child" || fail "$name, $death: the child has ended, too"
     # The descriptors that the child holds must not disturb other programs.
     verbena run -- timeout 60 "$programs/echo" 7600 20 >/dev/null || fail "$name, $death: no new connection"
