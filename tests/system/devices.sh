@@ -21,5 +21,5 @@ fi
 before=$(grep -c 'GID\[' "$work/info")
 ip addr add 10.99.0.1/32 dev lo
 new_gid() { verbena run -- ibv_devinfo -v | grep -q 'GID\[.*::ffff:10.99.0.1'; }
-until_true 10 new_gid || fail "a new address did not become a GID"
+until_true 30 new_gid || fail "a new address did not become a GID"
 [ "$(verbena run -- ibv_devinfo -v | grep -c 'GID\[')" -eq $((before + 1)) ] || fail "GIDs are missing"

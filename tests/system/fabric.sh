@@ -173,7 +173,7 @@ wait_traffic() { until_true 60 forwarded_more_than "$(($(counter forwarded) + 10
 start_on a rping -s -p 7200 -S 20000 -V >"$work/stopped" 2>&1 &
 stopped=$!
 wait_listens a 7200
-start_on b timeout 100 rping -c -a 10.31.0.1 -p 7200 -S 20000 -V >"$work/endless" 2>&1 &
+start_on b timeout 250 rping -c -a 10.31.0.1 -p 7200 -S 20000 -V >"$work/endless" 2>&1 &
 client=$!
 wait_traffic
 stop_process $stopped

@@ -57,7 +57,7 @@ verbena fabric up "$work/lab.toml" --faults "$work/more.toml" >/dev/null
 until_true 10 shows "fault: link a:verbena0 - net0 loses 2 % of its packets (seed 7)" || fail "$(cat "$work/show")"
 until_true 10 shows "fault: link b:verbena0 - net0 is down" || fail "$(cat "$work/show")"
 until_true 10 shows "fault: node b is paused" || fail "$(cat "$work/show")"
-log_has() { verbena fabric log | grep -qF "$1"; }
+log_has() { verbena fabric log | grep -F "$1" >/dev/null; }
 until_true 10 log_has "the fault 'node a pkey 33059 removed' of the file is refused: node a has no P_Key 0x8123" ||
   fail "the log: $(verbena fabric log)"
 verbena fabric down >/dev/null

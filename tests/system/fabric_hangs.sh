@@ -83,7 +83,7 @@ echo "slow link: ok"
 start_on a ibv_asyncwatch -d verbena0 >"$work/events" 2>&1 &
 watch=$!
 has_event() { grep -q "$1" "$work/events"; }
-until_true 10 has_event 'async event FD' || fail "ibv_asyncwatch: $(cat "$work/events")"
+until_true 20 has_event 'async event FD' || fail "ibv_asyncwatch: $(cat "$work/events")"
 cause_fault "link a:verbena0 - red flaps: 50ms down, 50ms up, at random (seed 3)" link a red flapping 50ms 50ms --seed 3
 shows "fault: link a:verbena0 - red flaps" || fail "fabric show: $(verbena fabric show)"
 port_has_flapped() { [ "$(grep -c 'IBV_EVENT_PORT_ACTIVE\|port active' "$work/events")" -ge 3 ]; }

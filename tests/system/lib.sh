@@ -85,7 +85,7 @@ no_verbena_process() {
 check_nothing_left() {
   local leftover
   # The agent first releases its name, and its process ends a moment later.
-  until_true 5 no_verbena_process || fail "an agent or a reaper is left"
+  until_true 20 no_verbena_process || fail "an agent or a reaper is left"
   [ -z "$(ss -xlH 2>/dev/null | grep verbena)" ] || fail "a socket is left: $(ss -xl | grep verbena)"
   [ -z "$(ss -uanH 2>/dev/null)" ] || fail "UDP sockets are left: $(ss -uanp)"
   for leftover in /dev/shm/*verbena* /tmp/*verbena[-_]* "${XDG_RUNTIME_DIR:-/nonexistent}"/*verbena*; do

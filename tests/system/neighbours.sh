@@ -47,12 +47,12 @@ verbena run -- timeout 30 rping -c -a 127.0.0.1 -C 5 >"$work/err" 2>&1 || fail "
 # programs have closed their sockets of the other port.
 kill $server
 verbena agent stop >/dev/null
-until_true 10 no_agent || fail "the first user's agent is still there"
+until_true 30 no_agent || fail "the first user's agent is still there"
 second_has_port() { [ "$(state_of as_second_user)" = all ]; }
 until_true 20 second_has_port || fail "the second user does not get the port: $(as_second_user agent status)"
 as_second_user agent stop >/dev/null
 second_agent_has_ended() { as_second_user agent status 2>&1 | grep -q "no agent is running"; }
-until_true 10 second_agent_has_ended || fail "the second user's agent is still there"
+until_true 30 second_agent_has_ended || fail "the second user's agent is still there"
 
 # If both users start at once, exactly one of them must get the port.
 for round in 1 2 3; do
@@ -65,7 +65,7 @@ for round in 1 2 3; do
   [ "$states" = "all host" ] || fail "round $round: the states are $states"
   verbena agent stop >/dev/null
   as_second_user agent stop >/dev/null
-  until_true 10 no_agent && until_true 10 second_agent_has_ended || fail "the agents do not end"
+  until_true 30 no_agent && until_true 30 second_agent_has_ended || fail "the agents do not end"
 done
 
 # Two network namespaces of the same user have the same names and ports, but must share nothing.
@@ -83,9 +83,9 @@ agent_pid
 read -r _  # waits until both are running
 two_qps_in_rts || fail "verbena ps does not list exactly the pair of this namespace while another one has a pair: $(verbena ps)"
 kill $client
-until_true 10 gone $server || fail "the server does not end"
+until_true 30 gone $server || fail "the server does not end"
 verbena agent stop >/dev/null
-until_true 10 no_agent || fail "the agent is still there"
+until_true 30 no_agent || fail "the agent is still there"
 INNER
 namespaces=()
 for side in left right; do

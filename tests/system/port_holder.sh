@@ -32,7 +32,7 @@ leave_stopped_holder() {
 start_holder
 leave_stopped_holder
 kill -CONT $holder
-until_true 10 is_active || fail "still down: $(verbena agent status)"
+until_true 30 is_active || fail "still down: $(verbena agent status)"
 send_newline "$to"
 until_true 20 has_made 2 || fail "the holder does not continue: $(cat "$work/err")"
 exec {to}>&-
@@ -41,7 +41,7 @@ wait $holder || fail "the holder: $(cat "$work/err")"
 start_holder
 leave_stopped_holder
 kill -9 $holder
-until_true 10 is_active || fail "still down: $(verbena agent status)"
+until_true 30 is_active || fail "still down: $(verbena agent status)"
 verbena run -- ibv_devinfo | grep -q PORT_ACTIVE || fail "the port is not active"
 exec {to}>&-
 

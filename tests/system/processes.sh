@@ -37,7 +37,7 @@ verbena ps | grep -qE "^ *$client +rping.*RC +RTS" || fail "a stopped program is
 kill -CONT $client
 
 kill $client
-until_true 10 gone $client
+until_true 30 gone $client || fail "the client does not end"
 [ "$(packets)" -eq 0 ] || fail "the agent handled data packets"
 kill $server
 

@@ -15,7 +15,7 @@ count_agents() {
 }
 stop_agent() {
   verbena agent stop >/dev/null || fail "the agent does not stop"
-  until_true 10 no_agent || fail "the agent is still there"
+  until_true 30 no_agent || fail "the agent is still there"
 }
 
 # A command substitution ends when no process has its pipe open.  The agent runs for ten minutes, so it must not have
@@ -45,7 +45,7 @@ for number in $(seq 50); do
   wait "${first[number - 1]}" || fail "first program $number: $(cat "$work/first$number")"
   grep -q verbena0 "$work/first$number" || fail "first program $number: $(cat "$work/first$number")"
 done
-until_true 10 eval '[ "$(count_agents)" -eq 1 ]' || fail "$(count_agents) agents run, expected 1"
+until_true 30 eval '[ "$(count_agents)" -eq 1 ]' || fail "$(count_agents) agents run, expected 1"
 stop_agent
 
 # A process that inherits orphans (a subreaper, or process 1) must not get the agent as a child.

@@ -116,7 +116,7 @@ echo "slow cable: ok"
 start_on Hca2 ibv_asyncwatch -d verbena0 >"$work/events" 2>&1 &
 watch=$!
 has_event() { grep -q "$1" "$work/events"; }
-until_true 10 has_event 'async event FD' || fail "ibv_asyncwatch: $(cat "$work/events")"
+until_true 20 has_event 'async event FD' || fail "ibv_asyncwatch: $(cat "$work/events")"
 cause_fault "link Right:1 - Hca2:1 flaps: 200ms down, 3s up" link Hca2 Right flapping 200ms 3s
 port_has_flapped() { [ "$(grep -c PORT_ERR "$work/events")" -ge 2 ]; }
 until_true 30 port_has_flapped || fail "the port does not flap: $(cat "$work/events")"

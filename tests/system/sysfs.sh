@@ -45,7 +45,7 @@ value() {  # value FILE: prints the value that the reader sees now
   lines=$(wc -l <"$work/values")
   echo "$1" >&8
   has_new_line() { [ "$(wc -l <"$work/values")" -gt "$lines" ]; }
-  until_true 10 has_new_line || fail "the reader does not read $1"
+  until_true 30 has_new_line || fail "the reader does not read $1"
   tail -1 "$work/values"
 }
 reaches() { [ "$(value "$1")" -ge "$2" ]; }
@@ -59,13 +59,13 @@ other=$!
 verbena run -- rping -c -a 10.99.0.1 -C 20 >"$work/client" 2>&1 || fail "rping: $(cat "$work/client")"
 wait $server || fail "rping -s: $(cat "$work/server")"
 # 20 rounds of rping are 80 SENDs.  Each round also has a READ and a WRITE.
-until_true 10 reaches hw_counters/rdma_sends $((sends_before + 80)) || fail "rdma_sends is $(value hw_counters/rdma_sends), and was $sends_before"
-until_true 10 reaches hw_counters/rdma_recvs $((sends_before + 80)) || fail "rdma_recvs is $(value hw_counters/rdma_recvs)"
-until_true 10 reaches counters/port_xmit_data $((data_before + 500)) || fail "port_xmit_data is $(value counters/port_xmit_data), and was $data_before"
+until_true 30 reaches hw_counters/rdma_sends $((sends_before + 80)) || fail "rdma_sends is $(value hw_counters/rdma_sends), and was $sends_before"
+until_true 30 reaches hw_counters/rdma_recvs $((sends_before + 80)) || fail "rdma_recvs is $(value hw_counters/rdma_recvs)"
+until_true 30 reaches counters/port_xmit_data $((data_before + 500)) || fail "port_xmit_data is $(value counters/port_xmit_data), and was $data_before"
 # The two files are written one after the other, so they may differ for a moment.
 counters_agree() { [ "$(value hw_counters/sent_pkts)" = "$(value counters/port_xmit_packets)" ]; }
-until_true 10 counters_agree || fail "the counters differ"
-until_true 10 reaches hw_counters/rcvd_pkts 160 || fail "rcvd_pkts is $(value hw_counters/rcvd_pkts)"
+until_true 30 counters_agree || fail "the counters differ"
+until_true 30 reaches hw_counters/rcvd_pkts 160 || fail "rcvd_pkts is $(value hw_counters/rcvd_pkts)"
 kill $other
 exec 8>&-
 wait $reader
