@@ -13,7 +13,7 @@
 
 enum {
   kHangMs = 10000,    // an actor that has not answered after this time has failed
-  kSettleMs = 1500,   // the longest wait for bytes that the kernel carries
+  kSettleMs = 10000,  // the longest wait for bytes that the kernel carries
   kAsleepMs = 40,     // nothing wakes a thread that has slept for longer
   kDelayedMs = 400,   // replaces kAsleepMs if a delayed acknowledgement may wake the thread
   kWarmRounds = 600,  // the largest number of messages that are sent until the ring is used
