@@ -21,8 +21,8 @@ service = json.load(sys.stdin)["service"]
 print(service["total"].get(sys.argv[1], service.get(sys.argv[1])))' "$1"; }
 
 # ---- all bytes arrive unchanged, and many of them by the ring
-# until_by_ring BYTES COMMAND...: repeats the command until more than BYTES bytes went by the ring during one run.  A run
-# may end before the service has made the ring, and then all its bytes go by TCP.  After 20 runs, returns 1.
+# until_by_ring BYTES COMMAND...: repeats the command until more than BYTES bytes went by the ring during one run.  A
+# run may end before the service has made the ring, and then all its bytes go by TCP.  After 20 runs, returns 1.
 until_by_ring() {
   local bytes=$1 before
   shift
