@@ -35,8 +35,8 @@ counters = found["agent"]["counters"] if sys.argv[1] == "agent" else next(
 print(counters.get(sys.argv[2], 0))' "$1" "$2"; }
 no_lanes() { [ "$(value $server lanes)" -eq 0 ]; }
 until_true 20 no_lanes || fail "lanes of dead clients are left: $(counters)"
-# Some lanes must have been ended because of wrong values, and not by the end of the client.  On a busy machine, a client
-# may end before the server has read such a value.
+# Some lanes must have been ended because of wrong values, and not by the end of the client.  On a busy machine, a
+# client may end before the server has read such a value.
 broken=$(value agent lanes_broken)
 [ "$broken" -ge 1 ] || fail "no lanes of $clients clients were ended: $(counters)"
 

@@ -25,8 +25,8 @@ agent_kib() {  # agent_kib HOST: prints the resident memory of the host's agent
   pid=$(on "$1" verbena agent status --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["agent"]["pid"])')
   sed -n 's/^VmRSS:[^0-9]*\([0-9]*\) kB/\1/p' "/proc/$pid/status"
 }
-# run_client RUN [TOTAL AT_ONCE [FILE]]: runs the client, with its output in $work/RUN.  With FILE, the client stops after
-# half of its connections, until the file exists.
+# run_client RUN [TOTAL AT_ONCE [FILE]]: runs the client, with its output in $work/RUN.  With FILE, the client stops
+# after half of its connections, until the file exists.
 run_client() {
   on a verbena run -- timeout $limit "$storm" client "$(address_of b 4)" $port ${2:-$total} ${3:-$at_once} ${4:-} \
     >"$work/$1" 2>&1
