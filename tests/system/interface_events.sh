@@ -39,7 +39,7 @@ listens() { on b verbena ps | grep "listening.*:7174\b" >/dev/null; }
 
 make_hosts 1500
 
-# ---- an address is added and removed; a request fails after 8 tries of 268 ms (4.096 us * 2^16), or of 4.3 s (2^20)
+# ---- an address is added and removed; requests fail after 8 tries of 268 ms (4.096 us * 2^16) or 4.3 s (2^20)
 start_endpoint watcher a 10.77.0.1 timeout=20
 start_endpoint its_peer b 10.77.0.2
 connect_endpoints watcher its_peer
