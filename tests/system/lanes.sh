@@ -21,7 +21,7 @@ serve() {
 }
 listens_tcp() { ss -Htln "sport = :$1" | grep -q .; }
 # wait_tcp_listener PORT: waits until a program listens on the TCP port.  perftest exchanges parameters by TCP.
-wait_tcp_listener() { until_true 20 listens_tcp "$1" || fail "nothing listens on TCP port $1: $(cat "$work/server")"; }
+wait_tcp_listener() { until_true 60 listens_tcp "$1" || fail "nothing listens on TCP port $1: $(cat "$work/server")"; }
 
 # ---- both programs use a lane; the requests are atomics, because these always go as packets, not by direct access
 serve -- ib_atomic_bw -x 0 -p 20001 -D 60 --run_infinitely

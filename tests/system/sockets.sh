@@ -13,7 +13,7 @@ serve() {
 }
 listens_tcp() { ss -Htln "sport = :$1" | grep -q .; }
 # wait_tcp_listener PORT: waits until a program listens on the TCP port.
-wait_tcp_listener() { until_true 20 listens_tcp "$1" || fail "nothing listens on TCP port $1: $(cat "$work/server")"; }
+wait_tcp_listener() { until_true 60 listens_tcp "$1" || fail "nothing listens on TCP port $1: $(cat "$work/server")"; }
 # service_counter NAME: prints a counter of the socket service.
 service_counter() { verbena sockets stat --json | python3 -c '
 import json, sys

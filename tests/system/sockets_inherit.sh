@@ -149,7 +149,7 @@ PY
 start run --sockets -- python3 "$work/server.py" >"$work/server" 2>&1 &
 server=$!
 listens_tcp() { ss -Htln "sport = :20010" | grep -q .; }
-until_true 20 listens_tcp || fail "the server does not listen: $(cat "$work/server")"
+until_true 60 listens_tcp || fail "the server does not listen: $(cat "$work/server")"
 
 # Succeeds when both ends of a connection count their bytes in the shared memory.
 both_have_the_ring() { verbena sockets ls --json | python3 -c 'import json, sys

@@ -36,7 +36,7 @@ start_both() {
   [ $port -lt 21000 ] || port=20041
   start run --sockets -- "$stream" serve $port "$1" $((RANDOM + 1)) "$mode" >"$work/server" 2>&1 &
   server=$!
-  until_true 20 listens_tcp || fail_round "the server does not listen"
+  until_true 60 listens_tcp || fail_round "the server does not listen"
   mode=${modes[RANDOM % $2]}
   start run --sockets -- "$stream" call $port "$1" $((RANDOM + 1)) "$mode" >"$work/client" 2>&1 &
   client=$!

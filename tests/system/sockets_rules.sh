@@ -30,7 +30,7 @@ serve() {  # serve PORT OPTION...
   local port=$1
   shift
   start run "$@" -- python3 "$work/echo.py" "$port" >"$work/server.$port" 2>&1 &
-  until_true 20 listens_tcp "$port" || fail "nothing listens on port $port: $(cat "$work/server.$port")"
+  until_true 60 listens_tcp "$port" || fail "nothing listens on port $port: $(cat "$work/server.$port")"
 }
 call() {  # call PORT COUNT OPTION...
   local port=$1 count=$2
@@ -123,7 +123,7 @@ os.wait()
 PY
 start run --sockets=only -- timeout 60 python3 "$work/forks.py" "$work/forked" >"$work/server.20025" 2>&1 &
 server=$!
-until_true 20 listens_tcp 20025 || fail "nothing listens on port 20025: $(cat "$work/server.20025")"
+until_true 60 listens_tcp 20025 || fail "nothing listens on port 20025: $(cat "$work/server.20025")"
 # The client offers its connection to the service only after the parent has closed its end.
 # shellcheck disable=SC2016
 LATE_CONNECT=$work/forked verbena run --sockets=only -- sh -c \
@@ -171,7 +171,7 @@ connection.sendall(connection.recv(100))
 PY
 start run --sockets=only -- timeout 60 python3 "$work/defers.py" >"$work/server.20026" 2>&1 &
 server=$!
-until_true 20 listens_tcp 20026 || fail "nothing listens on port 20026: $(cat "$work/server.20026")"
+until_true 60 listens_tcp 20026 || fail "nothing listens on port 20026: $(cat "$work/server.20026")"
 call 20026 1 --sockets=only || fail "only, TCP_DEFER_ACCEPT: $(cat "$work/client")"
 wait $server || fail "only, TCP_DEFER_ACCEPT: the server: $(cat "$work/server.20026")"
 
@@ -227,7 +227,7 @@ assert not errors, errors
 PY
 start run --sockets=only -- timeout 60 python3 "$work/ends.py" serve 20028 >"$work/server.20028" 2>&1 &
 server=$!
-until_true 20 listens_tcp 20028 || fail "nothing listens on port 20028: $(cat "$work/server.20028")"
+until_true 60 listens_tcp 20028 || fail "nothing listens on port 20028: $(cat "$work/server.20028")"
 verbena run --sockets=only -- timeout 60 python3 "$work/ends.py" call 20028 >"$work/client" 2>&1 ||
   fail "only: the peer ends after its first bytes: $(cat "$work/client")"
 wait $server || fail "only: the peer ends after its first bytes, the server: $(cat "$work/server.20028")"

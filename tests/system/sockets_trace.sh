@@ -69,7 +69,7 @@ start_server() {
   rm -f "$work/enough"
   start run --sockets -- "$python" "$work/peer.py" "$1" serve "$2" "$work/enough" >"$work/out_server" 2>&1 &
   server=$!
-  until_true 20 listens_tcp "$1" || fail "no server: $(cat "$work/out_server")"
+  until_true 60 listens_tcp "$1" || fail "no server: $(cat "$work/out_server")"
 }
 # start_client PORT WHAT: starts a client with Verbena, and sets "client"; waits until both ends send by the ring.
 start_client() {
@@ -176,11 +176,11 @@ until_true 10 verbena sockets ls >/dev/null
 kill -KILL "$(verbena sockets stat --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["service"]["pid"])')"
 until_true 10 grep -qs 'waits for a socket service' "$work/trace_errors" || fail "after the death of the service: $(cat "$work/trace_errors")"
 mkfifo "$work/in2"
-VERBENA_IDLE=1 start run --sockets -- cat <"$work/in2" >"$work/out_client" 2>&1 &
+VERBENA_IDLE=10 start run --sockets -- cat <"$work/in2" >"$work/out_client" 2>&1 &
 client=$!
 exec {to}>"$work/in2"
 is_served() { verbena sockets stat --json | grep -q '"pid": [1-9]'; }
-until_true 20 is_served || fail "no service starts"
+until_true 60 is_served || fail "no service starts"
 send_newline "$to"
 exec {to}>&-
 wait $client
@@ -191,6 +191,6 @@ no_service() {
     case $(readlink "$process/exe" 2>/dev/null) in *verbena-sockets) return 1 ;; esac
   done
 }
-until_true 30 no_service || fail "a trace keeps the service alive"
+until_true 60 no_service || fail "a trace keeps the service alive"
 kill $trace
 wait $trace 2>/dev/null || true

@@ -68,7 +68,7 @@ other_user=("${as_other[@]}" "$VB_PREFIX/bin/verbena")
 
 # ---- a server that gives up root's rights before it accepts (memcached -u, nginx's workers)
 start run --sockets -- python3 "$work/echo.py" 20031 before >"$work/server" 2>&1 &
-until_true 20 listens_tcp 20031 || fail "nothing listens: $(cat "$work/server")"
+until_true 60 listens_tcp 20031 || fail "nothing listens: $(cat "$work/server")"
 moves_bytes() { [ "$(service_counter pairs_made)" -eq 1 ] && [ "$(service_counter by_ring)" -gt 0 ]; }
 begin_call 20031 verbena
 until_true 20 moves_bytes || fail "root's client and another user's server have no ring: $(verbena sockets stat)"
@@ -91,7 +91,7 @@ end_call "a client whose ends are listed"
 
 # ---- another user's program cannot claim a socket that root has accepted
 start run --sockets -- python3 "$work/echo.py" 20032 child >"$work/server" 2>&1 &
-until_true 20 listens_tcp 20032 || fail "nothing listens: $(cat "$work/server")"
+until_true 60 listens_tcp 20032 || fail "nothing listens: $(cat "$work/server")"
 pairs_before=$(service_counter pairs_made)
 refused_before=$(service_counter claims_refused)
 claim_is_refused() { [ "$(service_counter claims_refused)" -gt "$refused_before" ]; }

@@ -1,8 +1,9 @@
 #!/bin/bash
-# ctest: TIMEOUT 300
+# ctest: TIMEOUT 300 PLAIN
 # Programs on three hosts join and leave groups in random order, while OpenSM dies and another OpenSM takes over.  When
 # all commands have ended, the SA must have exactly the union of the groups that the processes of each host have joined.
-# VB_JOINS is the number of joins and leaves.  VB_SEED repeats an order.
+# VB_JOINS is the number of joins and leaves.  VB_SEED repeats an order.  The test is PLAIN, because _joins.py starts its
+# programs without the sanitizer's runtime.
 source "$VB_SOURCE/tests/system/lib.sh"
 source "$VB_SOURCE/tests/system/lib_managers.sh"
 unset VERBENA_LINK  # it may be udp, but programs on a fabric exchange packets only by lanes
