@@ -54,8 +54,8 @@ wait_traffic() { until_true 60 has_sent "$1" "$2" $(($(packets "$1" "$2") + 500)
 
 # OpenSM repeats a request after this time.  If a node is slow to answer, a repeated request to register again would
 # make it forget its paths and join its groups twice.
-patience='transaction_timeout 2000'
-begin_manager host1 5 "$patience"
+long_timeout='transaction_timeout 2000'
+begin_manager host1 5 "$long_timeout"
 wait_active host1 host2 host3 host4
 declare -A gid
 for i in 1 2 3 4; do run_rping "first connection to host$i" host$i 10.0.0.$i host$((i % 4 + 1)); done
@@ -94,7 +94,7 @@ known3=$(paths_known host3) known4=$(paths_known host4)
 [ "$known3" -ge 3 ] && [ "$known4" -ge 1 ] || fail "there are no paths to forget: $known3, $known4"
 before3=$(paths_forgotten host3) before4=$(paths_forgotten host4)
 reregister=$(forgotten_by host3 reregister) changed=$(forgotten_by host4 lid_change)
-begin_manager host1 5 "$patience" 'honor_guid2lid_file TRUE'
+begin_manager host1 5 "$long_timeout" 'honor_guid2lid_file TRUE'
 has_new_lid() { on host3 smpquery portinfo "$new_lid" 1 2>/dev/null | grep -q "^Lid:\.*$new_lid$"; }
 until_true 30 has_new_lid || fail "host4 has LID $(lid host4), not $new_lid: $(tail "$work/host1.osm/log")"
 wait_active host4
@@ -111,7 +111,7 @@ run_rping "connection from the new LID" host3 10.0.0.3 host4
 echo "new LID: ok"
 
 # ---- before a manager dies, programs on two hosts join groups, in different orders on the two hosts
-begin_manager host2 3 "$patience"
+begin_manager host2 3 "$long_timeout"
 for node in host3 host4; do begin_member $node "10.0.0.${node#host}"; done
 join() {
   send_to_member "$1" join "$2" "$3"
@@ -198,7 +198,7 @@ echo "takeover: ok"
 
 # ---- the manager of higher priority starts again, and the other manager hands the subnet over to it
 store_counters
-begin_manager host1 5 "$patience"
+begin_manager host1 5 "$long_timeout"
 wait_master host3 host1
 check_under host1
 check_rejoined 4
