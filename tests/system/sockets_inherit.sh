@@ -5,6 +5,8 @@
 # error.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 need ss python3
+# Run the interpreter itself, because python3 may be a wrapper script, which starts many processes.
+python=$(python3 -c 'import sys; print(sys.executable)')
 
 cat >"$work/server.py" <<'PY'
 # Echoes until "go", sends 51,200 bytes, and prints the bytes that it receives after that.
@@ -146,7 +148,7 @@ if mode in ("splice", "fdopen"):
     connection.sendall(b"more")  # by TCP, which the socket uses from now on
 PY
 
-start run --sockets -- python3 "$work/server.py" >"$work/server" 2>&1 &
+start run --sockets -- "$python" "$work/server.py" >"$work/server" 2>&1 &
 server=$!
 listens_tcp() { ss -Htln "sport = :20010" | grep -q .; }
 until_true 60 listens_tcp || fail "the server does not listen: $(cat "$work/server")"
@@ -159,10 +161,10 @@ no_sockets() { [ "$(verbena sockets ls --json | python3 -c 'import json, sys; pr
 # run_client MODE: runs the client.  The client sends its request after both ends have got the ring.
 run_client() {
   rm -f "$work/go"
-  until_true 10 no_sockets || fail "$1: a connection remains: $(verbena sockets ls)"
-  verbena run --sockets -- timeout 40 python3 "$work/client.py" "$1" "$work/go" >"$work/client" 2>&1 &
+  until_true 30 no_sockets || fail "$1: a connection remains: $(verbena sockets ls)"
+  verbena run --sockets -- timeout 90 "$python" "$work/client.py" "$1" "$work/go" >"$work/client" 2>&1 &
   local client=$!
-  until_true 20 both_have_the_ring || fail "$1: the ends do not get a ring: $(verbena sockets ls)"
+  until_true 60 both_have_the_ring || fail "$1: the ends do not get a ring: $(verbena sockets ls)"
   touch "$work/go"
   wait $client
 }
@@ -175,7 +177,7 @@ for mode in exec script number spawn child splice fdopen; do
   run_client $mode || fail "$mode: $(cat "$work/client")"
   [ "$(by_ring)" -gt $((before + 50000)) ] || fail "$mode: the bytes did not go by the ring: $(verbena sockets stat)"
   line=$((line + 1))
-  until_true 10 has_lines $line || fail "$mode: the server has not seen the end of the stream"
+  until_true 30 has_lines $line || fail "$mode: the server has not seen the end of the stream"
 done
 [ "$(grep -c "end after b'more'" "$work/server")" -eq 3 ] || fail "after number, splice and fdopen: $(cat "$work/server")"
 
@@ -184,7 +186,7 @@ for mode in foreign foreign_spawn; do
   run_client $mode && fail "$mode: a program without the library has read bytes: $(cat "$work/client")"
   grep -q '^got 0 .*Connection reset by peer' "$work/client" || fail "$mode: the program says: $(cat "$work/client")"
   line=$((line + 1))
-  until_true 10 has_lines $line || fail "$mode: the server has not seen the end of the stream"
+  until_true 30 has_lines $line || fail "$mode: the server has not seen the end of the stream"
   tail -1 "$work/server" | grep -q 'Connection reset by peer' || fail "$mode: the server says: $(cat "$work/server")"
 done
 
@@ -192,7 +194,7 @@ done
 # program and its peer must get an error, and the program must not wait for ever.
 run_client set || fail "set: $(cat "$work/client")"
 line=$((line + 1))
-until_true 10 has_lines $line || fail "set: the server has not seen the end of the stream"
+until_true 30 has_lines $line || fail "set: the server has not seen the end of the stream"
 tail -1 "$work/server" | grep -q 'Connection reset by peer' || fail "set: the server says: $(cat "$work/server")"
 kill $server
 wait $server 2>/dev/null || true
