@@ -5,7 +5,7 @@
 # program uses the other port.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 unset VERBENA_LINK
-need ibv_devinfo rping mckey ib_send_bw python3 ip ss
+need ibv_devinfo ibv_rc_pingpong rping mckey python3 ip ss
 
 python3 - >"$work/holder" <<'PYTHON' &
 import socket, time
@@ -47,10 +47,11 @@ grep -q "only programs of this host can be reached: UDP port 4791 is held by" "$
   fail "a program that connects to another host gets the message: $(cat "$work/output")"
 
 # ---- the port becomes free, and the agent takes it when no program has a socket of the other port
-start run -- ib_send_bw -x 0 -p 20001 -D 60 --run_infinitely >"$work/server" 2>&1 &
+# This server has a queue pair, and so a socket of the other port, before it listens.
+start run -- ibv_rc_pingpong -g 0 -p 20001 >"$work/server" 2>&1 &
 server=$!
 listens_tcp() { ss -Htln "sport = :20001" | grep -q .; }
-until_true 20 listens_tcp || fail "ib_send_bw: $(cat "$work/server")"
+until_true 20 listens_tcp || fail "ibv_rc_pingpong: $(cat "$work/server")"
 kill $holder
 wait $holder 2>/dev/null || true
 [ "$(grep -c got "$work/holder")" -eq 0 ] || fail "packets came to the holder: $(cat "$work/holder")"
