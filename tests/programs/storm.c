@@ -5,8 +5,8 @@
 // The server prints "serving" after its first connection.
 // The client prints a line for each tenth of its connections.  At the end it prints the results of
 // all attempts.  It repeats attempts that are rejected or not answered.  It gives up after a minute
-// without events.  With FILE, the client handles no events after half of its connections, until
-// this file exists.
+// without events.  With FILE, a FIFO, the client handles no events after half of its connections,
+// until it has read a byte from the FIFO.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <netdb.h>
@@ -15,7 +15,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 enum { kNoEventMs = 60000, kResolveMs = 5000, kQueueEntries = 16 };
 
@@ -89,8 +88,14 @@ static int serve(const char* port, int backlog) {
 }
 
 static struct addrinfo* peer;
-static const char* awaited_file;  // NULL if the client does not stop
+static const char* fifo_path;  // NULL if the client does not stop
 static long total, attempts, ended, refused, unanswered, failed, alive;
+
+static void await_byte(void) {
+  FILE* const fifo = fopen(fifo_path, "r");
+  if (fifo == NULL || fgetc(fifo) == EOF) die(fifo_path);
+  fclose(fifo);
+}
 
 static void begin_attempt(void) {
   struct rdma_cm_id* id = NULL;
@@ -124,9 +129,7 @@ static void on_event(struct rdma_cm_id* id, enum rdma_cm_event_type type, int st
     case RDMA_CM_EVENT_ESTABLISHED:
       id->context = id;  // marks the connection as established
       if (++made % (total / 10) == 0) printf("%ld made\n", made);
-      while (made == total / 2 && awaited_file != NULL && access(awaited_file, F_OK) != 0) {
-        usleep(10000);
-      }
+      if (made == total / 2 && fifo_path != NULL) await_byte();
       // If the connection has ended already, this call fails and an event follows.
       rdma_disconnect(id);
       return;
@@ -177,6 +180,6 @@ int main(int argc, char** argv) {
   }
   if (getaddrinfo(argv[2], argv[3], NULL, &peer) != 0) die(argv[2]);
   total = atol(argv[4]);
-  awaited_file = argv[6];  // NULL if argc is 6
+  fifo_path = argv[6];  // NULL if argc is 6
   return run_client(atol(argv[5]));
 }

@@ -1,5 +1,4 @@
 #!/bin/bash
-# ctest: TIMEOUT 300
 # Makes many connections between two hosts at once, more than the backlog of the listener allows.  Kills the server in
 # the middle, and starts it again.  Each attempt must get a result, each connection must be made and ended, and the
 # agents must not use much more memory than before.
@@ -25,8 +24,8 @@ agent_kib() {  # agent_kib HOST: prints the resident memory of the host's agent
   pid=$(on "$1" verbena agent status --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["agent"]["pid"])')
   sed -n 's/^VmRSS:[^0-9]*\([0-9]*\) kB/\1/p' "/proc/$pid/status"
 }
-# run_client RUN [TOTAL AT_ONCE [FILE]]: runs the client, with its output in $work/RUN.  With FILE, the client stops
-# after half of its connections, until the file exists.
+# run_client RUN [TOTAL AT_ONCE [FIFO]]: runs the client, with its output in $work/RUN.  With FIFO, the client stops
+# after half of its connections, until it reads a line from the FIFO.
 run_client() {
   on a verbena run -- timeout $limit "$storm" client "$(address_of b 4)" $port ${2:-$total} ${3:-$at_once} ${4:-} \
     >"$work/$1" 2>&1
@@ -46,12 +45,14 @@ until_true 60 has_few_ids a 0 && until_true 60 has_few_ids b 1 || fail "ids are 
 echo "without a kill: $(tail -1 "$work/first")"
 grep -q ' refused 0 ' "$work/first" || fail "some attempts were refused: $(grep reason "$work/first" | sort | uniq -c)"
 
-run_client second $total $at_once "$work/killed" &
+mkfifo "$work/go"
+exec {go}<>"$work/go"  # an open for reading and writing does not wait for the client
+run_client second $total $at_once "$work/go" &
 client=$!
 until_true $limit grep -qs "^$((total / 2)) made" "$work/second" || fail "half: $(cat "$work/second" "$work/server")"
 kill -KILL $server
 wait $server 2>/dev/null || true  # bash says "Killed"
-touch "$work/killed"
+echo >&"$go"
 serve
 wait $client || fail "exit $?: $(grep -v 'made$' "$work/second" | sort | uniq -c | tail -5); server: $(tail -3 "$work/server")"
 echo "with its server killed: $(tail -1 "$work/second")"
