@@ -1,5 +1,4 @@
 #!/bin/bash
-# ctest: TIMEOUT 300
 # A client that writes random values into the memory that it shares with a server may harm only its own connection.  The
 # lane must be ended and counted, and the server must continue to serve other clients.  VB_SCRIBBLES sets the number of
 # words (default 200,000), and VB_SEED determines their values.
@@ -35,10 +34,9 @@ counters = found["agent"]["counters"] if sys.argv[1] == "agent" else next(
 print(counters.get(sys.argv[2], 0))' "$1" "$2"; }
 no_lanes() { [ "$(value $server lanes)" -eq 0 ]; }
 until_true 20 no_lanes || fail "lanes of dead clients are left: $(counters)"
-# Some lanes must have been ended because of wrong values, and not by the end of the client.  On a busy machine, a
-# client may end before the server has read such a value.
+# Many lanes must have been ended because of wrong values, and not by the end of the client.
 broken=$(value agent lanes_broken)
-[ "$broken" -ge 1 ] || fail "no lanes of $clients clients were ended: $(counters)"
+[ "$broken" -ge $((clients / 10)) ] || fail "only $broken lanes of $clients clients were ended: $(counters)"
 
 # The server must still serve other clients.
 verbena run -- timeout 60 "$programs/echo" 7601 500 >"$work/client" 2>&1 || fail "a later client: $(cat "$work/client")"

@@ -1,5 +1,5 @@
 #!/bin/bash
-# ctest: TIMEOUT 300 PLAIN
+# ctest: PLAIN
 # The rings of idle connections must use only one page for each connection.  The socket service frees all other pages,
 # and later bytes must arrive unchanged.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -30,12 +30,16 @@ mkfifo "$work/in"
 start run --sockets -- "$VB_PREFIX/bench/idle_sockets" $count $bytes <"$work/in" >"$work/out" 2>&1 &
 program=$!
 exec {to}>"$work/in"
-exchanges=0 freed=0
-for round in 1 2 3; do
+# In three rounds, each connection uses a page for each direction three times.  On a busy machine, most bytes go by TCP,
+# and more rounds are needed.
+wanted=$((3 * count * 2 * 4096))
+exchanges=0 freed=0 round=0
+while [ $((++round)) -le 3 ] || [ "$freed" -lt $wanted ]; do
+  [ $round -le 40 ] || fail "only $freed of $wanted bytes were freed: $(verbena sockets stat)"
   until_true 60 has_exchanged $((exchanges + 1)) || fail "round $round: $(cat "$work/out")"
   # On a busy machine, the programs may have to exchange bytes several times before all connections have rings.
   until [ "$(service pairs)" -eq $count ]; do
-    [ $((++exchanges)) -lt 20 ] || fail "not all connections have a ring: $(verbena sockets stat)"
+    [ $((++exchanges)) -lt 60 ] || fail "not all connections have a ring: $(verbena sockets stat)"
     send_newline "$to"
     until_true 60 has_exchanged $((exchanges + 1)) || fail "round $round: $(cat "$work/out")"
   done
@@ -45,9 +49,7 @@ for round in 1 2 3; do
   kib_left=$(memory_kib "$client" "$server" "$(service pid)")
   # Each connection has one page, and some memory of the service.  The rest belongs to the three programs themselves.
   [ "$kib_left" -lt $((count * 8 + 16384)) ] || fail "round $round: $kib_left KiB are left of $count connections"
-  # Bytes have used the rings again in this round.  On a busy machine, most bytes go by TCP.
-  freed_before=$freed freed=$(service given_back_bytes)
-  [ "$freed" -gt "$freed_before" ] || fail "round $round: nothing was freed: $(verbena sockets stat)"
+  freed=$(service given_back_bytes)
   echo "round $round: $kib_left KiB, $freed bytes freed so far"
   send_newline "$to"
   exchanges=$((exchanges + 1))
