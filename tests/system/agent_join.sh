@@ -1,5 +1,4 @@
 #!/bin/bash
-# ctest: TIMEOUT 300
 # Kills the agent of many programs.  Then many threads of each program make calls at the same moment.  Each program must
 # connect to the new agent once, and only one agent may remain.  Also tests a call that gets no descriptor for a socket.
 . "$(dirname "$0")/lib.sh"

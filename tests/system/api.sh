@@ -1,5 +1,4 @@
 #!/bin/bash
-# ctest: TIMEOUT 300
 # Tests the C++ API with Verbena's own engine, not with an adapter: features that the examples do not use
 # (tests/api/live.cc), and several threads (threads.cc).
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"

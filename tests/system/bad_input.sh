@@ -1,5 +1,4 @@
 #!/bin/bash
-# ctest: TIMEOUT 300
 # For an unknown program, option or command, `verbena` must print one line that says what is wrong.  Also tests unknown
 # addresses and the exit codes of `run`.
 . "$(dirname "$0")/lib.sh"

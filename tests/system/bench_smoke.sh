@@ -1,5 +1,5 @@
 #!/bin/bash
-# ctest: TIMEOUT 300 PLAIN
+# ctest: PLAIN
 # Checks that the benchmarks run, and that scripts can read their output.  No speed is checked.
 . "$(dirname "$0")/lib.sh"
 unset VERBENA_LINK  # it may be udp, but programs on a fabric exchange packets only by lanes

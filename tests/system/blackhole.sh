@@ -1,5 +1,4 @@
 #!/bin/bash
-# ctest: TIMEOUT 300
 # A line loses all packets for 5 s, then works for 2 s, and so on.  A connection must be made over this line, and data
 # must flow again after each outage.  VB_PERIODS sets the number of outages (default 1).
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"

@@ -1,5 +1,4 @@
 #!/bin/bash
-# ctest: TIMEOUT 300
 # tshark reads a capture of `run --pcap`.  It must find each kind of message that rping causes, and no malformed packet.
 . "$(dirname "$0")/lib.sh"
 need rping tshark

@@ -1,5 +1,4 @@
 #!/bin/bash
-# ctest: TIMEOUT 300
 # A full disk or a file size limit makes a capture incomplete.  `run --pcap` must report this and end with 125, and
 # `agent status` must count the capture.  The program must run as without a capture.
 . "$(dirname "$0")/lib.sh"

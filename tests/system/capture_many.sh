@@ -1,5 +1,4 @@
 #!/bin/bash
-# ctest: TIMEOUT 300
 # One capture records several programs in several processes.  The capture must have all of their packets and the
 # connection messages of the agent, in order of time.
 . "$(dirname "$0")/lib.sh"

@@ -1,5 +1,4 @@
 #!/bin/bash
-# ctest: TIMEOUT 300
 # Tests the RDMA CM by programs on two hosts: many connections at once (cmtime), ids that move to another event channel
 # while their events arrive (ucmatose -m), addresses by GID and service id (AF_IB), vendor options (ece.c), requests
 # whose peers end before they are accepted (lost_request.c), and events that programs write (own_events.c).

@@ -1,5 +1,4 @@
 #!/bin/bash
-# ctest: TIMEOUT 300
 # Runs programs as in a plain container: no capabilities, a filter of system calls, a read-only root, a small /dev/shm,
 # low limits, and receive buffers of the kernel's default size.
 . "$(dirname "$0")/lib.sh"

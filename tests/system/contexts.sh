@@ -1,5 +1,4 @@
 #!/bin/bash
-# ctest: TIMEOUT 300
 # Each context that ibv_open_device() returns has its own descriptor and events, also in a forked child.
 . "$(dirname "$0")/lib.sh"
 need ip

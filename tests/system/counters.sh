@@ -1,5 +1,4 @@
 #!/bin/bash
-# ctest: TIMEOUT 300
 # Every packet that is dropped or sent again, and every refusal, is counted by reason.  The counters of the agent and of
 # every program can be read, even while a program is stopped.
 . "$(dirname "$0")/lib.sh"

@@ -2,7 +2,6 @@
 # Runs dapltest's tests of transactions, of several threads and end points, and of performance against one server, and
 # its tests of limits without a server.  Also runs dtest and dtestx.  dapltest always exits with 0, so this test reads
 # its output.
-# ctest: TIMEOUT 240
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 need dapltest dtest dtestx ip ss
 runs=${VB_ROUNDS:-5}

@@ -1,5 +1,4 @@
 #!/bin/bash
-# ctest: TIMEOUT 300
 # Tests connections to a missing listener, and peers that are killed.  Checks that no process, socket or file remains.
 . "$(dirname "$0")/lib.sh"
 need rping ss

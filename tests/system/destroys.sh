@@ -1,5 +1,5 @@
 #!/bin/bash
-# ctest: TIMEOUT 300 PLAIN
+# ctest: PLAIN
 # The destruction of an object must not take many more instructions among 2,048 objects than among 64.  Objects are
 # destroyed in the order of their creation, or in reverse order.  The test is PLAIN (not in preset asan), because
 # Valgrind cannot run programs with AddressSanitizer.

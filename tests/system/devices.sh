@@ -1,5 +1,4 @@
 #!/bin/bash
-# ctest: TIMEOUT 300
 # There must be one device.  Its port must be active on Ethernet, and its GIDs must be the addresses of the host.
 . "$(dirname "$0")/lib.sh"
 need ibv_devices ibv_devinfo ip

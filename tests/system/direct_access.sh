@@ -1,5 +1,4 @@
 #!/bin/bash
-# ctest: TIMEOUT 300
 # Programs of one host carry out WRITEs and READs directly in each other's memory, even while the target is stopped.
 # With a capture or with --link udp, they send packets instead.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"

@@ -1,5 +1,4 @@
 #!/bin/bash
-# ctest: TIMEOUT 300
 # `verbena doctor` must report what keeps programs from running, and what to do.  It must report nothing else as a
 # problem.
 . "$(dirname "$0")/lib.sh"

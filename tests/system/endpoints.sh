@@ -1,5 +1,4 @@
 #!/bin/bash
-# ctest: TIMEOUT 300
 # Tests the InfiniBand CM for programs (tests/api/endpoints.cc), between two hosts with two links: service ids with
 # masks, private data of each message, a rejection with its information, alternate paths in REQ and LAP, disconnects on
 # the remaining path, peers that connect to each other, and services of datagrams (SIDR).

@@ -1,5 +1,4 @@
 #!/bin/bash
-# ctest: TIMEOUT 300
 # `run --verbose` describes failures on standard error, with the peer, the step, the number of tries and the time.
 . "$(dirname "$0")/lib.sh"
 need rping ip

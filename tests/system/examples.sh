@@ -1,5 +1,4 @@
 #!/bin/bash
-# ctest: TIMEOUT 300
 # Runs the examples of the C++ API without `verbena run`, and checks their results.  Also tests that a user can build
 # the examples against an installed Verbena, by CMake and by pkg-config.
 . "$(dirname "$0")/lib.sh"

@@ -1,6 +1,5 @@
 #!/bin/bash
 # Runs programs on the virtual hosts of a fabric by `verbena fabric` and `verbena run --node`, as a user does.
-# ctest: TIMEOUT 300
 . "$(dirname "$0")/lib.sh"
 unset VERBENA_LINK  # it may be udp, but a virtual host has no UDP
 need ibv_devices ibv_rc_pingpong ibv_ud_pingpong rping ucmatose udaddy mckey python3 ss

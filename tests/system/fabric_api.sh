@@ -1,5 +1,4 @@
 #!/bin/bash
-# ctest: TIMEOUT 300
 # A program causes faults in fabrics with the C++ API (tests/api/faults.cc), and files cause faults at given times.
 # Both must have the same effects as the command `verbena fabric fault`.
 unset VERBENA_LINK

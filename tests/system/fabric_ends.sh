@@ -1,7 +1,6 @@
 #!/bin/bash
 # Starts and ends many fabrics, several at once, by command and by SIGKILL.  No process, socket or file of them may
 # remain.  VB_ROUNDS sets the number of rounds.
-# ctest: TIMEOUT 300
 . "$(dirname "$0")/lib.sh"
 unset VERBENA_LINK  # it may be udp, but a virtual host has no UDP
 need ibv_devinfo python3 ss

@@ -1,5 +1,4 @@
 #!/bin/bash
-# ctest: TIMEOUT 300
 # `verbena fabric fault` breaks links and nodes of virtual hosts.  Programs must recover, or fail with a reason.
 unset VERBENA_LINK
 source "$VB_SOURCE/tests/system/lib.sh"

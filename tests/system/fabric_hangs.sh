@@ -1,5 +1,4 @@
 #!/bin/bash
-# ctest: TIMEOUT 300
 # `verbena fabric fault` makes virtual hosts hang, makes links slow or flapping, and changes MTUs and P_Keys.  Programs
 # must wait and continue, or end with the error that the specification names.
 unset VERBENA_LINK

@@ -1,5 +1,5 @@
 #!/bin/bash
-# ctest: TIMEOUT 300 PLAIN
+# ctest: PLAIN
 # `verbena fabric up` starts OpenSM on nodes of a subnet, and waits until the ports are active.  After the end of the
 # fabric, no process or file may remain.  The test is PLAIN because verbena-fabric starts OpenSM without the sanitizer's
 # runtime.

@@ -1,5 +1,4 @@
 #!/bin/bash
-# ctest: TIMEOUT 300
 # Programs with connections fork.  Nothing that a child does may disturb its parent's connections.  If the parent dies,
 # its peer must notice it, even if the child still runs.
 . "$(dirname "$0")/lib.sh"

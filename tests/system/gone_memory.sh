@@ -1,5 +1,4 @@
 #!/bin/bash
-# ctest: TIMEOUT 300
 # A program registers memory, and then unmaps it, protects it or truncates its file (tests/programs/gone_memory.c).  The
 # requests of the program and of its peer must end with an error, and the program must get no signal.
 . "$(dirname "$0")/lib.sh"

@@ -1,5 +1,4 @@
 #!/bin/bash
-# ctest: TIMEOUT 300
 # Opens 1,500 connections to the agent that send nothing.  Programs of the same user must still be able to join.
 . "$(dirname "$0")/lib.sh"
 need ibv_devinfo rping python3

@@ -1,5 +1,5 @@
 #!/bin/bash
-# ctest: TIMEOUT 300 PLAIN
+# ctest: PLAIN
 # A SEND, a poll of an empty completion queue, and a poll that returns a completion ("full") may need at most as many
 # more instructions than the counts below as the last column says, in percent.  Callgrind counts instructions, so the
 # speed of the machine does not matter.  But on a busy machine timers expire during some calls.  So a larger count is

@@ -1,5 +1,4 @@
 #!/bin/bash
-# ctest: TIMEOUT 300
 # Changes the interfaces of a host while data flows.  Addresses are added and removed, an interface goes down and up,
 # and a host gets a second interface.  Also checks that packets have the values that a program has set for its path.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"

@@ -1,5 +1,4 @@
 #!/bin/bash
-# ctest: TIMEOUT 300
 # Tests lanes, by which programs of one host exchange packets through shared memory.  Requests must wait for a peer that
 # is stopped for a while.  They must fail if the peer dies.  If either side has --link udp, packets must go by UDP.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"

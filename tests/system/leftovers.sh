@@ -1,5 +1,4 @@
 #!/bin/bash
-# ctest: TIMEOUT 300
 # After a program has closed many connections, the library must give their memory back to the system.
 . "$(dirname "$0")/lib.sh"
 limit=8192  # KiB

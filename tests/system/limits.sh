@@ -1,5 +1,4 @@
 #!/bin/bash
-# ctest: TIMEOUT 300
 # Programs must work under resource limits such as `ulimit -f`.  An agent that one of them starts raises its own limits,
 # so it must be able to serve all programs.
 . "$(dirname "$0")/lib.sh"

@@ -1,5 +1,4 @@
 #!/usr/bin/env python3
-# ctest: TIMEOUT 300
 """While a program answers READs that are thousands of packets long, it must still handle other requests.
 
 A peer may ask for 2 GiB in one request, and Linux does.  This test is the peer.  It sends four READs to one QP of

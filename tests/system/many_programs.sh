@@ -1,5 +1,4 @@
 #!/bin/bash
-# ctest: TIMEOUT 300
 # `verbena ps` must show the QP and the range of QP numbers of each of 50 programs.
 . "$(dirname "$0")/lib.sh"
 need ibv_rc_pingpong python3

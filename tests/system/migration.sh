@@ -1,5 +1,4 @@
 #!/bin/bash
-# ctest: TIMEOUT 300
 # Connections between two hosts with two links migrate to their alternate path.  Both sides arm the migration.  Then a
 # connection must migrate when a program requests it, or when a link fails, and must lose no data.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"

@@ -1,5 +1,4 @@
 #!/bin/bash
-# ctest: TIMEOUT 300
 # Tests IPv4 and IPv6 multicast with members on one host and on two hosts.  Also tests members that leave or are killed,
 # and joins that must be refused.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"

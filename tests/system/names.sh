@@ -1,5 +1,4 @@
 #!/bin/bash
-# ctest: TIMEOUT 300
 # A user who is root in a user namespace (unshare --map-root-user) has a separate agent, which must not use the name of
 # root's agent.  `verbena doctor` must name the process that has the agent's name or port 4791, and say what to do.
 . "$(dirname "$0")/lib.sh"

@@ -1,5 +1,4 @@
 #!/bin/bash
-# ctest: TIMEOUT 300
 # Runs programs of two users in one network namespace.  One user gets the port.  The programs of the other user must
 # reach only each other, and get a message that reports this.
 # Also checks that two network namespaces share nothing.  scripts/isolated provides the second user if root runs the

@@ -1,5 +1,5 @@
 #!/bin/bash
-# ctest: TIMEOUT 300 PLAIN
+# ctest: PLAIN
 # The agent dies while malloc() fails in a program.  The program must continue, and get the events later.
 . "$(dirname "$0")/lib.sh"
 

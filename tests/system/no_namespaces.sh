@@ -1,5 +1,4 @@
 #!/bin/bash
-# ctest: TIMEOUT 300
 # In a Docker container without privileges, system tests that need namespaces must be skipped with a reason.  A test
 # that was killed must not disturb the next one.
 . "$(dirname "$0")/lib.sh"

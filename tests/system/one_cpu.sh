@@ -1,5 +1,4 @@
 #!/bin/bash
-# ctest: TIMEOUT 300
 # Two programs that poll share one processor.  Each must yield to the other one instead of polling until its time slice
 # ends.  Then a round trip takes tens of microseconds, and not one or two time slices.
 . "$(dirname "$0")/lib.sh"

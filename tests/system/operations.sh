@@ -1,5 +1,4 @@
 #!/bin/bash
-# ctest: TIMEOUT 300
 # Runs both ends of Debian's perftest and ibv_uc_pingpong with atomics and UC, which other tests rarely use.  Then runs
 # tests/programs/operations.c, which checks the results of atomics and UC, and operations that no Debian program uses.
 . "$(dirname "$0")/lib.sh"

@@ -1,5 +1,4 @@
 #!/bin/bash
-# ctest: TIMEOUT 300
 # A foreign process has UDP port 4791.  Programs of this host must reach each other by another port and by lanes.  A
 # message must tell them why they reach no other host.  The agent must take port 4791 when this port is free and no
 # program uses the other port.

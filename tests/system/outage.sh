@@ -1,5 +1,4 @@
 #!/bin/bash
-# ctest: TIMEOUT 300
 # The network fails for a moment while data flows.  Lost packets must be sent again, and data must flow again.
 . "$(dirname "$0")/lib.sh"
 need rping ip

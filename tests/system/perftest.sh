@@ -1,5 +1,4 @@
 #!/bin/bash
-# ctest: TIMEOUT 300
 # Runs both ends of each program ib_* of Debian's perftest on this host.  The programs exchange addresses by TCP or by
 # the RDMA CM (-R), and run with the options that change how queues are used.
 . "$(dirname "$0")/lib.sh"

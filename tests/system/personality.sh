@@ -1,5 +1,4 @@
 #!/bin/bash
-# ctest: TIMEOUT 300
 # Programs must work with each `verbena run --personality`.  With rxe, 20 ms or more must pass between an error and the
 # flush of requests.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"

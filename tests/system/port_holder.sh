@@ -1,5 +1,4 @@
 #!/bin/bash
-# ctest: TIMEOUT 300
 # A stopped program cannot close the sockets that it got from a dead agent.  Until the program is continued or killed,
 # the port of the next agent must be DOWN, and the reason must name the program.
 . "$(dirname "$0")/lib.sh"

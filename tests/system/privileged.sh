@@ -1,5 +1,5 @@
 #!/bin/bash
-# ctest: TIMEOUT 300 PLAIN
+# ctest: PLAIN
 # A program with more rights than its caller must ignore the caller's environment: no VERBENA_* variable may reach the
 # agent, and only the agent in the library's directory may start.  The test is PLAIN because such a program ignores
 # LD_PRELOAD, and so cannot load a sanitizer's runtime.

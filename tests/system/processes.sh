@@ -1,5 +1,4 @@
 #!/bin/bash
-# ctest: TIMEOUT 300
 # A server, a client and the agent must be three processes.  Each program must have its own QP, and no data may go
 # through the agent.
 . "$(dirname "$0")/lib.sh"

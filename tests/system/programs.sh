@@ -1,5 +1,4 @@
 #!/bin/bash
-# ctest: TIMEOUT 300
 # Runs programs of rdma-core with many clients, and with large messages.
 . "$(dirname "$0")/lib.sh"
 need rping ucmatose rdma_server rdma_client ibv_rc_pingpong

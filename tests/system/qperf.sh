@@ -1,5 +1,4 @@
 #!/bin/bash
-# ctest: TIMEOUT 300
 # Runs qperf's tests of RC between two ends on this host.  qperf supports RoCE only by the RDMA CM (-cm1), and uses the
 # RDMA CM only for RC.  Its other tests use LIDs, which do not exist on RoCE.
 . "$(dirname "$0")/lib.sh"

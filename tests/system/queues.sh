@@ -1,5 +1,4 @@
 #!/bin/bash
-# ctest: TIMEOUT 300
 # Runs Debian's programs with shared receive queues, with extended queue pairs and completion queues, and with on-demand
 # paging.
 . "$(dirname "$0")/lib.sh"

@@ -1,5 +1,4 @@
 #!/bin/bash
-# ctest: TIMEOUT 300
 # The first commands of README must work when a user pastes them into a shell.  The test changes only the path of the
 # build.
 . "$(dirname "$0")/lib.sh"

@@ -1,5 +1,4 @@
 #!/bin/bash
-# ctest: TIMEOUT 300
 # Debian's rping must connect, move data in both directions, verify the data and disconnect.
 . "$(dirname "$0")/lib.sh"
 need rping ip

@@ -1,5 +1,4 @@
 #!/bin/bash
-# ctest: TIMEOUT 300
 # In preset asan, unmodified programs must run on instrumented libraries without leaks.  If a program passes freed
 # memory to a library, the sanitizer must report this, and the program must end with an error.  In the other presets no
 # library may be instrumented.

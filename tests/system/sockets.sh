@@ -1,5 +1,4 @@
 #!/bin/bash
-# ctest: TIMEOUT 300
 # Tests `verbena run --sockets`, which moves the bytes of TCP connections between programs of one host through memory.
 # The bytes must arrive as by TCP: with threads, poll(), fork() and copied descriptors, and with a peer without Verbena.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"

@@ -1,5 +1,4 @@
 #!/bin/bash
-# ctest: TIMEOUT 300
 # Tests that rare socket calls have the same results by the ring as by TCP.  Each case has failed once.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 need python3

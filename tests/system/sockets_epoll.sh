@@ -1,5 +1,4 @@
 #!/bin/bash
-# ctest: TIMEOUT 300
 # Tests that epoll reports bytes in shared memory: with one-shot, exclusive and edge-triggered entries, together with
 # output, for a set within a set or in poll(), when an entry is added or armed again while threads sleep in
 # epoll_wait(), and when the set is closed.  epoll must report connections in the order in which their bytes were sent,

@@ -1,5 +1,4 @@
 #!/bin/bash
-# ctest: TIMEOUT 300
 # Tests extremes of `verbena run --sockets`: 10,000 connections one after the other, writes of 64 MB and of one byte,
 # programs that use all of their descriptors, a small /dev/shm, and one processor.  The output must be the same as by
 # TCP.

@@ -1,5 +1,4 @@
 #!/bin/bash
-# ctest: TIMEOUT 300
 # Tests that unread bytes in shared memory are not lost when a socket is used without the library's calls: by a program
 # after exec or posix_spawn, by stdio, by splice.  If the next program cannot read these bytes, both ends must get an
 # error.

@@ -1,5 +1,4 @@
 #!/bin/bash
-# ctest: TIMEOUT 300
 # Tests connections that are passed to another process (SCM_RIGHTS, pidfd_getfd) while their ring has unread bytes.  A
 # process with the library must be able to read these bytes.  If the other process does not have the library, both ends
 # must get an error.

@@ -1,5 +1,5 @@
 #!/bin/bash
-# ctest: TIMEOUT 300 PLAIN
+# ctest: PLAIN
 # Programs that most machines have must give the same exit codes, output and files by TCP and under
 # `verbena run --sockets`.  scripts/suites runs many more programs.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"

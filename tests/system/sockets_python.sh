@@ -1,5 +1,5 @@
 #!/bin/bash
-# ctest: TIMEOUT 300 PLAIN
+# ctest: PLAIN
 # Modules of Python's test suite must have the same results over TCP and under `verbena run --sockets`.  With
 # VERBENA_SOCKETS_EARLY=50, the first call of each connection waits up to 50 ms until the connection uses shared memory
 # (its ring) instead of TCP.  scripts/suites runs all modules, and the suites of Redis and node.

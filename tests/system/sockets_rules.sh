@@ -1,5 +1,4 @@
 #!/bin/bash
-# ctest: TIMEOUT 300
 # Rules in libsdp.conf's language say which TCP connections may or must use shared memory (the ring).  If a connection
 # must use the ring but cannot, it must fail, and a message must give the reason.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"

@@ -1,5 +1,4 @@
 #!/bin/bash
-# ctest: TIMEOUT 300
 # `verbena sockets trace` must print how connections change to the ring, and why they go back to TCP.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 need python3 ss

@@ -1,5 +1,5 @@
 #!/bin/bash
-# ctest: TIMEOUT 300 PLAIN
+# ctest: PLAIN
 # Programs of different users must share a ring if root's socket service runs.  No user may claim a socket of another
 # user.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"

@@ -1,5 +1,5 @@
 #!/bin/bash
-# ctest: TIMEOUT 300 PLAIN
+# ctest: PLAIN
 # Runs programs at both ends of TCP connections, and the socket service, under memcheck.  It must report no invalid
 # access, no use of uninitialized memory, and no leak, while bytes go by the ring.  The test is PLAIN (not in preset
 # asan), because Valgrind cannot run programs with AddressSanitizer.

@@ -1,5 +1,4 @@
 #!/bin/bash
-# ctest: TIMEOUT 300
 # The agent must not keep the pipe or terminal of the program that starts it, and must not become visible as its child.
 # Fifty programs that start at the same time must start one agent.
 . "$(dirname "$0")/lib.sh"

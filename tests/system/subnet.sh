@@ -1,5 +1,4 @@
 #!/bin/bash
-# ctest: TIMEOUT 300
 # Debian's OpenSM must configure a simulated subnet of three hosts and one switch.  Debian's diagnostic tools must show
 # the subnet that the netlist describes.
 source "$VB_SOURCE/tests/system/lib.sh"

@@ -1,5 +1,4 @@
 #!/bin/bash
-# ctest: TIMEOUT 300
 # Connections of the RDMA CM between ports with two LIDs have an alternate path by another switch.  They must migrate to
 # this path if their switch fails while no manager runs that could reroute them.
 source "$VB_SOURCE/tests/system/lib.sh"

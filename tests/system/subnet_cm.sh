@@ -1,5 +1,4 @@
 #!/bin/bash
-# ctest: TIMEOUT 300
 # RDMA CM programs run on the nodes of a simulated InfiniBand subnet under Debian's OpenSM.  The nodes must find each
 # other by ARP and neighbour discovery over IPoIB, share their queries to the SA, and join multicast groups.
 # Destinations with a cached path must be reached even while OpenSM is stopped.

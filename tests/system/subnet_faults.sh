@@ -1,5 +1,5 @@
 #!/bin/bash
-# ctest: TIMEOUT 300 PLAIN
+# ctest: PLAIN
 # `verbena fabric fault` makes nodes of a subnet hang, makes cables lossy, slow or flapping, and changes MTUs and
 # P_Keys.  OpenSM, Debian's tools and programs must see the same effects as on a real subnet.
 unset VERBENA_LINK

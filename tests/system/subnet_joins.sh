@@ -1,5 +1,5 @@
 #!/bin/bash
-# ctest: TIMEOUT 300 PLAIN
+# ctest: PLAIN
 # Programs on three hosts join and leave groups in random order, while OpenSM dies and another OpenSM takes over.  When
 # all commands have ended, the SA must have exactly the union of the groups that the processes of each host have joined.
 # VB_JOINS is the number of joins and leaves.  VB_SEED repeats an order.  The test is PLAIN, because _joins.py starts its

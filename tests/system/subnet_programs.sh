@@ -1,5 +1,5 @@
 #!/bin/bash
-# ctest: TIMEOUT 300 PLAIN
+# ctest: PLAIN
 # UCX, libfabric and uDAPL must run unmodified between nodes of a simulated InfiniBand subnet: through one switch and
 # through three switches, as root and as an ordinary user.  They must find the nodes' IPoIB interfaces.
 # The test is PLAIN because `fabric up` starts OpenSM without the sanitizer's runtime, which must be preloaded into it.

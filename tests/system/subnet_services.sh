@@ -1,5 +1,4 @@
 #!/bin/bash
-# ctest: TIMEOUT 300
 # Programs on nodes of an InfiniBand subnet must find services in the subnet administration of Debian's OpenSM (RAI_SA).
 # They must be able to set the paths of their ids (RDMA_OPTION_IB_PATH).
 source "$VB_SOURCE/tests/system/lib.sh"

@@ -1,5 +1,5 @@
 #!/bin/bash
-# ctest: TIMEOUT 300 PLAIN
+# ctest: PLAIN
 # Tests HCAs with two ports in one subnet.  Verbs, the RDMA CM, multicast and the InfiniBand CM must work by either
 # port.  One port must still work when the cable of the other port is pulled.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"

@@ -1,5 +1,4 @@
 #!/bin/bash
-# ctest: TIMEOUT 300
 # Verbs programs run on the nodes of a simulated InfiniBand subnet.  Their packets must follow the routes of Debian's
 # OpenSM: through one switch or two switches, and by another cable after the cable in the path is disabled.  Limited
 # members of the partition must not reach each other.

@@ -1,5 +1,4 @@
 #!/bin/bash
-# ctest: TIMEOUT 300
 # With --sysfs a program must find the device where the kernel would show it.  Other programs must not see the device.
 . "$(dirname "$0")/lib.sh"
 need setpriv ip

@@ -1,7 +1,6 @@
 #!/bin/bash
 # Connects two hosts, each with an agent, by one line.  Tests each address family and MTU, then each kind of fault of
 # the line, and then all kinds together.  VB_SEED sets the seed of the faults.
-# ctest: TIMEOUT 300
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 source "$VB_SOURCE/tests/wire/lib.sh"
 need rping ucmatose rdma_client tshark python3

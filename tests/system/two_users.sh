@@ -1,5 +1,5 @@
 #!/bin/bash
-# ctest: TIMEOUT 300 PLAIN
+# ctest: PLAIN
 # Under root's agent for all users, programs of different users must be able to exchange packets by lanes, without
 # access to each other's memory.  The agent must give other users no rights that they do not have themselves.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"

@@ -1,5 +1,4 @@
 #!/bin/bash
-# ctest: TIMEOUT 300
 # Runs unmodified UCX between two hosts, with its reliable connections and with its datagrams.  UCX looks for devices in
 # the file system, so it needs --sysfs.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"

@@ -1,5 +1,4 @@
 #!/bin/bash
-# ctest: TIMEOUT 300
 # A program with two UCX contexts must have the verbs transports in both.  UCX looks for devices in the file system, so
 # it needs --sysfs.
 . "$(dirname "$0")/lib.sh"

@@ -1,5 +1,4 @@
 #!/bin/bash
-# ctest: TIMEOUT 300
 # Programs must work for an ordinary user who is not root and has no capabilities.
 . "$(dirname "$0")/lib.sh"
 need rping unshare

@@ -1,5 +1,5 @@
 #!/bin/bash
-# ctest: TIMEOUT 300 PLAIN
+# ctest: PLAIN
 # Runs both ends of rping and their agent under memcheck, which must report no invalid access, no use of uninitialized
 # memory, and no leak.  The test is PLAIN (not in preset asan), because Valgrind cannot run programs with
 # AddressSanitizer.

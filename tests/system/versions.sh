@@ -1,5 +1,4 @@
 #!/bin/bash
-# ctest: TIMEOUT 300
 # Two builds of Verbena are on one host.  A program must replace an agent of the other build if no program uses that
 # agent.  Otherwise the program must get an error that names both builds.
 . "$(dirname "$0")/lib.sh"

@@ -1,5 +1,4 @@
 #!/bin/bash
-# ctest: TIMEOUT 300
 # Threads wait for events (tests/programs/waits.c).  Each event must come exactly once, regardless of the thread that
 # receives the agent's messages.  If a thread ends in the middle of a wait, no event may be lost.
 . "$(dirname "$0")/lib.sh"

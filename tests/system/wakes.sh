@@ -1,5 +1,5 @@
 #!/bin/bash
-# ctest: TIMEOUT 300 PLAIN
+# ctest: PLAIN
 # Two programs exchange messages over a lane, and block until each message comes.  A message must wake the blocked
 # thread about once, and other threads only seldom.  The test compares counters of wake-ups, not times.
 #   VB_WAKES_LINKS    the links to test (default lane).  With udp the test fails while other programs need

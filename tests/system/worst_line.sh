@@ -1,5 +1,4 @@
 #!/bin/bash
-# ctest: TIMEOUT 300
 # A line loses 15 % of the packets and corrupts 15 %, in each direction and in bursts.  Two hosts make fifty connections
 # over it, and all fifty must become ESTABLISHED at both ends.  On a line that is twice as bad, one of 500 connections
 # fails, because all RTUs may be lost: the agent answers a REQ with at most 16 REPs (Max CM Retries), so that a forged

@@ -1,5 +1,4 @@
 #!/usr/bin/env python3
-# ctest: TIMEOUT 300
 """Sends wrong packets to the host.  The host must drop each packet of a known kind, and count it by its reason.  The
 host must continue to work, also after many random packets."""
 import json
