@@ -38,6 +38,14 @@ start() {
     exec "$VB_PREFIX/bin/verbena" "$@"
 }
 
+# find_python: prints the path of the Python interpreter itself, because python3 may be a wrapper script, which starts
+# many processes.
+find_python() { python3 -c 'import sys; print(sys.executable)'; }
+
+# is_member NODE [OPTION...]: succeeds if the node's IPoIB port is in the broadcast group, so that addresses can be
+# resolved.  Each OPTION is one of `verbena sa groups`.
+is_member() { verbena sa groups --node "$1" "${@:2}" | grep 'ff12:401b:ffff::ffff:ffff .* full ' >/dev/null; }
+
 # until_true SECONDS COMMAND...: repeats the command until it succeeds.  After this time, returns 1.
 until_true() {
   local deadline=$((SECONDS + $1 + 1))  # SECONDS has no fractions

@@ -8,8 +8,6 @@ on() { verbena run --node "$1" -- "${@:2}"; }
 start_on() { start run --node "$1" --verbose -- "${@:2}"; }
 counter() { VERBENA_NODE=$1 verbena ps --counters | awk -v name="$2" '$3 == name { sum += $4 } END { print sum + 0 }'; }
 is_active() { on "$1" ibv_devinfo 2>&1 | grep -q 'state:.*PORT_ACTIVE'; }
-# is_member NODE: succeeds if the node's IPoIB port is in the broadcast group, so that addresses can be resolved.
-is_member() { verbena sa groups --node "$1" | grep -q 'ff12:401b:ffff::ffff:ffff .* full '; }
 # wait_active NODE...: waits until programs on the nodes can connect to one another.
 wait_active() {
   local node

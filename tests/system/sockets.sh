@@ -2,6 +2,7 @@
 # Tests `verbena run --sockets`, which moves the bytes of TCP connections between programs of one host through memory.
 # The bytes must arrive as by TCP: with threads, poll(), fork() and copied descriptors, and with a peer without Verbena.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+export VERBENA_IDLE=600  # so that one service counts the bytes of all programs
 need ss curl python3
 stream=$VB_PREFIX/tests/programs/stream
 

@@ -4,6 +4,7 @@
 # epoll_wait(), and when the set is closed.  epoll must report connections in the order in which their bytes were sent,
 # and must not omit a connection.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+export VERBENA_IDLE=600  # so that one service counts the bytes of all programs
 need python3
 # Each connection waits for its ring in its first call, so that the cases below know which connections have a ring.
 export VERBENA_SOCKETS_EARLY=2000

@@ -3,9 +3,9 @@
 # after exec or posix_spawn, by stdio, by splice.  If the next program cannot read these bytes, both ends must get an
 # error.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+export VERBENA_IDLE=600  # so that one service counts the bytes of all programs
 need ss python3
-# Run the interpreter itself, because python3 may be a wrapper script, which starts many processes.
-python=$(python3 -c 'import sys; print(sys.executable)')
+python=$(find_python)
 
 cat >"$work/server.py" <<'PY'
 # Echoes until "go", sends 51,200 bytes, and prints the bytes that it receives after that.

@@ -2,6 +2,7 @@
 # Rules in libsdp.conf's language say which TCP connections may or must use shared memory (the ring).  If a connection
 # must use the ring but cannot, it must fail, and a message must give the reason.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+export VERBENA_IDLE=600  # so that one service counts the bytes of all programs
 need ss python3
 
 cat >"$work/echo.py" <<'PY'

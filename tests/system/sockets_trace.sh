@@ -3,8 +3,7 @@
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 need python3 ss
 export VERBENA_IDLE=60  # so that one service runs during the whole test
-# Run the interpreter itself, because python3 may be a wrapper script, which starts many processes.
-python=$(python3 -c 'import sys; print(sys.executable)')
+python=$(find_python)
 
 start sockets trace >"$work/trace" 2>"$work/trace_errors" &
 trace=$!

@@ -3,6 +3,7 @@
 # Programs of different users must share a ring if root's socket service runs.  No user may claim a socket of another
 # user.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+export VERBENA_IDLE=600  # so that one service counts the bytes of all programs
 need ss python3 setpriv
 [ "$(id -u)" -eq 0 ] || skip "only root can start programs of other users"
 setpriv --reuid=1000 --regid=1000 --clear-groups true 2>/dev/null || skip "there is no other user here"

@@ -28,12 +28,10 @@ mkdir "$work/osm"
 export OSM_TMP_DIR=$work/osm OSM_CACHE_DIR=$work/osm
 start run --node host1 -- opensm -f "$work/osm/log" -s 1 >"$work/opensm.out" 2>&1 &
 opensm=$!
-# is_member NODE: succeeds if the node's IPoIB port is in the broadcast group, so that addresses can be resolved.
-is_member() { verbena sa groups --node "$1" --fabric cm | grep 'ff12:401b:ffff::ffff:ffff .* full ' >/dev/null; }
 # wait_active NODE: waits until programs on the node can connect to other nodes.
 wait_active() {
   until_true 30 is_active "$1" || fail "the port of $1 stays inactive: $(cat "$work/opensm.out" "$work/osm/log")"
-  until_true 30 is_member "$1" || fail "$1 joins no broadcast group: $(verbena sa groups --node "$1" --fabric cm)"
+  until_true 30 is_member "$1" --fabric cm || fail "$1 joins no broadcast group: $(verbena sa groups --node "$1" --fabric cm)"
 }
 is_active() { on "$1" ibv_devinfo 2>&1 | grep -q 'state:.*PORT_ACTIVE'; }
 for node in host1 host2 host3 host4; do wait_active $node; done

@@ -50,8 +50,6 @@ until_true 20 is_active Hca2 || fail "Hca2 is not active: $(on Hca2 ibstat)"
 
 # ---- a node hangs for a moment, and then for too long
 packets_wait() { [ "$(counter late)" -gt 0 ]; }
-# A node can resolve addresses after its port has joined the broadcast group.
-is_member() { verbena sa groups --node "$1" | grep -q 'ff12:401b:ffff::ffff:ffff .* full '; }
 for node in Hca1 Hca2; do until_true 30 is_member $node || fail "$node: $(verbena sa groups --node $node)"; done
 # The requests of rping are repeated for seconds, so a shorter pause must not end the connection.
 listens() { VERBENA_FABRIC=two VERBENA_NODE=Hca1 verbena ps | grep -q 'listening.*:7400\b'; }

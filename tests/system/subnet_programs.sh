@@ -34,14 +34,12 @@ END
 on() { verbena run --fabric line --node "$1" --verbose "${@:2}"; }
 start_on() { start run --fabric line --node "$1" --verbose "${@:2}"; }
 listens_tcp() { ss -ltnH "sport = :$1" | grep -q .; }
-# is_member NODE: succeeds if the node's IPoIB port is in the broadcast group, so that addresses can be resolved.
-is_member() { verbena sa groups --fabric line --node "$1" | grep 'ff12:401b:ffff::ffff:ffff .* full ' >/dev/null; }
 # start_fabric: starts the fabric, and waits until programs on its nodes can connect to one another.
 start_fabric() {
   local node
   verbena fabric up "$work/net" --name line >"$work/up" 2>&1 || fail "the fabric does not come up: $(cat "$work/up")"
   for node in Hca1 Hca2 Hca3; do
-    until_true 30 is_member $node ||
+    until_true 30 is_member $node --fabric line ||
       fail "$node joins no broadcast group: $(verbena sa groups --fabric line --node $node)"
   done
 }
