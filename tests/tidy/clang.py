@@ -7,7 +7,7 @@ clang-tidy itself changes.  For each clean file the cache has an empty file whos
 cache is the first of these directories that can be written: $VB_TIDY_CACHE, ~/.cache/verbena-tidy, or one in the build
 directory.  run-clang-tidy is not used, because it has only one result for all files.
 
-Most of clang-tidy's time is for the standard library's headers, which every file includes.  So the files of a layer are
+Most of clang-tidy's time is for the standard library's headers, which every file includes.  So the files of a folder are
 checked together, by a source that includes all of them.  If two files have conflicting names, different sources include
 them.  If clang-tidy finds a fault in such a source, each of its files is checked alone.
 """
@@ -26,7 +26,7 @@ import time
 TIDY = "clang-tidy-19"  # before 19, clang cannot read <expected> of GCC 12's library
 CLANG = "clang++-19"
 JOBS = 2
-FILES_PER_SOURCE = 12  # at most
+FILES_PER_SOURCE = 50  # at most
 ERROR = re.compile(r"^(/[^:\n]+):\d+:\d+: (?:fatal )?error:", re.MULTILINE)
 FLAGS = ["--quiet", "--extra-arg=-Wthread-safety", "--extra-arg=-Wno-error",
          "--extra-arg=-Wno-unknown-warning-option", "--extra-arg=-Wno-unknown-attributes",
@@ -143,9 +143,11 @@ def main():
             clean += 1
         else:
             stale[path] = key
-            layer, flags = path.relative_to(root / "src").parts[0], flags_of(entry)
-            name = f"{layer}{sum(1 for known_layer, _ in groups if known_layer == layer) or ''}"
-            group, paths = groups.setdefault((layer, flags), (Group(name, work, flags), []))
+            # Names in unnamed namespaces differ within a folder, but main.cc does not belong to the layer.
+            folder = "_".join(path.relative_to(root / "src").parts[:-1]) + ("_main" if path.stem == "main" else "")
+            flags = flags_of(entry)
+            name = f"{folder}{sum(1 for known_folder, _ in groups if known_folder == folder) or ''}"
+            group, paths = groups.setdefault((folder, flags), (Group(name, work, flags), []))
             paths.append(path)
 
     def check(path):
@@ -157,14 +159,19 @@ def main():
         print(f"{path.relative_to(root)}:\n{run.stdout}{run.stderr}", flush=True)
         return False
 
+    def is_clean(source, flags):
+        return subprocess.run([TIDY, f"--config-file={root / '.clang-tidy'}", *FLAGS, str(source), "--", *flags],
+                              capture_output=True, check=False).returncode == 0
+
     def check_group(group_and_paths):
         group, paths = group_and_paths
+        paths.sort()
         results = []
-        for batch in group.split(sorted(paths)):
-            batch_is_clean = len(batch) > 1 and subprocess.run(
-                [TIDY, f"--config-file={root / '.clang-tidy'}", *FLAGS,
-                 str(group.source_of(batch)), "--", *group.flags],
-                capture_output=True, check=False).returncode == 0
+        # Most groups are clean and have no conflicts.  So the search for conflicts, which parses everything once more,
+        # runs only if clang-tidy finds something in the whole group.
+        whole = 1 < len(paths) <= FILES_PER_SOURCE and is_clean(group.source_of(paths), group.flags)
+        for batch in [paths] if whole else group.split(paths):
+            batch_is_clean = whole or len(batch) > 1 and is_clean(group.source_of(batch), group.flags)
             for path in batch:
                 if batch_is_clean:
                     (cache / stale[path]).touch()
