@@ -1,4 +1,5 @@
 #!/bin/bash
+# ctest: PLAIN
 # Programs must continue while OpenSM changes their subnet, dies, and another OpenSM takes over.  The path cache must
 # forget exactly the paths that a change has made invalid.  Under each manager, hosts must join their groups and
 # subscribe to notices again.
