@@ -1,4 +1,4 @@
-# layer(NAME [PURE] [THREADS] [BUILD_ID] [SEPARATE_OBJECTS] [DEPENDS layer...] [LINK target...])
+# layer(NAME [PURE] [THREADS] [SLOW] [BUILD_ID] [SEPARATE_OBJECTS] [DEPENDS layer...] [LINK target...])
 #
 # Declares src/NAME.  One folder is at once
 #   the namespace   verbena::NAME
@@ -15,6 +15,8 @@
 # THREADS says that tests of the layer use threads.  Only these are built with ThreadSanitizer, which
 # finds nothing in others.
 #
+# SLOW says that the layer's speed does not matter.  VERBENA_SLOW_FLAGS let the compiler save time there.
+#
 # BUILD_ID lets the layer's sources include verbena_build.h.
 #
 # VERBENA_SOURCES_AT_ONCE and VERBENA_TESTS_AT_ONCE let the compiler take that many sources, or tests,
@@ -28,7 +30,7 @@
 # Subfolders only sort the files of a large layer: the layer stays one namespace, target and test,
 # and includes name the whole path ("abi/verbs/ops.h").
 function(layer NAME)
-  cmake_parse_arguments(PARSE_ARGV 1 L "PURE;THREADS;BUILD_ID;SEPARATE_OBJECTS" "" "DEPENDS;LINK")
+  cmake_parse_arguments(PARSE_ARGV 1 L "PURE;THREADS;SLOW;BUILD_ID;SEPARATE_OBJECTS" "" "DEPENDS;LINK")
   if(L_UNPARSED_ARGUMENTS)
     message(FATAL_ERROR "layer(${NAME}): cannot read '${L_UNPARSED_ARGUMENTS}'")
   endif()
@@ -81,6 +83,11 @@ function(layer NAME)
     set_target_properties(vb_${NAME} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${VERBENA_SOURCES_AT_ONCE})
   endif()
 
+  if(sources AND L_SLOW)
+    separate_arguments(slow_flags UNIX_COMMAND "${VERBENA_SLOW_FLAGS}")
+    target_compile_options(vb_${NAME} PRIVATE ${slow_flags})
+  endif()
+
   set_property(GLOBAL APPEND PROPERTY VB_LAYERS ${NAME})
   set_property(GLOBAL PROPERTY VB_LAYER_MAY_${NAME} ${may})
   if(L_PURE AND sources)
@@ -96,11 +103,10 @@ function(layer NAME)
     add_executable(${NAME}_test ${tests})
     if(VERBENA_TESTS_AT_ONCE GREATER 1 AND NOT L_SEPARATE_OBJECTS)
       set_target_properties(${NAME}_test PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${VERBENA_TESTS_AT_ONCE})
-      list(APPEND VERBENA_TEST_FLAGS -Wno-shadow)  # in files that are compiled as one, a name may hide another one
+      target_compile_options(${NAME}_test PRIVATE -Wno-shadow)  # in files that are compiled as one, a name may hide another one
     endif()
     target_link_libraries(${NAME}_test PRIVATE vb_${NAME} vb_sim GTest::gmock_main)
-    list(JOIN VERBENA_TEST_FLAGS " " test_flags)
-    separate_arguments(test_flags UNIX_COMMAND "${test_flags}")
+    separate_arguments(test_flags UNIX_COMMAND "${VERBENA_TEST_FLAGS}")
     target_compile_options(${NAME}_test PRIVATE ${test_flags})
     target_compile_definitions(${NAME}_test PRIVATE VB_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
     add_test(NAME ${NAME} COMMAND ${NAME}_test)

@@ -90,6 +90,8 @@ endfunction()
 function(vb_program TARGET)
   cmake_parse_arguments(PARSE_ARGV 1 P "" "OUTPUT;DIRECTORY" "SOURCES;LINK")
   add_executable(${TARGET} ${P_SOURCES})
+  separate_arguments(slow_flags UNIX_COMMAND "${VERBENA_SLOW_FLAGS}")
+  target_compile_options(${TARGET} PRIVATE ${slow_flags})  # a main.cc only reads the command line
   if(P_OUTPUT)
     set_target_properties(${TARGET} PROPERTIES OUTPUT_NAME ${P_OUTPUT})
   endif()
