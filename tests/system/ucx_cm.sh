@@ -1,4 +1,5 @@
 #!/bin/bash
+# ctest: PLAIN
 # Runs unmodified UCX over the RDMA CM between two hosts, with UCX's own example: one server for several clients.  The
 # example uses reliable connections and datagrams.  It sends eager messages, or the receiver fetches the data
 # (rendezvous).  The test uses only tagged messages.  With streams and active messages, the client closes its end by

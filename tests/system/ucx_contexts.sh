@@ -1,4 +1,5 @@
 #!/bin/bash
+# ctest: PLAIN
 # A program with two UCX contexts must have the verbs transports in both.  UCX looks for devices in the file system, so
 # it needs --sysfs.
 . "$(dirname "$0")/lib.sh"
