@@ -143,7 +143,7 @@ for i, (_client, server) in enumerate(pairs):
 PY
 before=$(service_counter times_back)
 for mode in poll select; do
-  verbena run --sockets -- timeout 40 python3 "$work/many.py" $mode >"$work/client" 2>&1 || fail "$mode: $(cat "$work/client")"
+  verbena run --sockets -- timeout 120 python3 "$work/many.py" $mode >"$work/client" 2>&1 || fail "$mode: $(cat "$work/client")"
 done
 [ "$(service_counter times_back)" -eq "$before" ] || fail "many connections went back to TCP: $(verbena sockets stat)"
 
@@ -305,7 +305,7 @@ for _ in range(2):
     assert got == b"headbody", got
     reader_b.send(b"read")
 PY
-verbena run --sockets -- timeout 20 python3 "$work/cork.py" >"$work/client" 2>&1 || fail "corked: $(cat "$work/client")"
+verbena run --sockets -- timeout 120 python3 "$work/cork.py" >"$work/client" 2>&1 || fail "corked: $(cat "$work/client")"
 
 # ---- sendfile() has the same results as by TCP, also for invalid arguments
 before=$(service_counter pairs_made)
@@ -329,8 +329,8 @@ with tempfile.TemporaryFile() as file:
         except OSError as error:
             print(offset, count, errno.errorcode[error.errno])
 PY
-timeout 20 python3 "$work/sendfile.py" >"$work/by_tcp" || fail "sendfile() by TCP: $(cat "$work/by_tcp")"
-VERBENA_SOCKETS_EARLY=5000 verbena run --sockets -- timeout 20 python3 "$work/sendfile.py" >"$work/by_ring" ||
+timeout 120 python3 "$work/sendfile.py" >"$work/by_tcp" || fail "sendfile() by TCP: $(cat "$work/by_tcp")"
+VERBENA_SOCKETS_EARLY=5000 verbena run --sockets -- timeout 120 python3 "$work/sendfile.py" >"$work/by_ring" ||
   fail "sendfile(): $(cat "$work/by_ring")"
 [ "$(service_counter pairs_made)" -gt "$before" ] || fail "the connection of sendfile() has no ring"
 diff "$work/by_tcp" "$work/by_ring" || fail "sendfile() differs from TCP"
@@ -367,7 +367,7 @@ while piece := connection.recv(100):
 PY
 serve timeout 60 python3 "$work/echo_server.py"
 wait_tcp_listener 20005
-verbena run --sockets -- timeout 20 python3 "$work/sandbox.py" 20005 >"$work/client" 2>&1 ||
+verbena run --sockets -- timeout 120 python3 "$work/sandbox.py" 20005 >"$work/client" 2>&1 ||
   fail "a program in a sandbox: exit code $?, $(cat "$work/client")"
 wait $server || fail "the server of a program in a sandbox: $(cat "$work/server")"
 
@@ -387,7 +387,7 @@ before=$(service_counter pairs_made)
 start run --sockets=only -- timeout 60 python3 "$work/echo_server.py" >"$work/server" 2>&1 &
 server=$!
 wait_tcp_listener 20005
-verbena run --sockets=only -- timeout 20 python3 "$work/asks.py" 20005 >"$work/client" 2>&1 ||
+verbena run --sockets=only -- timeout 120 python3 "$work/asks.py" 20005 >"$work/client" 2>&1 ||
   fail "a program that asks for seccomp: $(cat "$work/client")"
 wait $server || fail "the server of a program that asks for seccomp: $(cat "$work/server")"
 [ "$(service_counter pairs_made)" -gt "$before" ] || fail "a program that asks for seccomp gets no ring"

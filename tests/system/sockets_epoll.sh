@@ -377,10 +377,10 @@ import json, sys
 service = json.load(sys.stdin)["service"] or {"total": {}}
 print(service["total"].get(sys.argv[1], service.get(sys.argv[1], 0)))' "$1"; }
 for mode in output order fair edges equal read closed without_input set_without_input; do
-  timeout 40 python3 "$work/modes.py" $mode >"$work/client" 2>&1 || fail "by TCP, $mode: $(cat "$work/client")"
+  timeout 120 python3 "$work/modes.py" $mode >"$work/client" 2>&1 || fail "by TCP, $mode: $(cat "$work/client")"
 done
 for mode in oneshot arm output order fair exclusive edges equal read closed nested polled selected without_input set_without_input; do
   before=$(service_counter by_ring)
-  verbena run --sockets -- timeout 40 python3 "$work/modes.py" $mode >"$work/client" 2>&1 || fail "$mode: $(cat "$work/client")"
+  verbena run --sockets -- timeout 120 python3 "$work/modes.py" $mode >"$work/client" 2>&1 || fail "$mode: $(cat "$work/client")"
   [[ $mode = arm || $mode = fair || $mode = equal ]] || [ "$(service_counter by_ring)" -gt $((before + 150)) ] || fail "$mode: the bytes did not go by the ring: $(verbena sockets stat)"
 done

@@ -35,7 +35,7 @@ serve() {  # serve PORT OPTION...
 call() {  # call PORT COUNT OPTION...
   local port=$1 count=$2
   shift 2
-  verbena run "$@" -- timeout 30 python3 "$work/call.py" "$port" "$count" >"$work/client" 2>&1
+  verbena run "$@" -- timeout 120 python3 "$work/call.py" "$port" "$count" >"$work/client" 2>&1
 }
 service_counter() { verbena sockets stat --json | python3 -c '
 import json, sys
@@ -72,7 +72,7 @@ wait $!
 # ---- rule tcp: the client does not report its connection to the service
 serve 20021 --sockets
 # The client exchanges messages until its connection has a ring.
-start run --sockets -- timeout 30 python3 "$work/call.py" 20021 30000 >"$work/client" 2>&1 &
+start run --sockets -- timeout 120 python3 "$work/call.py" 20021 30000 >"$work/client" 2>&1 &
 client=$!
 has_pair() { [ "$(service_counter pairs_made)" -gt 0 ]; }
 until_true 30 has_pair || fail "without rules there is no ring: $(cat "$work/client")"
@@ -127,7 +127,7 @@ until_true 60 listens_tcp 20025 || fail "nothing listens on port 20025: $(cat "$
 # The client offers its connection to the service only after the parent has closed its end.
 # shellcheck disable=SC2016
 LATE_CONNECT=$work/forked verbena run --sockets=only -- sh -c \
-  'LD_PRELOAD="$LD_PRELOAD $1" exec timeout 30 python3 "$2" 20025 1' late "$VB_PREFIX/tests/programs/late_connect.so" \
+  'LD_PRELOAD="$LD_PRELOAD $1" exec timeout 120 python3 "$2" 20025 1' late "$VB_PREFIX/tests/programs/late_connect.so" \
   "$work/call.py" >"$work/client" 2>&1 || fail "only, fork: $(cat "$work/client")"
 wait $server || fail "only, fork: the server: $(cat "$work/server.20025")"
 
@@ -190,7 +190,7 @@ subprocess.run(["python3", "-c", f"import os; os.write({connection.fileno()}, b'
 assert connection.recv(100) == b"more"
 round_trip(b"after")
 PY
-verbena run --sockets=only -- timeout 30 python3 "$work/inherits.py" >"$work/client" 2>&1 ||
+verbena run --sockets=only -- timeout 120 python3 "$work/inherits.py" >"$work/client" 2>&1 ||
   fail "only: another program inherits the connection: $(cat "$work/client")"
 
 # ---- only: a peer may end its direction right after its first bytes, before the other end has got the ring
@@ -233,7 +233,7 @@ verbena run --sockets=only -- timeout 60 python3 "$work/ends.py" call 20028 >"$w
 wait $server || fail "only: the peer ends after its first bytes, the server: $(cat "$work/server.20028")"
 
 # ---- only: a connection with a peer without Verbena is reset at both ends
-timeout 30 python3 "$work/call.py" 20022 1 >"$work/client" 2>&1 && fail "a client without Verbena has got an answer"
+timeout 120 python3 "$work/call.py" 20022 1 >"$work/client" 2>&1 && fail "a client without Verbena has got an answer"
 grep -q 'Connection reset by peer' "$work/client" || fail "a client without Verbena says: $(cat "$work/client")"
 until_true 10 grep -q "^verbena: python3.* (pid .*): the connection from port 20022 to port .* is reset, .*its peer does not use Verbena's sockets" \
   "$work/server.20022" || fail "the server says: $(cat "$work/server.20022")"
@@ -242,7 +242,7 @@ until_true 10 grep -q '^Connection reset by peer$' "$work/server.20022" || fail 
 # ---- rules have priority over the mode of --sockets, and a rule may require the ring
 printf 'use both server * *:20023\nuse both client * *:20023\n' >"$work/rules"
 serve 20023 --sockets=only --socket-rules "$work/rules"
-timeout 30 python3 "$work/call.py" 20023 1 || fail "rule both: a client without Verbena gets nothing"
+timeout 120 python3 "$work/call.py" 20023 1 || fail "rule both: a client without Verbena gets nothing"
 echo 'use sdp client * *:20023' >"$work/rules"
 call 20023 1 --sockets --socket-rules "$work/rules" && fail "rule sdp: one round trip works with a server that offers its end later"
 grep -q "from port .* to port 20023 is reset" "$work/client" || fail "rule sdp says: $(cat "$work/client")"
@@ -257,6 +257,6 @@ try:
 except OSError as error:
     sys.exit(error.strerror)
 PY
-verbena run --sockets=only -- timeout 20 python3 "$work/stdio.py" 20022 >"$work/client" 2>&1 && fail "only: a connection works as standard input"
+verbena run --sockets=only -- timeout 120 python3 "$work/stdio.py" 20022 >"$work/client" 2>&1 && fail "only: a connection works as standard input"
 grep -q 'cannot use the ring' "$work/client" || fail "only: a standard descriptor: $(cat "$work/client")"
 grep -q '^Connection reset by peer$' "$work/client" || fail "only: a standard descriptor: $(cat "$work/client")"
