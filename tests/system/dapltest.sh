@@ -1,4 +1,5 @@
 #!/bin/bash
+# ctest: PLAIN
 # Runs dapltest's tests of transactions, of several threads and end points, and of performance against one server, and
 # its tests of limits without a server.  Also runs dtest and dtestx.  dapltest always exits with 0, so this test reads
 # its output.

@@ -1,4 +1,5 @@
 #!/bin/bash
+# ctest: PLAIN
 # Runs libfabric's verbs provider, unmodified.  Datagrams run between two hosts.  Connected end points (by the RDMA CM),
 # and reliable datagrams over connected end points, run within one host.  fi_pingpong verifies the data.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"

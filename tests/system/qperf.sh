@@ -1,4 +1,5 @@
 #!/bin/bash
+# ctest: PLAIN
 # Runs qperf's tests of RC between two ends on this host.  qperf supports RoCE only by the RDMA CM (-cm1), and uses the
 # RDMA CM only for RC.  Its other tests use LIDs, which do not exist on RoCE.
 . "$(dirname "$0")/lib.sh"

@@ -1,4 +1,5 @@
 #!/bin/bash
+# ctest: PLAIN
 # Connections of the RDMA CM between ports with two LIDs have an alternate path by another switch.  They must migrate to
 # this path if their switch fails while no manager runs that could reroute them.
 source "$VB_SOURCE/tests/system/lib.sh"

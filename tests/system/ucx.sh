@@ -1,4 +1,5 @@
 #!/bin/bash
+# ctest: PLAIN
 # Runs unmodified UCX between two hosts, with its reliable connections and with its datagrams.  UCX looks for devices in
 # the file system, so it needs --sysfs.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
