@@ -103,7 +103,8 @@ function(layer NAME)
     add_executable(${NAME}_test ${tests})
     if(VERBENA_TESTS_AT_ONCE GREATER 1 AND NOT L_SEPARATE_OBJECTS)
       set_target_properties(${NAME}_test PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${VERBENA_TESTS_AT_ONCE})
-      target_compile_options(${NAME}_test PRIVATE -Wno-shadow)  # in files that are compiled as one, a name may hide another one
+      # In files that are compiled as one, a name of one file may hide a name of another.
+      target_compile_options(${NAME}_test PRIVATE -Wno-shadow)
     endif()
     target_link_libraries(${NAME}_test PRIVATE vb_${NAME} vb_sim GTest::gmock_main)
     separate_arguments(test_flags UNIX_COMMAND "${VERBENA_TEST_FLAGS}")

@@ -3,7 +3,8 @@
 # Adds system.NAME to ctest, a test of the built products.  It runs in user, network and process
 # namespaces of its own (scripts/isolated), so that several tests can run at a time, each with its own
 # agent and port 4791.  SERIAL runs it without any other test.  PLAIN leaves it out of preset asan: it
-# finds no memory errors, or cannot run with AddressSanitizer's runtime.
+# finds no memory errors, cannot run with AddressSanitizer's runtime, or takes long there and runs code
+# that other tests run there.
 #
 # The test has these variables:
 #

@@ -56,19 +56,19 @@ for gid in ::ffff:10.77.0.2 fd77::2; do
   echo "ucmatose -f gid, $gid: ok"
 done
 
-start_on b verbena run -- timeout 120 "$VB_PREFIX/tests/programs/ece" answer "$(address_of b 4)" 7500 >"$work/server" 2>&1 &
+start_on b verbena run -- timeout 30 "$VB_PREFIX/tests/programs/ece" answer "$(address_of b 4)" 7500 >"$work/server" 2>&1 &
 server=$!
 until_true 20 listens b 7500 || fail "ece: $(cat "$work/server")"
-on a verbena run -- timeout 120 "$VB_PREFIX/tests/programs/ece" ask "$(address_of b 4)" 7500 >"$work/client" 2>&1 ||
+on a verbena run -- timeout 30 "$VB_PREFIX/tests/programs/ece" ask "$(address_of b 4)" 7500 >"$work/client" 2>&1 ||
   fail "ece: exit $?: $(cat "$work/client"); server: $(cat "$work/server")"
 wait $server || fail "ece: the server: exit $?: $(cat "$work/server")"
 echo "ece: ok"
 
-on a verbena run -- timeout 120 "$VB_PREFIX/tests/programs/lost_request" "$(address_of a 4)" 7501 >"$work/out" 2>&1 ||
+on a verbena run -- timeout 30 "$VB_PREFIX/tests/programs/lost_request" "$(address_of a 4)" 7501 >"$work/out" 2>&1 ||
   fail "lost_request: exit $?: $(cat "$work/out")"
 echo "lost_request: ok"
 
-on a verbena run -- timeout 120 "$VB_PREFIX/tests/programs/own_events" "$(address_of a 4)" 7502 >"$work/out" 2>&1 ||
+on a verbena run -- timeout 30 "$VB_PREFIX/tests/programs/own_events" "$(address_of a 4)" 7502 >"$work/out" 2>&1 ||
   fail "own_events: exit $?: $(cat "$work/out")"
 echo "own_events: ok"
 check_captures

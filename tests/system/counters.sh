@@ -93,7 +93,7 @@ before=$(counter $client packets_out)
 kill -CONT $client
 
 # A REJ must be counted by its reason at the sender and at the receiver, which have the same agent here.
-if verbena run -- timeout 120 rping -c -a 127.0.0.1 -p 9 -C 1 >"$work/rejected" 2>&1; then fail "connected to port 9"; fi
+if verbena run -- timeout 20 rping -c -a 127.0.0.1 -p 9 -C 1 >"$work/rejected" 2>&1; then fail "connected to port 9"; fi
 at_least agent cm_rej_sent_8_invalid_service_id 1 || fail "the REJ is not counted: $(verbena ps --counters)"
 at_least agent cm_rej_received_8_invalid_service_id 1 || fail "the received REJ is not counted"
 kill $client $server

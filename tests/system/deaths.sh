@@ -7,7 +7,7 @@ need rping ss
 # would wait for at least 17 s.
 verbena agent start >/dev/null
 start_time=$(date +%s%N)
-if verbena run -- timeout 120 rping -c -a 127.0.0.1 -C 1 >"$work/client" 2>&1; then
+if verbena run -- timeout 20 rping -c -a 127.0.0.1 -C 1 >"$work/client" 2>&1; then
   fail "connected without a listener"
 fi
 elapsed_ms=$((($(date +%s%N) - start_time) / 1000000))
@@ -52,5 +52,5 @@ check_nothing_left
 start run -- rping -s -C 5 >"$work/server" 2>&1 &
 server=$!
 wait_listening 7174
-verbena run -- timeout 120 rping -c -a 127.0.0.1 -C 5 >"$work/client" 2>&1 || fail "the next run failed"
+verbena run -- timeout 20 rping -c -a 127.0.0.1 -C 5 >"$work/client" 2>&1 || fail "the next run failed"
 wait $server || fail "the next server failed"

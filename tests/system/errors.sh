@@ -8,20 +8,20 @@ export VERBENA_LINK=udp  # lanes, the default, would work even without the netwo
 expect_line() { grep -qE "$1" "$2" || fail "no '$1' in: $(cat "$2")"; }
 
 # Connects to a port without a listener.
-if verbena run --verbose -- timeout 120 rping -c -a 127.0.0.1 -C 1 >/dev/null 2>"$work/client"; then
+if verbena run --verbose -- timeout 20 rping -c -a 127.0.0.1 -C 1 >/dev/null 2>"$work/client"; then
   fail "connected without a listener"
 fi
 expect_line '^verbena: rping\[[0-9]+\]: connect to 127\.0\.0\.1:7174 failed after [0-9.]+ m?s: rejected, invalid service id: no program listens on it \(REJ reason 8\)$' "$work/client"
 [ "$(grep -c '^verbena: ' "$work/client")" -eq 1 ] || fail "not one line: $(cat "$work/client")"
 
 # Connects to an address without a route.
-if verbena run --verbose -- timeout 120 rping -c -a 203.0.113.77 -C 1 >/dev/null 2>"$work/client"; then
+if verbena run --verbose -- timeout 20 rping -c -a 203.0.113.77 -C 1 >/dev/null 2>"$work/client"; then
   fail "connected to 203.0.113.77"
 fi
 expect_line '^verbena: rping\[[0-9]+\]: resolving 203\.0\.113\.77:7174 failed after ' "$work/client"
 
 # Without --verbose, no line may be printed.
-verbena run -- timeout 120 rping -c -a 127.0.0.1 -C 1 >/dev/null 2>"$work/client" || true
+verbena run -- timeout 20 rping -c -a 127.0.0.1 -C 1 >/dev/null 2>"$work/client" || true
 if grep '^verbena: ' "$work/client"; then fail "a line is printed without --verbose"; fi
 
 # If the network fails permanently, a line must name the number of tries.

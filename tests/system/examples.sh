@@ -19,7 +19,7 @@ serve() {  # serve WORD NAME ARGUMENT...: starts an example, and waits until it 
 run_client() {  # run_client NAME ARGUMENT...
   local name=$1
   shift
-  "${run_example[@]}" timeout 120 "$examples/$name" "$@" >"$work/client" 2>&1 || fail "$name $*: $(cat "$work/client")"
+  "${run_example[@]}" timeout 30 "$examples/$name" "$@" >"$work/client" 2>&1 || fail "$name $*: $(cat "$work/client")"
 }
 
 serve listening pingpong 7601

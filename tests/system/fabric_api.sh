@@ -9,7 +9,7 @@ shows() { verbena fabric show >"$work/show" && grep -qF "$1" "$work/show"; }
 # cause_faults ARGUMENT...: runs the program, which causes faults in the fabric that is up.
 cause_faults() {
   LD_PRELOAD=${VB_PRELOAD:-} ASAN_OPTIONS=detect_leaks=0:verify_asan_link_order=0 \
-    timeout 120 "$VB_PREFIX/tests/api/faults" "$@" >"$work/output" 2>&1 || fail "faults $*: exit $?: $(cat "$work/output")"
+    timeout 30 "$VB_PREFIX/tests/api/faults" "$@" >"$work/output" 2>&1 || fail "faults $*: exit $?: $(cat "$work/output")"
   [ "$(cat "$work/output")" = "all good" ] || fail "faults $*: $(cat "$work/output")"
 }
 

@@ -24,9 +24,9 @@ exec {to}>"$work/in"
 until_true 20 grep -qs . "$work/silent" || fail "1500 connections cannot be made"
 grep -q connected "$work/silent" || fail "$(cat "$work/silent")"
 for _ in 1 2 3 4 5; do
-  verbena run -- timeout 120 ibv_devinfo >"$work/out" 2>&1 || fail "a program cannot join the agent: $(cat "$work/out")"
+  verbena run -- timeout 20 ibv_devinfo >"$work/out" 2>&1 || fail "a program cannot join the agent: $(cat "$work/out")"
 done
-verbena run -- timeout 120 rping -c -a 127.0.0.1 -C 5 >"$work/out" 2>&1 || fail "rping: $(cat "$work/out")"
+verbena run -- timeout 20 rping -c -a 127.0.0.1 -C 5 >"$work/out" 2>&1 || fail "rping: $(cat "$work/out")"
 ! gone $silent || fail "the silent connections have ended: $(cat "$work/silent")"
 exec {to}>&-
 wait $silent || fail "$(cat "$work/silent")"

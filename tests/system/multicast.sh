@@ -19,7 +19,7 @@ start_member() {  # start_member NAME HOST GROUP ADDRESS COUNT [QPS]
   wait_received "$name" here
 }
 send_text() {  # send_text HOST GROUP ADDRESS TEXT
-  on "$1" verbena run -- timeout 120 "$programs/mcast" say "${@:2}" >"$work/say" 2>&1 || fail "say $*: $(cat "$work/say")"
+  on "$1" verbena run -- timeout 20 "$programs/mcast" say "${@:2}" >"$work/say" 2>&1 || fail "say $*: $(cat "$work/say")"
 }
 ends_well() { wait "${pid_of[$1]}" || fail "$1: $(cat "$work/$1")"; }
 declare -A pid_of

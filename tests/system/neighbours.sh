@@ -29,7 +29,7 @@ as_second_user run -- ibv_devinfo >"$work/out" 2>"$work/err" || fail "ibv_devinf
 grep -q 'state:.*PORT_ACTIVE' "$work/out" || fail "the second user's port is down: $(cat "$work/out")"
 names_holder ibv_devinfo "$work/err"
 as_second_user agent status | grep -q "^port *active, but only within this host: $holder" || fail "agent status: $(as_second_user agent status)"
-! as_second_user run -- timeout 120 rping -c -a 127.0.0.1 -C 1 >"$work/err" 2>&1 || fail "rping connects to the first user's server"
+! as_second_user run -- timeout 30 rping -c -a 127.0.0.1 -C 1 >"$work/err" 2>&1 || fail "rping connects to the first user's server"
 names_holder "rping -c" "$work/err"
 as_second_user run -- timeout 100 rping -s -C 5 -p 7200 >"$work/listener" 2>&1 &
 listener=$!
@@ -37,10 +37,10 @@ listener_names_holder() { grep -qs "verbena: .*$holder" "$work/listener"; }
 until_true 30 listener_names_holder || fail "rping -s does not say who holds the port: $(cat "$work/listener")"
 second_listens() { as_second_user ps | grep -q "listening.*:7200"; }
 until_true 20 second_listens || fail "rping -s does not listen: $(cat "$work/listener")"
-as_second_user run -- timeout 120 rping -c -a 127.0.0.1 -C 5 -p 7200 -V >"$work/err" 2>&1 || fail "the second user's programs: $(cat "$work/err")"
+as_second_user run -- timeout 30 rping -c -a 127.0.0.1 -C 5 -p 7200 -V >"$work/err" 2>&1 || fail "the second user's programs: $(cat "$work/err")"
 wait $listener || fail "the second user's server: $(cat "$work/listener")"
 [ "$(state_of verbena)" = all ] || fail "the first user has lost its port"
-verbena run -- timeout 120 rping -c -a 127.0.0.1 -C 5 >"$work/err" 2>&1 || fail "the first user: $(cat "$work/err")"
+verbena run -- timeout 30 rping -c -a 127.0.0.1 -C 5 >"$work/err" 2>&1 || fail "the first user: $(cat "$work/err")"
 
 # The second user's agent must take port 4791 after the first user's agent has ended.  At that time the second user's
 # programs have closed their sockets of the other port.

@@ -46,7 +46,7 @@ first=$!
 read -r sleeper <"$work/pid"
 kill -KILL $first
 wait $first 2>/dev/null
-[ "$(timeout 120 "$isolated" echo next 2>/dev/null)" = next ] || { echo "the lock is held"; exit 1; }
+[ "$(timeout 20 "$isolated" echo next 2>/dev/null)" = next ] || { echo "the lock is held"; exit 1; }
 ! kill -0 "$sleeper" 2>/dev/null || { echo "the killed test still runs"; exit 1; }
 # scripts/isolated must pass on the command's input, output and exit code.
 [ "$(echo word | "$isolated" cat 2>/dev/null)" = word ] || { echo "standard input is lost"; exit 1; }

@@ -19,7 +19,7 @@ chmod +x "$work/bin/verbena"
 sed -i "s|^PATH=.*|PATH=$work/bin:\$PATH|" "$work/lines"
 no_listener() { ! verbena ps | grep listening >/dev/null; }
 for round in 1 2 3; do
-  timeout 120 bash -e "$work/lines" >"$work/out" 2>&1 </dev/null || fail "round $round: $(cat "$work/out")"
+  timeout 30 bash -e "$work/lines" >"$work/out" 2>&1 </dev/null || fail "round $round: $(cat "$work/out")"
   [ "$(grep -c '^ping data: ' "$work/out")" -eq 10 ] || fail "round $round: $(cat "$work/out")"
   # The server of these lines ends a moment after its client, and the server of the next round needs its port.
   until_true 20 no_listener || fail "round $round: the server does not end: $(verbena ps)"

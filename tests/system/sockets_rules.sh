@@ -233,7 +233,7 @@ verbena run --sockets=only -- timeout 60 python3 "$work/ends.py" call 20028 >"$w
 wait $server || fail "only: the peer ends after its first bytes, the server: $(cat "$work/server.20028")"
 
 # ---- only: a connection with a peer without Verbena is reset at both ends
-timeout 120 python3 "$work/call.py" 20022 1 >"$work/client" 2>&1 && fail "a client without Verbena has got an answer"
+timeout 30 python3 "$work/call.py" 20022 1 >"$work/client" 2>&1 && fail "a client without Verbena has got an answer"
 grep -q 'Connection reset by peer' "$work/client" || fail "a client without Verbena says: $(cat "$work/client")"
 until_true 10 grep -q "^verbena: python3.* (pid .*): the connection from port 20022 to port .* is reset, .*its peer does not use Verbena's sockets" \
   "$work/server.20022" || fail "the server says: $(cat "$work/server.20022")"
@@ -257,6 +257,6 @@ try:
 except OSError as error:
     sys.exit(error.strerror)
 PY
-verbena run --sockets=only -- timeout 120 python3 "$work/stdio.py" 20022 >"$work/client" 2>&1 && fail "only: a connection works as standard input"
+verbena run --sockets=only -- timeout 20 python3 "$work/stdio.py" 20022 >"$work/client" 2>&1 && fail "only: a connection works as standard input"
 grep -q 'cannot use the ring' "$work/client" || fail "only: a standard descriptor: $(cat "$work/client")"
 grep -q '^Connection reset by peer$' "$work/client" || fail "only: a standard descriptor: $(cat "$work/client")"

@@ -27,7 +27,7 @@ grep -q "fabric 'subnet' is up: 3 HCAs, 1 switch, 3 links" "$work/up" || fail "f
 on() { verbena run --node "$1" -- "${@:2}"; }
 # expect_output NODE PATTERN COMMAND...: runs a command on the node, which must succeed and print the pattern.
 expect_output() {
-  on "$1" timeout 120 "${@:3}" >"$work/out" 2>&1 || fail "${*:3} on $1 ends with $?: $(cat "$work/out")"
+  on "$1" timeout 30 "${@:3}" >"$work/out" 2>&1 || fail "${*:3} on $1 ends with $?: $(cat "$work/out")"
   grep -qE "$2" "$work/out" || fail "${*:3} on $1 does not print '$2': $(cat "$work/out")"
 }
 

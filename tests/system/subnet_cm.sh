@@ -150,9 +150,9 @@ fails_with() {
   if on "$@" >"$work/out" 2>&1; then fail "$what worked"; fi
   grep -q "$text" "$work/out" || fail "$what does not say '$text': $(cat "$work/out")"
 }
-fails_with "an address that nobody has" 'resolving 10.0.0.99.* failed' host2 timeout 120 rping -c -a 10.0.0.99 -C 1
-fails_with "an address without a route" 'No route to host' host2 timeout 120 rping -c -a 192.168.7.7 -C 1
-fails_with "a port where nobody listens" 'no program listens on it' host2 timeout 120 rping -c -a 10.0.0.1 -p 9 -C 1
+fails_with "an address that nobody has" 'resolving 10.0.0.99.* failed' host2 timeout 20 rping -c -a 10.0.0.99 -C 1
+fails_with "an address without a route" 'No route to host' host2 timeout 20 rping -c -a 192.168.7.7 -C 1
+fails_with "a port where nobody listens" 'no program listens on it' host2 timeout 20 rping -c -a 10.0.0.1 -p 9 -C 1
 
 # ---- if a host is unplugged, other hosts remove only its paths, and find the host again when it is plugged in
 has_path_to() { verbena sa paths --node host2 | grep -q "known.*$1 "; }
@@ -173,7 +173,7 @@ run_pair "rping after the cable is plugged" host3 7174 "rping -s -C 1" host2 "rp
 # ---- while OpenSM is stopped, destinations with a cached path still work, and others cannot be resolved
 kill -STOP $opensm
 run_pair "rping while OpenSM is stopped" host1 7174 "rping -s -C 5 -V" host2 "rping -c -a 10.0.0.1 -C 5 -V"
-fails_with "a new destination without OpenSM" 'resolving 10.0.0.4.* failed' host3 timeout 120 rping -c -a 10.0.0.4 -C 1
+fails_with "a new destination without OpenSM" 'resolving 10.0.0.4.* failed' host3 timeout 20 rping -c -a 10.0.0.4 -C 1
 kill -CONT $opensm
 run_pair "rping after OpenSM is continued" host4 7174 "rping -s -C 5 -V" host3 "rping -c -a 10.0.0.4 -C 5 -V"
 

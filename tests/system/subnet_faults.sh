@@ -69,9 +69,9 @@ end_pair
 for node in Hca2 Right; do
   cause_fault "node $node is paused" node $node paused
   shows "fault: node $node is paused" || fail "fabric show: $(verbena fabric show)"
-  if on Hca1 timeout 120 smpquery -t 100 nodeinfo "$lid2" >"$work/out" 2>&1; then fail "$node answers"; fi
+  if on Hca1 timeout 20 smpquery -t 100 nodeinfo "$lid2" >"$work/out" 2>&1; then fail "$node answers"; fi
   cause_fault "node $node is on" node $node on
-  on Hca1 timeout 120 smpquery nodeinfo "$lid2" >"$work/out" 2>&1 || fail "$node does not answer: $(cat "$work/out")"
+  on Hca1 timeout 20 smpquery nodeinfo "$lid2" >"$work/out" 2>&1 || fail "$node does not answer: $(cat "$work/out")"
 done
 start_pair "${endless[@]}"
 wait_traffic

@@ -9,7 +9,7 @@ program=$VB_PREFIX/tests/programs/subnet_services
 
 verbena fabric make --hosts 3 --infiniband >"$work/net"
 verbena fabric up "$work/net" --name services --sm none >"$work/up" || fail "the fabric does not come up: $(cat "$work/up")"
-on() { verbena run --node "$1" --verbose -- timeout 120 "${@:2}"; }
+on() { verbena run --node "$1" --verbose -- timeout 30 "${@:2}"; }
 start_on() { start run --node "$1" --verbose -- timeout 60 "${@:2}"; }
 begin_manager host3 5
 wait_active host1 host2 host3

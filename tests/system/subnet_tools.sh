@@ -30,7 +30,7 @@ END
 verbena fabric up "$work/net" --name tools >"$work/up" 2>&1 || fail "the fabric does not come up: $(cat "$work/up")"
 on() { verbena run --fabric tools --node "$1" -- "${@:2}"; }
 # run NODE COMMAND...: runs the command on the node, with its output in "out"; fails the test if the command fails.
-run() { on "$1" timeout 120 "${@:2}" >"$work/out" 2>&1 || fail "${*:2} on $1 ends with $?: $(cat "$work/out")"; }
+run() { on "$1" timeout 30 "${@:2}" >"$work/out" 2>&1 || fail "${*:2} on $1 ends with $?: $(cat "$work/out")"; }
 output_has() { grep -qE "$1" "$work/out" || fail "no '$1' in: $(cat "$work/out")"; }
 output_is() { [ "$(cat "$work/out")" = "$1" ] || fail "not '$1' but: $(cat "$work/out")"; }
 lid() { on "$1" ibstat | sed -n 's/.*Base lid: //p'; }
@@ -103,7 +103,7 @@ sed -nE 's/^(From|To) ca .*"(.*)"$/\2/p; s/^\[([0-9]+)\] -> (switch|ca) port .*\
 [ "$(paste -sd, "$work/trace")" = 'Hca2,1 Left 2,3 Right 3,1 Hca3 1,Hca3' ] || fail "ibtracert: $(cat "$work/out")"
 run Hca1 ibtracert -G "$(guid Hca2)" "$(guid Hca3)"
 output_has 'To ca .*"Hca3"'
-if on Hca1 timeout 120 ibtracert "$lid2" 999 >"$work/out" 2>&1; then fail "ibtracert finds a LID that no port has"; fi
+if on Hca1 timeout 30 ibtracert "$lid2" 999 >"$work/out" 2>&1; then fail "ibtracert finds a LID that no port has"; fi
 echo "traces: ok"
 
 # ---- ibsysstat, which is a client and a server of a vendor class
@@ -127,7 +127,7 @@ echo "ibsysstat: ok"
 # ---- requests for congestion control are refused at once; without an answer, the tool would wait 3 times for 5 s
 for to in "$lid3" "$left"; do
   before=$SECONDS
-  if on Hca1 timeout 120 ibccquery --timeout 5000 CongestionInfo "$to" >"$work/out" 2>&1; then
+  if on Hca1 timeout 30 ibccquery --timeout 5000 CongestionInfo "$to" >"$work/out" 2>&1; then
     fail "LID $to has congestion control: $(cat "$work/out")"
   fi
   output_has 'congestion info query failed'

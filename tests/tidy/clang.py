@@ -143,7 +143,7 @@ def main():
             clean += 1
         else:
             stale[path] = key
-            # Names in unnamed namespaces differ within a folder, but main.cc does not belong to the layer.
+            # main.cc does not belong to the layer, and may have names that files of the layer also have.
             folder = "_".join(path.relative_to(root / "src").parts[:-1]) + ("_main" if path.stem == "main" else "")
             flags = flags_of(entry)
             name = f"{folder}{sum(1 for known_folder, _ in groups if known_folder == folder) or ''}"
@@ -170,7 +170,8 @@ def main():
         # Most groups are clean and have no conflicts.  So the search for conflicts, which parses everything once more,
         # runs only if clang-tidy finds something in the whole group.
         whole = 1 < len(paths) <= FILES_PER_SOURCE and is_clean(group.source_of(paths), group.flags)
-        for batch in [paths] if whole else group.split(paths):
+        batches = [paths] if whole else group.split(paths)
+        for batch in batches:
             batch_is_clean = whole or len(batch) > 1 and is_clean(group.source_of(batch), group.flags)
             for path in batch:
                 if batch_is_clean:
