@@ -1,10 +1,10 @@
-# system_test(NAME COMMAND program argument... [TIMEOUT seconds] [SERIAL] [PLAIN])
+# system_test(NAME COMMAND program argument... [TIMEOUT seconds] [SERIAL] [PLAIN] [FIXTURE name])
 #
 # Adds system.NAME to ctest, a test of the built products.  It runs in user, network and process
 # namespaces of its own (scripts/isolated), so that several tests can run at a time, each with its own
 # agent and port 4791.  SERIAL runs it without any other test.  PLAIN leaves it out of preset asan: it
 # finds no memory errors, cannot run with AddressSanitizer's runtime, or takes long there and runs code
-# that other tests run there.
+# that other tests run there.  FIXTURE runs it after the tests that set this fixture up.
 #
 # The test has these variables:
 #
@@ -18,7 +18,7 @@
 #
 # tests/CMakeLists.txt calls this for each tests/system/NAME.sh and NAME.py.
 function(system_test NAME)
-  cmake_parse_arguments(PARSE_ARGV 1 T "SERIAL;PLAIN" "TIMEOUT" "COMMAND")
+  cmake_parse_arguments(PARSE_ARGV 1 T "SERIAL;PLAIN" "TIMEOUT;FIXTURE" "COMMAND")
   if(VERBENA_SANITIZER STREQUAL "thread" OR NOT VERBENA_PRODUCTS OR (T_PLAIN AND VERBENA_SANITIZER))
     return()
   endif()
@@ -40,6 +40,9 @@ function(system_test NAME)
   set_tests_properties(system.${NAME} PROPERTIES
     TIMEOUT ${T_TIMEOUT} SKIP_RETURN_CODE 77 LABELS system
     ENVIRONMENT "VB_PREFIX=${PROJECT_BINARY_DIR};VB_SOURCE=${PROJECT_SOURCE_DIR};VB_PRELOAD=${preload}${link}")
+  if(T_FIXTURE)
+    set_tests_properties(system.${NAME} PROPERTIES FIXTURES_REQUIRED ${T_FIXTURE})
+  endif()
   if(T_SERIAL)
     set_tests_properties(system.${NAME} PROPERTIES RUN_SERIAL ON)
   endif()

@@ -3,9 +3,11 @@
 If the packages cannot be downloaded, prints the reason and exits with 77: the test is skipped."""
 
 import os
+import pathlib
 import shutil
 import subprocess
 import sys
+import tempfile
 
 
 def skip_test(reason):
@@ -40,3 +42,21 @@ def unpack(packages, folder):
         subprocess.run(["dpkg-deb", "-x", deb, folder / "root"], check=True)
         deb.unlink()
     return folder / "root"
+
+
+def make_folder(folder, packages, make, related=()):
+    """Calls make(folder, root), where `root` has the files of the packages.
+
+    Does nothing if a former call succeeded, and apt knows the same versions of these packages and of `related` as then.
+    """
+    need_tools("apt-get", "apt-cache", "dpkg-deb")
+    folder.mkdir(parents=True, exist_ok=True)
+    made_from = folder / "made-from"
+    versions = "".join(output("apt-cache", "policy", package) for package in [*packages, *related])
+    if made_from.exists() and (not versions or made_from.read_text() == versions):
+        return
+    made_from.unlink(missing_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder) as temporary:
+        make(folder, unpack(packages, pathlib.Path(temporary)))
+    made_from.write_text(versions)
+    print(f"{' and '.join(packages)}: {folder}")

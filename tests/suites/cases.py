@@ -21,10 +21,11 @@ def main():
     module, path, selected = sys.argv[1], sys.argv[2], set(sys.argv[3:])
     with open(path) as file:
         done = {line.split(maxsplit=1)[1].strip() for line in file}
-    record = open(path, "a", buffering=1)
+    record = open(path, "a", buffering=1, errors="backslashreplace")
 
     def name(case):
-        return str(case.id() if isinstance(case, unittest.TestCase) else case).replace(" ", "_")
+        # A name can have line ends: a subtest's name has the values that it tests.
+        return "_".join(str(case.id() if isinstance(case, unittest.TestCase) else case).split())
 
     class Result(unittest.TextTestResult):
         def record_result(self, result, case):

@@ -1,11 +1,11 @@
 #!/bin/bash
-# ctest: PLAIN
+# ctest: PLAIN FIXTURE python_suite
 # Modules of Python's test suite must have the same results over TCP and under `verbena run --sockets`.  With
 # VERBENA_SOCKETS_EARLY=50, the first call of each connection waits up to 50 ms until the connection uses shared memory
 # (its ring) instead of TCP.  scripts/suites runs all modules, and the suites of Redis and node.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
-[ -x /usr/bin/python3 ] || skip "/usr/bin/python3 is not installed"
-/usr/bin/python3 -c 'import test.test_epoll' 2>/dev/null || skip "libpython3.11-testsuite is not installed"
+export PYTHONPATH=$VB_SOURCE/build/python-suite
+[ -d "$PYTHONPATH" ] || skip "$PYTHONPATH does not exist: fetch_python.py could not make it"
 export VERBENA_SOCKETS_EARLY=50
 modules=(test_epoll test_asyncore test_asynchat test_ftplib test_httplib test_httpservers test_smtplib test_poplib)
 /usr/bin/python3 "$VB_SOURCE/tests/suites/python_suite.py" "$work" "${modules[@]}" >"$work/output" 2>&1 ||

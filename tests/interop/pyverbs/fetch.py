@@ -12,40 +12,31 @@ import gzip
 import pathlib
 import shutil
 import sys
-import tempfile
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
-from packages import need_tools, output, skip_test, unpack  # noqa: E402
+from packages import make_folder, skip_test  # noqa: E402
 
 PACKAGES = ["rdma-core", "python3-pyverbs"]
 TESTS = "usr/share/doc/rdma-core/tests"
 MODULES = "usr/lib/python3/dist-packages"
 
 
+def make(folder, root):
+    if not (root / TESTS).is_dir():
+        skip_test("the package rdma-core has no tests")
+    for name, path in (("tests", TESTS), ("site", MODULES)):
+        shutil.rmtree(folder / name, ignore_errors=True)
+        shutil.move(root / path, folder / name)
+    for packed in (folder / "tests").glob("*.gz"):
+        packed.with_suffix("").write_bytes(gzip.decompress(packed.read_bytes()))
+        packed.unlink()
+
+
 def main(arguments):
     if len(arguments) != 2 or arguments[1].startswith("-"):
         print(__doc__)
         return 0 if arguments[1:] == ["--help"] else 2
-    need_tools("apt-get", "apt-cache", "dpkg-deb")
-    folder = pathlib.Path(arguments[1])
-    folder.mkdir(parents=True, exist_ok=True)
-    made_from = folder / "made-from"
-    versions = "".join(output("apt-cache", "policy", package) for package in PACKAGES)
-    if made_from.exists() and (not versions or made_from.read_text() == versions):
-        return 0
-    made_from.unlink(missing_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder) as temporary:
-        root = unpack(PACKAGES, pathlib.Path(temporary))
-        if not (root / TESTS).is_dir():
-            skip_test("the package rdma-core has no tests")
-        for name, path in (("tests", TESTS), ("site", MODULES)):
-            shutil.rmtree(folder / name, ignore_errors=True)
-            shutil.move(root / path, folder / name)
-    for packed in (folder / "tests").glob("*.gz"):
-        packed.with_suffix("").write_bytes(gzip.decompress(packed.read_bytes()))
-        packed.unlink()
-    made_from.write_text(versions)
-    print(f"{' and '.join(PACKAGES)}: {folder}")
+    make_folder(pathlib.Path(arguments[1]), PACKAGES, make)
     return 0
 
 
