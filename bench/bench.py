@@ -50,8 +50,9 @@ In some lines it is a simpler case of Verbena itself.
 * "Two programs of one host" places each end on a processor of its own by `taskset`. Their peers are UCX's shared memory
   (`ucx_perftest`) and the kernel's calls for the memory of another process
   ([bench/host_memory.cc](../bench/host_memory.cc)). While one process copies, the other sleeps.
-* Simulated subnets are fat trees under Debian's OpenSM. Their peer is a lane between two programs on one node of the
-  subnet.
+* Simulated subnets are fat trees under Debian's OpenSM. Their peer is the same exchange between two programs on one
+  node of the subnet. Every packet of a subnet goes through the process of the fabric. So if both programs poll, three
+  busy processes share the processors.
 * Sixteen queue pairs of one program write to another program, whose socket buffer has the default size of Linux.
   Their peer is one queue pair of the same `ib_write_bw`.
 * TCP programs run at both ends under `verbena run --sockets`. Their peer is the same pair over TCP.

@@ -58,14 +58,14 @@ def fabrics(bench):
         ends = {"one switch": ("host1", "host2"), "three switches": ("host1", "host16")}
         for name, options in (("polling", ()), ("events", ("-e",))):
             count = bench.scaled(3000)
-            lane, *hops = bench.in_turn(
+            near, *hops = bench.in_turn(
                 lambda: half_round_trip(fabric, "host1", "host1", count, *options),
                 *(lambda pair=pair: half_round_trip(fabric, *pair, count, *options) for pair in ends.values()))
             for route, figures in zip(ends, hops):
                 yield Row(GROUP, f"SEND of 64 B through {route}, half round trip, {name}", "us", figures,
-                          "a lane within a host", lane)
-        lane, *hops = bench.in_turn(
+                          "two programs of one host", near)
+        near, *hops = bench.in_turn(
             lambda: bandwidth(fabric, "host1", "host1", bench.scaled(5000)),
             *(lambda pair=pair: bandwidth(fabric, *pair, bench.scaled(5000)) for pair in ends.values()))
         for route, figures in zip(ends, hops):
-            yield Row(GROUP, f"WRITE of 64 KiB through {route}", "Gbit/s", figures, "a lane within a host", lane)
+            yield Row(GROUP, f"WRITE of 64 KiB through {route}", "Gbit/s", figures, "two programs of one host", near)
