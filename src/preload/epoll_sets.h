@@ -117,9 +117,9 @@ bool test_inner_and_consume_edge(Set& inner, Entry& entry, std::uint64_t& edges)
 bool is_ready(const Entry& entry);
 // Finds the entry to which an event of the kernel belongs.  Returns nullptr if the entry was
 // removed.
-Entry* entry_of(Set& set, const epoll_data_t& data);
+Entry* entry_of(Set& set, epoll_data_t data);
 // Finds an entry with EPOLLONESHOT that was not reported since it was armed, for programs that give
 // several entries the same data.
-Entry* armed_entry_of(Set& set, const epoll_data_t& data);
+Entry* armed_entry_of(Set& set, epoll_data_t data);
 
 }  // namespace verbena::preload::epolls

@@ -308,7 +308,7 @@ bool test_inner_and_consume_edge(Set& inner, Entry& entry, std::uint64_t& edges)
   return false;
 }
 
-Entry* entry_of(Set& set, const epoll_data_t& data) {
+Entry* entry_of(Set& set, epoll_data_t data) {
   if (is_in_range(data.fd)) {
     const std::uint32_t number = set.entry_numbers[index_of(data.fd)];
     if (number != 0 && set.entries[number - 1].data.u64 == data.u64) {
@@ -321,7 +321,7 @@ Entry* entry_of(Set& set, const epoll_data_t& data) {
   return nullptr;
 }
 
-Entry* armed_entry_of(Set& set, const epoll_data_t& data) {
+Entry* armed_entry_of(Set& set, epoll_data_t data) {
   for (std::uint32_t i = 0; i < set.entry_count; ++i) {
     Entry& entry = set.entries[i];
     if (entry.data.u64 == data.u64 && entry.is_one_shot() && entry.is_armed) return &entry;
