@@ -31,9 +31,7 @@ function(system_test NAME)
   set(preload "")
   set(link "")
   if(VERBENA_SANITIZER STREQUAL "address")
-    execute_process(COMMAND ${CMAKE_CXX_COMPILER} -print-file-name=libasan.so
-                    OUTPUT_VARIABLE preload OUTPUT_STRIP_TRAILING_WHITESPACE)
-    get_filename_component(preload ${preload} REALPATH)
+    set(preload ${VERBENA_ASAN_RUNTIME})
     set(link ";VERBENA_LINK=udp")  # other presets run the tests with the default, which is lane
   endif()
   add_test(NAME system.${NAME} COMMAND ${PROJECT_SOURCE_DIR}/scripts/isolated ${T_COMMAND})

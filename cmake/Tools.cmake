@@ -21,5 +21,22 @@ elseif(VERBENA_LINKER)
   add_link_options(-fuse-ld=${VERBENA_LINKER})
 endif()
 
+# Finds the runtime of AddressSanitizer.  It is a shared library, because system tests preload it into programs that are
+# not instrumented.
+if(VERBENA_SANITIZER STREQUAL "address")
+  set(runtime libasan.so)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+    set(runtime libclang_rt.asan-${CMAKE_SYSTEM_PROCESSOR}.so)
+  endif()
+  execute_process(COMMAND ${CMAKE_CXX_COMPILER} -print-file-name=${runtime}
+                  OUTPUT_VARIABLE VERBENA_ASAN_RUNTIME OUTPUT_STRIP_TRAILING_WHITESPACE)
+  get_filename_component(VERBENA_ASAN_RUNTIME ${VERBENA_ASAN_RUNTIME} REALPATH)
+  if(NOT EXISTS ${VERBENA_ASAN_RUNTIME})
+    message(FATAL_ERROR "${CMAKE_CXX_COMPILER} has no ${runtime}")
+  endif()
+  get_filename_component(runtime_directory ${VERBENA_ASAN_RUNTIME} DIRECTORY)
+  add_link_options(LINKER:-rpath,${runtime_directory})
+endif()
+
 # Makes __FILE__ and source_location name files relative to the repository.
 add_compile_options(-fmacro-prefix-map=${CMAKE_SOURCE_DIR}/=)

@@ -29,7 +29,11 @@ std::byte* map_pages(std::size_t pages, int fd = -1) {
 
 // Compiles the touches without sanitizers.  A sanitizer would report the faults that the tests
 // cause, or would read the shadow memory of an address that has none.
+#ifdef __clang__
+#define VB_NO_SANITIZER [[clang::no_sanitize("address", "thread", "undefined"), gnu::noinline]]
+#else
 #define VB_NO_SANITIZER [[gnu::no_sanitize("address", "thread", "undefined"), gnu::noinline]]
+#endif
 
 VB_NO_SANITIZER void write_bytes(void* context) {
   const auto& to = *static_cast<const std::span<volatile std::byte>*>(context);

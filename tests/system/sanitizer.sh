@@ -33,7 +33,7 @@ check_library $stream libverbena-sockets.so.0
 service=$(verbena sockets stat --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["service"]["pid"])')
 for pid in $server $agent $stream $service; do
   if [ -n "${VB_PRELOAD:-}" ]; then
-    grep -q libasan "/proc/$pid/maps" || fail "pid $pid runs without the sanitizer"
+    grep -qF "$VB_PRELOAD" "/proc/$pid/maps" || fail "pid $pid runs without the sanitizer"
   fi
 done
 

@@ -4,14 +4,21 @@
 
 // Implements the interface of libibverbs 1.0, whose structures had another layout, and the old call
 // by which a driver registered (IBVERBS_1.1).  No program of today uses these versions, so the
-// functions do nothing, and report an error if they can.  The macro uses __attribute__((symver)),
-// because LTO would lose asm(".symver"), and GCC 12 ignores [[gnu::symver]] in C++.
+// functions do nothing, and report an error if they can.  With GCC the macro uses
+// __attribute__((symver)), because LTO would lose asm(".symver"), and GCC 12 ignores
+// [[gnu::symver]] in C++.  Clang has no such attribute.
 
 using namespace verbena::abi;
 
+#ifdef __clang__
+#define VB_COMPAT(type, name, version, body)           \
+  asm(".symver compat_" #name ", " #name "@" version); \
+  VB_EXPORT type compat_##name() body
+#else
 #define VB_COMPAT(type, name, version, body)                                 \
   VB_EXPORT type compat_##name() __attribute__((symver(#name "@" version))); \
   type compat_##name() body
+#endif
 
 // clang-format off
 VB_COMPAT(void, ibv_ack_async_event, "IBVERBS_1.0", {})
