@@ -13,10 +13,23 @@
 #   VB_PRELOAD     the beginning of LD_PRELOAD for programs that load Verbena's libraries: the
 #                  sanitizer's runtime in preset asan, else empty
 #
+# PATH begins with the directory of the Python interpreter, if python3 is a script that starts the
+# interpreter.  Such a script (pyenv has one) needs half a second, and 3 s with a sanitizer's runtime.
+#
 # Exit code 77 means that it cannot run here; the last line of the output is the reason.  Preset tsan has
 # no system tests, because unmodified programs cannot load the runtime of ThreadSanitizer.
 #
 # tests/CMakeLists.txt calls this for each tests/system/NAME.sh and NAME.py.
+set(VERBENA_PYTHON_PATH "")
+find_program(VERBENA_PYTHON python3)
+if(VERBENA_PYTHON)
+  file(READ ${VERBENA_PYTHON} begins_with LIMIT 2 HEX)
+  if(begins_with STREQUAL "2321")  # "#!"
+    execute_process(COMMAND ${VERBENA_PYTHON} -c "import os, sys; print(os.path.dirname(sys.executable))"
+                    OUTPUT_VARIABLE VERBENA_PYTHON_PATH OUTPUT_STRIP_TRAILING_WHITESPACE)
+  endif()
+endif()
+
 function(system_test NAME)
   cmake_parse_arguments(PARSE_ARGV 1 T "SERIAL;PLAIN" "TIMEOUT;FIXTURE" "COMMAND")
   if(VERBENA_SANITIZER STREQUAL "thread" OR NOT VERBENA_PRODUCTS OR (T_PLAIN AND VERBENA_SANITIZER))
@@ -38,6 +51,10 @@ function(system_test NAME)
   set_tests_properties(system.${NAME} PROPERTIES
     TIMEOUT ${T_TIMEOUT} SKIP_RETURN_CODE 77 LABELS system
     ENVIRONMENT "VB_PREFIX=${PROJECT_BINARY_DIR};VB_SOURCE=${PROJECT_SOURCE_DIR};VB_PRELOAD=${preload}${link}")
+  if(VERBENA_PYTHON_PATH)
+    set_tests_properties(system.${NAME} PROPERTIES
+      ENVIRONMENT_MODIFICATION "PATH=path_list_prepend:${VERBENA_PYTHON_PATH}")
+  endif()
   if(T_FIXTURE)
     set_tests_properties(system.${NAME} PROPERTIES FIXTURES_REQUIRED ${T_FIXTURE})
   endif()
