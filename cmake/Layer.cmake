@@ -1,4 +1,5 @@
-# layer(NAME [PURE] [THREADS] [SLOW] [BUILD_ID] [SEPARATE_OBJECTS] [DEPENDS layer...] [LINK target...])
+# layer(NAME [PURE] [THREADS] [SLOW] [BUILD_ID] [SEPARATE_OBJECTS] [DEPENDS layer...] [LINK target...]
+#       [THREAD_TESTS file...])
 #
 # Declares src/NAME.  One folder is at once
 #   the namespace   verbena::NAME
@@ -13,7 +14,8 @@
 # PURE says that the layer never touches the operating system; tidy.pure checks the object code.
 #
 # THREADS says that tests of the layer use threads.  Only these are built with ThreadSanitizer, which
-# finds nothing in others.
+# finds nothing in others.  THREAD_TESTS names the test files that use threads.  If it is given, only these
+# are built with ThreadSanitizer, because the others would take long.
 #
 # SLOW says that the layer's speed does not matter.  VERBENA_SLOW_FLAGS let the compiler save time there.
 #
@@ -30,7 +32,7 @@
 # Subfolders only sort the files of a large layer: the layer stays one namespace, target and test,
 # and includes name the whole path ("abi/verbs/ops.h").
 function(layer NAME)
-  cmake_parse_arguments(PARSE_ARGV 1 L "PURE;THREADS;SLOW;BUILD_ID;SEPARATE_OBJECTS" "" "DEPENDS;LINK")
+  cmake_parse_arguments(PARSE_ARGV 1 L "PURE;THREADS;SLOW;BUILD_ID;SEPARATE_OBJECTS" "" "DEPENDS;LINK;THREAD_TESTS")
   if(L_UNPARSED_ARGUMENTS)
     message(FATAL_ERROR "layer(${NAME}): cannot read '${L_UNPARSED_ARGUMENTS}'")
   endif()
@@ -98,6 +100,9 @@ function(layer NAME)
   if(VERBENA_SANITIZER STREQUAL "thread")
     set(threads_only TRUE)
     set_target_properties(vb_${NAME} PROPERTIES EXCLUDE_FROM_ALL ON)
+    if(L_THREAD_TESTS)
+      list(TRANSFORM L_THREAD_TESTS PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/${NAME}/ OUTPUT_VARIABLE tests)
+    endif()
   endif()
   if(tests AND VERBENA_TESTS AND (L_THREADS OR NOT threads_only))
     add_executable(${NAME}_test ${tests})
