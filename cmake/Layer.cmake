@@ -15,7 +15,7 @@
 #
 # THREADS says that tests of the layer use threads.  Only these are built with ThreadSanitizer, which
 # finds nothing in others.  THREAD_TESTS names the test files that use threads.  If it is given, only these
-# are built with ThreadSanitizer, because the others would take long.
+# are built with ThreadSanitizer, because the others would take long.  It must name each that uses std::thread.
 #
 # SLOW says that the layer's speed does not matter.  VERBENA_SLOW_FLAGS let the compiler save time there.
 #
@@ -96,12 +96,22 @@ function(layer NAME)
     set_property(GLOBAL APPEND PROPERTY VB_PURE_LAYERS ${NAME})
   endif()
 
+  if(L_THREAD_TESTS)
+    list(TRANSFORM L_THREAD_TESTS PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/${NAME}/)
+    foreach(test IN LISTS tests)
+      file(STRINGS ${test} threads REGEX "std::j?thread" LIMIT_COUNT 1)
+      if(threads AND NOT test IN_LIST L_THREAD_TESTS)
+        message(FATAL_ERROR "layer(${NAME}): ${test} uses threads, but THREAD_TESTS does not name it")
+      endif()
+    endforeach()
+  endif()
+
   set(threads_only FALSE)
   if(VERBENA_SANITIZER STREQUAL "thread")
     set(threads_only TRUE)
     set_target_properties(vb_${NAME} PROPERTIES EXCLUDE_FROM_ALL ON)
     if(L_THREAD_TESTS)
-      list(TRANSFORM L_THREAD_TESTS PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/${NAME}/ OUTPUT_VARIABLE tests)
+      set(tests ${L_THREAD_TESTS})
     endif()
   endif()
   if(tests AND VERBENA_TESTS AND (L_THREADS OR NOT threads_only))

@@ -20,16 +20,6 @@
 # no system tests, because unmodified programs cannot load the runtime of ThreadSanitizer.
 #
 # tests/CMakeLists.txt calls this for each tests/system/NAME.sh and NAME.py.
-set(VERBENA_PYTHON_PATH "")
-find_program(VERBENA_PYTHON python3)
-if(VERBENA_PYTHON)
-  file(READ ${VERBENA_PYTHON} begins_with LIMIT 2 HEX)
-  if(begins_with STREQUAL "2321")  # "#!"
-    execute_process(COMMAND ${VERBENA_PYTHON} -c "import os, sys; print(os.path.dirname(sys.executable))"
-                    OUTPUT_VARIABLE VERBENA_PYTHON_PATH OUTPUT_STRIP_TRAILING_WHITESPACE)
-  endif()
-endif()
-
 function(system_test NAME)
   cmake_parse_arguments(PARSE_ARGV 1 T "SERIAL;PLAIN" "TIMEOUT;FIXTURE" "COMMAND")
   if(VERBENA_SANITIZER STREQUAL "thread" OR NOT VERBENA_PRODUCTS OR (T_PLAIN AND VERBENA_SANITIZER))
@@ -62,3 +52,14 @@ function(system_test NAME)
     set_tests_properties(system.${NAME} PROPERTIES RUN_SERIAL ON)
   endif()
 endfunction()
+
+# Sets the directory of the Python interpreter, or nothing if python3 is no script.
+set(VERBENA_PYTHON_PATH "")
+find_program(VERBENA_PYTHON python3)
+if(VERBENA_PYTHON)
+  file(READ ${VERBENA_PYTHON} begins_with LIMIT 2 HEX)
+  if(begins_with STREQUAL "2321")  # "#!"
+    execute_process(COMMAND ${VERBENA_PYTHON} -c "import os, sys; print(os.path.dirname(sys.executable))"
+                    OUTPUT_VARIABLE VERBENA_PYTHON_PATH OUTPUT_STRIP_TRAILING_WHITESPACE)
+  endif()
+endif()
