@@ -1,4 +1,5 @@
 #!/bin/bash
+# ctest: SERIAL
 # Two programs that poll share one processor.  Each must yield to the other one instead of polling until its time slice
 # ends.  Then a round trip takes tens of microseconds, and not one or two time slices.
 . "$(dirname "$0")/lib.sh"
