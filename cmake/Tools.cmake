@@ -1,8 +1,11 @@
 # Makes builds faster without changing their results: uses ccache and a fast linker if they are installed.
 
+# Two checkouts share results, because ccache makes paths below the base directory relative and ignores the working
+# directory.  A debugger may then show the folder of the checkout that compiled the file first.
 find_program(CCACHE_PROGRAM ccache)
 if(CCACHE_PROGRAM AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
+  set(CMAKE_CXX_COMPILER_LAUNCHER env CCACHE_BASEDIR=${CMAKE_SOURCE_DIR} CCACHE_NOHASHDIR=1 ${CCACHE_PROGRAM})
+  set(CMAKE_C_COMPILER_LAUNCHER ${CMAKE_CXX_COMPILER_LAUNCHER})
 endif()
 
 # The fast linker links tests, but not products (Product.cmake).  Products depend on symbol versions, so

@@ -12,15 +12,11 @@
 // Reads the captures in tests/captures, which contain packets of other implementations.
 namespace verbena::wire::testing {
 
-// Returns the directory of the captures in the source tree.  If the build does not define
-// VB_SOURCE_DIR, the environment variable VB_SOURCE names the source tree.  Without it, the source
-// tree must contain the current directory.  __FILE__ is of no use, because the build makes it
-// relative.
+// Returns the directory of the captures in the source tree.  The environment variable VB_SOURCE names
+// the source tree; ctest sets it.  Without it, the source tree must contain the current directory.
+// The compiler does not know the source tree, so that checkouts can share compiled files.
 inline std::filesystem::path captures() {
   const std::filesystem::path relative_path = "tests/captures";
-#ifdef VB_SOURCE_DIR
-  return VB_SOURCE_DIR / relative_path;
-#else
   if (const char* source = std::getenv("VB_SOURCE")) return source / relative_path;
   std::filesystem::path directory = std::filesystem::current_path();
   while (!std::filesystem::is_directory(directory / relative_path) &&
@@ -28,7 +24,6 @@ inline std::filesystem::path captures() {
     directory = directory.parent_path();
   }
   return directory / relative_path;
-#endif
 }
 
 // Returns the frames of a classic pcap file that is little-endian, with times in microseconds and
