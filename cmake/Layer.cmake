@@ -22,10 +22,12 @@
 # BUILD_ID lets the layer's sources include verbena_build.h.
 #
 # VERBENA_SOURCES_AT_ONCE and VERBENA_TESTS_AT_ONCE let the compiler take that many sources, or tests,
-# of a layer as one, which saves most of its time.  Names in unnamed namespaces must therefore differ
-# within a layer.  SEPARATE_OBJECTS keeps one object for each source of the layer and its tests.  Then a
-# product can choose objects by the names of their sources (Product.cmake), and names need to differ
-# only within a file.
+# of a layer as one, which saves most of its time.  CMake's own UNITY_BUILD does the same, but its files
+# contain absolute paths, so ccache would have to preprocess them to share results between checkouts.
+# Names in unnamed namespaces must differ within a layer.
+#
+# SEPARATE_OBJECTS keeps one object for each source of the layer and its tests.  Then a product can choose
+# objects by the names of their sources (Product.cmake), and names need to differ only within a file.
 #
 # A main.cc belongs to a product of the folder (Product.cmake), not to the layer.
 #
@@ -68,7 +70,11 @@ function(layer NAME)
     set(kind STATIC)
     set(scope PUBLIC)
   endif()
-  add_library(vb_${NAME} ${kind} ${sources})
+  set(compiled ${sources})
+  if(VERBENA_SOURCES_AT_ONCE GREATER 1 AND NOT L_SEPARATE_OBJECTS)
+    vb_join(compiled ${NAME} ${VERBENA_SOURCES_AT_ONCE} ${sources})
+  endif()
+  add_library(vb_${NAME} ${kind} ${compiled})
   target_include_directories(vb_${NAME} ${scope} ${CMAKE_CURRENT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/include)
   if(L_BUILD_ID)
     target_include_directories(vb_${NAME} ${scope} ${VB_GENERATED})
@@ -80,10 +86,6 @@ function(layer NAME)
   endif()
   list(TRANSFORM named PREPEND vb_ OUTPUT_VARIABLE dep_targets)
   target_link_libraries(vb_${NAME} ${scope} ${dep_targets} ${L_LINK})
-
-  if(sources AND VERBENA_SOURCES_AT_ONCE GREATER 1 AND NOT L_SEPARATE_OBJECTS)
-    set_target_properties(vb_${NAME} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${VERBENA_SOURCES_AT_ONCE})
-  endif()
 
   if(sources AND L_SLOW)
     separate_arguments(slow_flags UNIX_COMMAND "${VERBENA_SLOW_FLAGS}")
@@ -115,9 +117,13 @@ function(layer NAME)
     endif()
   endif()
   if(tests AND VERBENA_TESTS AND (L_THREADS OR NOT threads_only))
-    add_executable(${NAME}_test ${tests})
+    set(joined FALSE)
     if(VERBENA_TESTS_AT_ONCE GREATER 1 AND NOT L_SEPARATE_OBJECTS)
-      set_target_properties(${NAME}_test PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${VERBENA_TESTS_AT_ONCE})
+      set(joined TRUE)
+      vb_join(tests ${NAME}_test ${VERBENA_TESTS_AT_ONCE} ${tests})
+    endif()
+    add_executable(${NAME}_test ${tests})
+    if(joined)
       # In files that are compiled as one, a name of one file may hide a name of another.
       target_compile_options(${NAME}_test PRIVATE -Wno-shadow)
     endif()
@@ -128,4 +134,27 @@ function(layer NAME)
     set_tests_properties(${NAME} PROPERTIES TIMEOUT ${VERBENA_TEST_TIMEOUT}
                          ENVIRONMENT "VB_SOURCE=${PROJECT_SOURCE_DIR}")
   endif()
+endfunction()
+
+# vb_join(VARIABLE NAME AT_ONCE SOURCE...) replaces the sources in VARIABLE by files of the build tree that
+# include up to AT_ONCE of them each.
+function(vb_join VARIABLE NAME AT_ONCE)
+  set(joined "")
+  list(LENGTH ARGN left)
+  set(next 0)
+  set(number 1)
+  while(next LESS left)
+    list(SUBLIST ARGN ${next} ${AT_ONCE} batch)
+    set(text "")
+    foreach(source IN LISTS batch)
+      file(RELATIVE_PATH name ${CMAKE_CURRENT_SOURCE_DIR} ${source})
+      string(APPEND text "#include \"${name}\"\n")
+    endforeach()
+    set(file ${CMAKE_CURRENT_BINARY_DIR}/joined/${NAME}_${number}.cc)
+    file(CONFIGURE OUTPUT ${file} CONTENT "${text}" @ONLY)
+    list(APPEND joined ${file})
+    math(EXPR next "${next} + ${AT_ONCE}")
+    math(EXPR number "${number} + 1")
+  endwhile()
+  set(${VARIABLE} ${joined} PARENT_SCOPE)
 endfunction()
