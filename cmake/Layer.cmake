@@ -1,4 +1,4 @@
-# layer(NAME [PURE] [THREADS] [SLOW] [BUILD_ID] [SEPARATE_OBJECTS] [DEPENDS layer...] [LINK target...]
+# layer(NAME [PURE] [THREADS] [SLOW] [DATA_PATH] [BUILD_ID] [SEPARATE_OBJECTS] [DEPENDS layer...] [LINK target...]
 #       [THREAD_TESTS file...])
 #
 # Declares src/NAME.  One folder is at once
@@ -19,6 +19,10 @@
 #
 # SLOW says that the layer's speed does not matter.  VERBENA_SLOW_FLAGS let the compiler save time there.
 #
+# DATA_PATH says that libraries that programs load contain the layer, and that its speed matters there.  With
+# VERBENA_LTO these libraries are optimized at link time.  Daemons and the command link the same objects without that,
+# because it took a third of the build's processor time.
+#
 # BUILD_ID lets the layer's sources include verbena_build.h.
 #
 # VERBENA_SOURCES_AT_ONCE and VERBENA_TESTS_AT_ONCE let the compiler take that many sources, or tests,
@@ -34,7 +38,7 @@
 # Subfolders only sort the files of a large layer: the layer stays one namespace, target and test,
 # and includes name the whole path ("abi/verbs/ops.h").
 function(layer NAME)
-  cmake_parse_arguments(PARSE_ARGV 1 L "PURE;THREADS;SLOW;BUILD_ID;SEPARATE_OBJECTS" "" "DEPENDS;LINK;THREAD_TESTS")
+  cmake_parse_arguments(PARSE_ARGV 1 L "PURE;THREADS;SLOW;DATA_PATH;BUILD_ID;SEPARATE_OBJECTS" "" "DEPENDS;LINK;THREAD_TESTS")
   if(L_UNPARSED_ARGUMENTS)
     message(FATAL_ERROR "layer(${NAME}): cannot read '${L_UNPARSED_ARGUMENTS}'")
   endif()
@@ -92,6 +96,14 @@ function(layer NAME)
     target_compile_options(vb_${NAME} PRIVATE ${slow_flags})
   endif()
 
+  if(sources AND L_DATA_PATH AND VERBENA_LTO)
+    set(fat -ffat-lto-objects)  # the objects can also be linked without LTO
+    if(L_SEPARATE_OBJECTS)
+      set(fat -fno-fat-lto-objects)  # only libraries link them
+    endif()
+    target_compile_options(vb_${NAME} PRIVATE -flto=auto ${fat})
+  endif()
+
   set_property(GLOBAL APPEND PROPERTY VB_LAYERS ${NAME})
   set_property(GLOBAL PROPERTY VB_LAYER_MAY_${NAME} ${may})
   if(L_PURE AND sources)
@@ -130,7 +142,7 @@ function(layer NAME)
     target_link_libraries(${NAME}_test PRIVATE vb_${NAME} vb_sim GTest::gmock_main)
     separate_arguments(test_flags UNIX_COMMAND "${VERBENA_TEST_FLAGS}")
     target_compile_options(${NAME}_test PRIVATE ${test_flags})
-    add_test(NAME ${NAME} COMMAND ${NAME}_test)
+    vb_add_test(${NAME} COMMAND ${NAME}_test)
     set_tests_properties(${NAME} PROPERTIES TIMEOUT ${VERBENA_TEST_TIMEOUT}
                          ENVIRONMENT "VB_SOURCE=${PROJECT_SOURCE_DIR}")
   endif()

@@ -37,7 +37,7 @@ function(system_test NAME)
     set(preload ${VERBENA_ASAN_RUNTIME})
     set(link ";VERBENA_LINK=udp")  # other presets run the tests with the default, which is lane
   endif()
-  add_test(NAME system.${NAME} COMMAND ${PROJECT_SOURCE_DIR}/scripts/isolated ${T_COMMAND})
+  vb_add_test(system.${NAME} COMMAND ${PROJECT_SOURCE_DIR}/scripts/isolated ${T_COMMAND})
   set_tests_properties(system.${NAME} PROPERTIES
     TIMEOUT ${T_TIMEOUT} SKIP_RETURN_CODE 77 LABELS system
     ENVIRONMENT "VB_PREFIX=${PROJECT_BINARY_DIR};VB_SOURCE=${PROJECT_SOURCE_DIR};VB_PRELOAD=${preload}${link}")
