@@ -12,9 +12,10 @@
 // Reads the captures in tests/captures, which contain packets of other implementations.
 namespace verbena::wire::testing {
 
-// Returns the directory of the captures in the source tree.  The environment variable VB_SOURCE names
-// the source tree; ctest sets it.  Without it, the source tree must contain the current directory.
-// The compiler does not know the source tree, so that checkouts can share compiled files.
+// Returns the directory of the captures in the source tree.  The environment variable VB_SOURCE
+// names the source tree; ctest sets it.  Without it, the source tree must contain the current
+// directory.  The compiler does not know the source tree, so that checkouts can share compiled
+// files.
 inline std::filesystem::path captures() {
   const std::filesystem::path relative_path = "tests/captures";
   if (const char* source = std::getenv("VB_SOURCE")) return source / relative_path;

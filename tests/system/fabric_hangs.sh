@@ -57,7 +57,7 @@ wait_traffic
 cause_fault "node a is paused" node a paused
 # Either program may report the error, because packets of the hanging host are not delivered, either.
 retries_exceeded() { grep -q 'transport retry counter exceeded (12)' "$work/client" "$work/server"; }
-until_true 60 retries_exceeded || fail "a host that hangs: $(tail -3 "$work/client" "$work/server")"
+until_true 60 retries_exceeded || fail "a host that hangs: $(tail -n 3 "$work/client" "$work/server")"
 cause_fault "node a is on" node a on
 end_program $server
 end_program $client
@@ -120,7 +120,7 @@ wait_traffic
 cause_fault "node a has lost P_Key 0xffff" node a pkey 0xffff removed
 shows "fault: node a has lost P_Key 0xffff" || fail "fabric show: $(verbena fabric show)"
 until_true 10 has_event PKEY_CHANGE || fail "no program gets the event: $(cat "$work/events")"
-until_true 60 retries_exceeded || fail "without the P_Key: $(tail -3 "$work/client" "$work/server")"
+until_true 60 retries_exceeded || fail "without the P_Key: $(tail -n 3 "$work/client" "$work/server")"
 end_program $server
 end_program $client
 expect_refusal "node a has no P_Key 0x8123" node a pkey 0x8123 removed

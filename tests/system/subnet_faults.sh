@@ -76,7 +76,7 @@ done
 start_pair "${endless[@]}"
 wait_traffic
 cause_fault "node Hca2 is paused" node Hca2 paused
-until_true 60 retries_exceeded || fail "a node that hangs: $(tail -3 "$work/client" "$work/server")"
+until_true 60 retries_exceeded || fail "a node that hangs: $(tail -n 3 "$work/client" "$work/server")"
 cause_fault "node Hca2 is on" node Hca2 on
 end_pair
 echo "paused nodes: ok"
@@ -127,7 +127,7 @@ cause_fault "link Right:1 - Hca2:1 has an MTU of 1024 bytes" link Hca2 Right mtu
 until_true 30 active_mtu Hca2 1024 || fail "the MTU: $(on Hca2 ibv_devinfo)"
 until_true 30 is_active Hca2 || fail "the port stays down: $(on Hca2 ibstat)"
 start_pair -n 100 -s 4096 -m 2048
-until_true 60 retries_exceeded || fail "too long packets: $(tail -3 "$work/client" "$work/server")"
+until_true 60 retries_exceeded || fail "too long packets: $(tail -n 3 "$work/client" "$work/server")"
 end_pair
 start_pair -n 100 -s 4096 -m 1024
 wait $client || fail "packets that fit: $(cat "$work/client")"
@@ -146,7 +146,7 @@ pkey=$(on Hca2 smpquery pkeys "$lid2" 1 | sed -n 's/^ *0: *\(0x[0-9a-f]*\).*/\1/
 cause_fault "node Hca2 has lost P_Key $pkey" node Hca2 pkey "$pkey" removed
 shows "fault: node Hca2 has lost P_Key $pkey" || fail "fabric show: $(verbena fabric show)"
 until_true 10 has_event PKEY_CHANGE || fail "no program gets the event: $(cat "$work/events")"
-until_true 60 retries_exceeded || fail "without the P_Key: $(tail -3 "$work/client" "$work/server")"
+until_true 60 retries_exceeded || fail "without the P_Key: $(tail -n 3 "$work/client" "$work/server")"
 end_pair
 cause_fault "node Hca2 has got P_Key $pkey" node Hca2 pkey "$pkey" added
 start_pair -n 100

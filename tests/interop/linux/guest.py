@@ -39,7 +39,7 @@ def start(arguments):
         "-smp", str(arguments.processors),
         "-serial", f"file:{folder}/console",
         "-kernel", f"{image}/vmlinux", "-initrd", str(initrd),
-        "-append", "console=ttyS0 quiet panic=-1 mitigations=off nokaslr rdinit=/init",
+        "-append", "console=ttyS0 quiet panic=-1 no_timer_check mitigations=off nokaslr rdinit=/init",
         "-netdev", f"stream,id=line,server=off,addr.type=unix,addr.path={arguments.line}",
         "-device", f"virtio-net-pci,netdev=line,mac={arguments.mac},romfile=",
         "-device", "virtio-rng-pci", "-device", "virtio-serial-pci",

@@ -30,7 +30,7 @@ make_guest() {  # make_guest NAME [OPTION...]: starts a machine, which connects 
 }
 # wait_guest NAME: waits until the machine runs commands.
 wait_guest() {
-  (guest run --timeout 120 "$work/guest.$1" true) || fail "guest $1: $(tail -5 "$work/guest.$1/console" "$work/qemu.$1")"
+  (guest run --timeout 120 "$work/guest.$1" true) || fail "guest $1: $(tail -n 5 "$work/guest.$1/console" "$work/qemu.$1")"
 }
 # configure_guest NAME MTU: configures a machine.  The RDMA device comes last, because it copies the interface's MTU.
 configure_guest() {

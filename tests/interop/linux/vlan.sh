@@ -11,7 +11,7 @@ run_rping() {  # run_rping ADDRESS: runs rping from host a to an address of host
   local server=$!
   until_true 60 is_listening || fail "rping -s on $1: $(cat "$work/server")"
   verbena_on a run -- rping -c -a "$1" -C 10 -S 5000 -V >"$work/client" 2>&1 ||
-    fail "rping to $1: $(tail -4 "$work/client" "$work/server")"
+    fail "rping to $1: $(tail -n 4 "$work/client" "$work/server")"
   wait $server || fail "rping's server on $1: $(tail -4 "$work/server")"
   echo "rping to $1: ok"
 }
