@@ -1,4 +1,4 @@
-# layer(NAME [PURE] [THREADS] [SLOW] [DATA_PATH] [BUILD_ID] [SEPARATE_OBJECTS] [DEPENDS layer...] [LINK target...]
+# layer(NAME [PURE] [THREADS] [LONG_TESTS] [SLOW] [DATA_PATH] [BUILD_ID] [SEPARATE_OBJECTS] [DEPENDS layer...] [LINK target...]
 #       [THREAD_TESTS file...])
 #
 # Declares src/NAME.  One folder is at once
@@ -16,6 +16,9 @@
 # THREADS says that tests of the layer use threads.  Only these are built with ThreadSanitizer, which
 # finds nothing in others.  THREAD_TESTS names the test files that use threads.  If it is given, only these
 # are built with ThreadSanitizer, because the others would take long.  It must name each that uses std::thread.
+#
+# LONG_TESTS says that optimizing the layer's tests takes less time than it saves when they run.  Models and
+# simulations run up to seven times as fast with -O1.
 #
 # SLOW says that the layer's speed does not matter.  VERBENA_SLOW_FLAGS let the compiler save time there.
 #
@@ -38,7 +41,7 @@
 # Subfolders only sort the files of a large layer: the layer stays one namespace, target and test,
 # and includes name the whole path ("abi/verbs/ops.h").
 function(layer NAME)
-  cmake_parse_arguments(PARSE_ARGV 1 L "PURE;THREADS;SLOW;DATA_PATH;BUILD_ID;SEPARATE_OBJECTS" "" "DEPENDS;LINK;THREAD_TESTS")
+  cmake_parse_arguments(PARSE_ARGV 1 L "PURE;THREADS;LONG_TESTS;SLOW;DATA_PATH;BUILD_ID;SEPARATE_OBJECTS" "" "DEPENDS;LINK;THREAD_TESTS")
   if(L_UNPARSED_ARGUMENTS)
     message(FATAL_ERROR "layer(${NAME}): cannot read '${L_UNPARSED_ARGUMENTS}'")
   endif()
@@ -140,7 +143,11 @@ function(layer NAME)
       target_compile_options(${NAME}_test PRIVATE -Wno-shadow)
     endif()
     target_link_libraries(${NAME}_test PRIVATE vb_${NAME} vb_sim GTest::gmock_main)
-    separate_arguments(test_flags UNIX_COMMAND "${VERBENA_TEST_FLAGS}")
+    set(test_flags ${VERBENA_TEST_FLAGS})
+    if(L_LONG_TESTS)
+      set(test_flags ${VERBENA_LONG_TEST_FLAGS})
+    endif()
+    separate_arguments(test_flags UNIX_COMMAND "${test_flags}")
     target_compile_options(${NAME}_test PRIVATE ${test_flags})
     vb_add_test(${NAME} COMMAND ${NAME}_test)
     set_tests_properties(${NAME} PROPERTIES TIMEOUT ${VERBENA_TEST_TIMEOUT}

@@ -77,6 +77,9 @@ function(vb_shared_library TARGET)
   target_link_options(${TARGET} PRIVATE
     LINKER:--version-script=${script} LINKER:--exclude-libs,ALL
     LINKER:--no-undefined-version LINKER:-z,defs LINKER:-z,nodelete)
+  if(VERBENA_LTO)
+    target_link_options(${TARGET} PRIVATE -flto=auto -O2)
+  endif()
   vb_check_one_engine(${TARGET} ${P_LINK})
   target_link_libraries(${TARGET} PRIVATE ${P_LINK})
   if(NOT P_DIRECTORY)
@@ -94,6 +97,9 @@ function(vb_program TARGET)
   target_compile_options(${TARGET} PRIVATE ${slow_flags})  # a main.cc only reads the command line
   if(P_OUTPUT)
     set_target_properties(${TARGET} PROPERTIES OUTPUT_NAME ${P_OUTPUT})
+  endif()
+  if(VERBENA_LTO)
+    target_link_options(${TARGET} PRIVATE -fno-lto)  # GCC would use LTO, because some objects have data for it
   endif()
   vb_check_one_engine(${TARGET} ${P_LINK})
   target_link_libraries(${TARGET} PRIVATE ${P_LINK})
