@@ -1,11 +1,19 @@
 #include "client/driver.h"
 
+#include <poll.h>
+
 #include <algorithm>
+#include <array>
+#include <ctime>
 #include <new>
+#include <tuple>
 #include <utility>
 
+#include "client/busy_processor.h"
 #include "os/clock.h"
 #include "os/shared_processor.h"
+#include "os/signal_block.h"
+#include "os/system_call.h"
 #include "os/thread.h"
 
 namespace verbena::client {
@@ -25,14 +33,38 @@ constexpr Duration kDeferralMax = std::chrono::microseconds(50);
 // thread receives them.
 constexpr Duration kReceiverCheckEvery = std::chrono::milliseconds(100);
 
-// Lets other threads run.  If another thread always wants this processor, sleeps for a moment, so
-// that the scheduler looks for a free processor.
-void yield_processor() {
-  constinit thread_local os::SharedProcessor shared;
-  const Time before = os::now();
-  os::yield_processor();
-  if (shared.yielded(before, os::now()) && !os::has_one_processor()) os::sleep_shortest();
-}
+// A poll that sleeps returns to the program after this time at the latest, because the program may
+// have other work between its polls.
+constexpr timespec kPollSleepMax{.tv_sec = 0, .tv_nsec = 500'000};
+
+// A thread asks the kernel for its processors at most once in this time.
+constexpr Duration kProcessorsCheckEvery = std::chrono::milliseconds(10);
+
+// Records how the empty polls of this thread have passed the time.
+struct IdleThread {
+  os::SharedProcessor shared{};
+  BusyProcessor busy{};
+  Time processors_checked_at{};
+  bool has_one_processor = false;
+
+  // Returns true if other threads certainly need this thread's processor: the peer, if there is
+  // only one, or a thread that computes.
+  bool processor_is_busy(Time now) const { return has_one_processor || busy.should_sleep(now); }
+  // Lets other threads run.  If another thread always wants this processor, sleeps for a moment, so
+  // that the scheduler looks for a free processor.
+  void yield() {
+    const Time before = os::now();
+    if (before - processors_checked_at >= kProcessorsCheckEvery) {
+      has_one_processor = os::has_one_processor();
+      processors_checked_at = before;
+    }
+    os::yield_processor();
+    const Time after = os::now();
+    busy.yielded(before, after);
+    if (shared.yielded(before, after) && !has_one_processor) os::sleep_shortest();
+  }
+};
+constinit thread_local IdleThread idle_thread;
 
 // This flag is true while this thread holds the drive lock for a fork.
 thread_local bool fork_holds_lock = false;
@@ -213,12 +245,13 @@ void Driver::defer() {
 void Driver::poll() {
   policy_.polled();
   bool found = false;
+  Time now;
   {
     const Driving lock(*this, std::try_to_lock);
     if (!lock) return;
     try {
       if (is_deferred()) flush();
-      const Time now = os::now();
+      now = os::now();
       found = work_.receive(now, os::UdpReceiver::Poll::kLikely);
       if (found && policy_.may_defer()) {
         work_.deliver(now);
@@ -231,7 +264,31 @@ void Driver::poll() {
     }
   }
   if (found) policy_.took_packets();
-  if (policy_.should_yield(found)) yield_processor();
+  if (!policy_.should_yield(found, idle_thread.processor_is_busy(now))) return;
+  if (!idle_thread.busy.should_sleep(now) || !sleep_until_packets()) idle_thread.yield();
+}
+
+// Sleeps until packets or messages come, for kPollSleepMax at most, and receives them.  Returns
+// false, without a sleep, if another thread waits for packets.
+bool Driver::sleep_until_packets() {
+  policy_.poll_will_sleep();
+  const os::SignalBlock signals;  // a handler that jumps out of the sleep would keep the role
+  const ReceiverRole::Wait wait = take_role(ReceiverRole::For::kCompletions);
+  if (wait == 0) return false;
+  if (const auto descriptors = prepare_sleep(wait)) {
+    std::array<pollfd, std::tuple_size_v<Watches::ForReceiver>> waits{};
+    for (std::size_t i = 0; i < waits.size(); ++i) {
+      waits[i] = {.fd = (*descriptors)[i], .events = POLLIN, .revents = 0};
+    }
+    timespec longest = kPollSleepMax;  // the system call overwrites it
+    const auto ready = os::system_call(SYS_ppoll, waits.data(), waits.size(), &longest, nullptr, 0);
+    if (ready > 0) count_receiver_wake();
+    if (waits[Watches::kAgentForReceiver].revents != 0) note_agent_is_ready();
+  }
+  // Says that its event came, so that acknowledgements may leave with the program's next post.
+  (void)receive_for_event(wait, os::UdpReceiver::Poll::kAll, [] { return true; });
+  end_wait_with_role(wait);
+  return true;
 }
 
 void Driver::cq_armed() {

@@ -202,6 +202,7 @@ class Driver {
   void evict_lost_receiver(Time now);
   bool park_for_progress_thread();
   bool poll_lanes();
+  bool sleep_until_packets();
   void pass_work_to_progress_thread();
   bool park() VB_REQUIRES(drive_lock);
   void unpark() VB_REQUIRES(drive_lock);

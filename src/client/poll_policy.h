@@ -36,6 +36,8 @@ class PollPolicy {
   // After this many empty polls, about 50 us, the thread yields, because the peer may be waiting
   // for this processor.
   static constexpr std::uint32_t kPollsUntilYield = 64;
+  // The same for a thread that knows that others need its processor.
+  static constexpr std::uint32_t kPollsUntilYieldIfBusy = 4;
   // These constants limit how long the progress thread receives all packets of a program that
   // polled and did not receive some.
   static constexpr Duration kOwnershipMin = std::chrono::milliseconds(10);
@@ -47,13 +49,17 @@ class PollPolicy {
   // Counts a poll that has found packets as several additional empty polls.  A program whose polls
   // always find packets makes fewer polls, but it receives its packets itself.
   void took_packets() { polls_.fetch_add(kPollsPerBatch, std::memory_order_relaxed); }
-  // Ends a poll.  Returns true if the thread should let other threads run.
-  bool should_yield(bool found_packets) {
+  // Counts the sleep of a poll as the polls that the thread would have made meanwhile.
+  void poll_will_sleep() { polls_.fetch_add(kPollsBusy, std::memory_order_relaxed); }
+  // Ends a poll.  Returns true if the thread should let other threads run.  `processor_is_busy`:
+  // other threads need its processor, so more polls would only delay them.
+  bool should_yield(bool found_packets, bool processor_is_busy = false) {
     if (found_packets) {
       empty_polls_.store(0, std::memory_order_relaxed);
       return false;
     }
-    if (empty_polls_.fetch_add(1, std::memory_order_relaxed) < kPollsUntilYield) return false;
+    const std::uint32_t polls_max = processor_is_busy ? kPollsUntilYieldIfBusy : kPollsUntilYield;
+    if (empty_polls_.fetch_add(1, std::memory_order_relaxed) < polls_max) return false;
     empty_polls_.store(kPollsUntilYield, std::memory_order_relaxed);  // prevents overflow
     return true;
   }

@@ -14,6 +14,7 @@ namespace {
 
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
+using std::chrono::seconds;
 
 // Simulates a program and the progress thread in virtual time.  As in the Driver, the progress
 // thread sleeps until a packet comes, kCheckEvery has passed, or it is woken.  Each packet causes
@@ -245,6 +246,22 @@ TEST(PollPolicy, AThreadWhosePollsFindNothingYieldsUntilAPacketComes) {
   EXPECT_TRUE(policy.should_yield(false));
   EXPECT_FALSE(policy.should_yield(true));
   EXPECT_FALSE(policy.should_yield(false));
+}
+
+TEST(PollPolicy, AThreadWhoseProcessorIsBusyYieldsAfterFewPolls) {
+  PollPolicy policy;
+  for (std::uint32_t i = 0; i < PollPolicy::kPollsUntilYieldIfBusy; ++i) {
+    EXPECT_FALSE(policy.should_yield(false, true));
+  }
+  EXPECT_TRUE(policy.should_yield(false, true));
+  EXPECT_FALSE(policy.should_yield(true, true));
+}
+
+TEST(PollPolicy, APollThatSleepsCountsAsManyPolls) {
+  PollPolicy policy;
+  policy.polled();
+  policy.poll_will_sleep();
+  EXPECT_TRUE(policy.begin_iteration(Time{seconds(1)}).program_receives);
 }
 
 // If a program computes for long after its polls, deferred acknowledgements leave late, and peers
