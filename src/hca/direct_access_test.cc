@@ -442,6 +442,7 @@ RunResult run_random(std::uint64_t seed, bool direct) {
                           .max_inline_bytes = 256}});
   pair.attach(direct);
   constexpr std::size_t kHalf = 1'000'000;
+  constexpr std::size_t kLocalBytes = 1024;  // so small that most requests overlap
   pair.a.fill(0, 2 * kHalf, static_cast<std::uint8_t>(seed));
   pair.b.fill(0, 2 * kHalf, static_cast<std::uint8_t>(seed + 1));
   RunResult result;
@@ -453,11 +454,11 @@ RunResult run_random(std::uint64_t seed, bool direct) {
     const std::size_t bytes = opcode == WrOpcode::kFetchAdd ? 8
                               : random.next() % 2 == 0      ? random.next() % 300
                                                             : random.next() % 100'000;
-    // Responses must not change bytes that another request sends.
-    const bool fills = fills_elements(opcode);
-    const std::size_t local_offset = (fills ? kHalf : 0) + random.next() % (kHalf / 16) * 8;
+    // Many requests send bytes that earlier READs and atomics have brought.
+    const std::size_t local_offset = random.next() % (kLocalBytes / 8) * 8;
     const std::size_t remote_offset = random.next() % (kHalf / 16) * 8;
-    // A fence prevents later requests from changing the result of a READ.
+    // A fence lets each request send what the READs before it have brought, and prevents later
+    // requests from changing the result of a READ.
     const std::uint32_t flags = send_flag::kSignaled | send_flag::kFence;
     if (opcode == WrOpcode::kSend || opcode == WrOpcode::kWriteImm) {
       pair.receive(i, remote_offset, bytes).value();

@@ -102,10 +102,16 @@ Result<void> PostQueues::check_send(const SendRequest& request, const AddressHan
   return {};
 }
 
+// Returns true if the request must not begin before an earlier READ or atomic is complete
+// (vol1 10.8.3.3).
+bool PostQueues::waits_at_fence(const SendWqe& wqe) const {
+  return (wqe.flags & send_flag::kFence) != 0 && sends_.is_pending(newest_with_response_);
+}
+
 // Copies the bytes of a small request at the post.  Some programs overwrite them before the driver
 // handles the request (see kCopiedBytesMax).
 void PostQueues::copy_small_request(SendWqe& wqe) const {
-  if (wqe.length == 0 || wqe.length > kCopiedBytesMax) return;
+  if (wqe.length == 0 || wqe.length > kCopiedBytesMax || waits_at_fence(wqe)) return;
   if (fills_elements(wqe.opcode) || is_local(wqe.opcode)) return;
   const std::span<std::byte> space(SendQueue::byte_space(wqe), wqe.length);
   wqe.key_generation = core_.shared.memory.generation();  // read before the look-up of the keys
@@ -149,6 +155,7 @@ Result<bool> PostQueues::post_send(const SendRequest& request, const AddressHand
     ::new (sends_.extra_space(wqe))
         DatagramTarget{ah->path.address, request.remote_qpn, request.remote_qkey};
   }
+  if (needs_response(request.opcode)) newest_with_response_ = sends_.next_number();
   sends_.publish();
   return true;
 }

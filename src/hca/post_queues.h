@@ -37,10 +37,14 @@ class PostQueues {
  private:
   Result<void> check_send(const SendRequest& request, const AddressHandle* ah,
                           std::uint64_t length) const;
+  bool waits_at_fence(const SendWqe& wqe) const;
   void copy_small_request(SendWqe& wqe) const;
 
   QpCore& core_;
   SendQueue sends_;
+  // The number of the newest READ or atomic in sends_, which its mutex guards.  At first, the
+  // number before the first request.
+  std::uint32_t newest_with_response_ = 0u - 1;
   RecvQueue receives_;                            // has the capacity 0 if the QP uses an SRQ
   std::atomic<QpState> state_ = QpState::kReset;  // the state of core_.attributes, for posters
 };

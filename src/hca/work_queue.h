@@ -23,7 +23,8 @@ constexpr std::uint32_t saturated_length(std::uint64_t bytes) {
 
 // The engine copies the data of a request of up to this many bytes at the post, as if it were
 // inline.  Adapters read small requests early, so some programs overwrite the memory before the
-// request completes.
+// request completes.  A request that waits at a fence is not copied, because an earlier READ or
+// atomic may still change its data.
 inline constexpr std::uint32_t kCopiedBytesMax = 128;
 // The engine sets this bit in SendWqe::flags if copied bytes follow the elements.  Programs cannot
 // set the bit.
@@ -125,6 +126,14 @@ class WorkQueue {
   // this, so that an unused queue touches no pages.
   Wqe& prepare() {
     return *::new (slot_address(tail_.load(std::memory_order_relaxed) & (capacity_ - 1))) Wqe();
+  }
+  // Returns the number of the request in the slot that prepare() returns.
+  std::uint32_t next_number() const { return tail_.load(std::memory_order_relaxed); }
+  // Returns true if this earlier request of the queue is not complete.  If it returns false, the
+  // caller also sees the data that the request has brought.
+  bool is_pending(std::uint32_t number) const {
+    const std::uint32_t oldest = head_.load(std::memory_order_acquire);
+    return number - oldest < tail_.load(std::memory_order_relaxed) - oldest;
   }
   void publish() {
     tail_.store(tail_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
