@@ -99,12 +99,12 @@ VB_API int vb_gid_query(uint32_t device, uint32_t port, uint32_t index, struct v
 // EINVAL: there is no such device or port, or the index is past the end of the table.
 VB_API int vb_pkey_query(uint32_t device, uint32_t port, uint32_t index, uint16_t* pkey);
 
-// A context receives asynchronous events.  Its descriptor is readable (level-triggered POLLIN)
-// exactly while events wait.  The events of a QP, CQ or SRQ go to the context with which the object
-// was created; they are dropped if that context is 0 or destroyed.  Events of a port go to every
-// context of its device and to every context of VB_ALL_DEVICES.  Events of the device go to every
-// context.
-// Objects of different contexts can be used together, but a QP has the ports of one device only.
+// A context receives asynchronous events.  Its descriptor is readable exactly while events wait.
+// Each event gives an edge (EPOLLET), although older ones are unread.  The events of a QP, CQ or
+// SRQ go to the context with which the object was created; they are dropped if that context is 0 or
+// destroyed.  Events of a port go to every context of its device and to every context of
+// VB_ALL_DEVICES.  Events of the device go to every context. Objects of different contexts can be
+// used together, but a QP has the ports of one device only.
 #define VB_ALL_DEVICES 0xffffffffu
 VB_API int vb_context_create(uint32_t device, vb_handle* context, int* fd);
 VB_API int vb_context_destroy(vb_handle context);  // its objects remain usable
@@ -142,8 +142,8 @@ VB_API int vb_mw_destroy(vb_handle mw);
 
 // ---- completion queues ------------------------------------------------------------------------
 
-// Each completion channel has a descriptor, which is readable (level-triggered POLLIN) exactly
-// while events wait.
+// Each completion channel has a descriptor, which is readable exactly while events wait.  Each
+// event gives an edge (EPOLLET), although older ones are unread.
 VB_API int vb_channel_create(vb_handle* channel, int* fd);
 VB_API int vb_channel_destroy(vb_handle channel);  // EBUSY while a CQ uses it
 VB_API int vb_channel_next(vb_handle channel, uint64_t* cq_cookie);
@@ -315,8 +315,8 @@ VB_API int vb_post_srq_recv(vb_handle srq, const struct vb_recv_wr* wr);
 
 // ---- RDMA connection manager ------------------------------------------------------------------
 
-// Each event channel has a descriptor, which is readable (level-triggered POLLIN) exactly while
-// events wait.
+// Each event channel has a descriptor, which is readable exactly while events wait.  Each event
+// gives an edge (EPOLLET), although older ones are unread.
 VB_API int vb_cm_channel_create(vb_handle* channel, int* fd);
 VB_API int vb_cm_channel_destroy(vb_handle channel);  // EBUSY while an id uses it
 // Hides the events of an id that a CONNECT_REQUEST created, until the program has accepted the id.

@@ -160,8 +160,8 @@ struct vb_request {
   uint32_t state;
 };
 
-// Creates a queue of requests.  *fd is readable (level-triggered POLLIN) exactly while completed
-// requests wait to be taken.
+// Creates a queue of requests.  *fd is readable exactly while completed requests wait to be taken.
+// Each completed request gives an edge (EPOLLET), although older ones wait.
 VB_API int vb_requests_create(vb_handle* queue, int* fd);
 VB_API int vb_requests_destroy(vb_handle queue);  // EBUSY while it has requests
 

@@ -168,7 +168,7 @@ class AsyncEvents {
     const auto loop = loops_.find(sink->second);
     if (loop == loops_.end()) return true;
     loop->second.events.push_back({sink_of(event.cookie), event.type});
-    if (loop->second.events.size() == 1) ::eventfd_write(loop->second.fd, 1);
+    ::eventfd_write(loop->second.fd, 1);
     return true;
   }
   std::optional<Event> next(const Loop& loop) {
@@ -350,7 +350,8 @@ class Loop {
     if (poller_ >= 0) ::close(poller_);
   }
 
-  // Returns a descriptor that is readable while run_ready() has something to do.
+  // Returns a descriptor that is readable while run_ready() has something to do.  A program may
+  // watch it edge-triggered: there is an edge for each event and each completed command.
   int fd() const { return poller_; }
 
   // Handles some of the completed commands and events, without waiting.  Call it again while it
@@ -405,7 +406,7 @@ class Loop {
   // Queues a command that completed inside the call that started it.  run_ready() calls its
   // complete().
   void finish_later(detail::Operation& operation) {
-    if (finished_ == nullptr) ::eventfd_write(finished_fd_, 1);
+    ::eventfd_write(finished_fd_, 1);
     operation.next = nullptr;
     *finished_last_ = &operation;
     finished_last_ = &operation.next;

@@ -48,6 +48,10 @@ inline std::uint64_t owner_of(const process::CmNotice& notice) { return notice.i
 // Holds a queue with a descriptor that is readable exactly while the queue has entries.
 // Withdrawing the entries of one owner takes the same time however many other entries there are.
 //
+// Each entry posts the descriptor, although older entries are unread, because a program may watch
+// the descriptor edge-triggered (EPOLLET).  Only one thread need not be woken: a reader that
+// receives packets itself takes an entry, and then posts once if entries remain.
+//
 // Invariant, under the lock: the descriptor is posted (readable) while there are entries.  There
 // are two exceptions: a reader has taken the post but not yet the lock, or a reader receives
 // packets itself.  That reader posts again if entries remain.  If another reader has taken the last
@@ -65,7 +69,6 @@ class EventQueue {
     entry_list.push_back(std::move(entry));
     by_owner_.emplace(owner_of(entry_list.front()), entry_list.begin());
     entries_.splice(entries_.end(), entry_list);
-    if (entries_.size() != 1) return;
     if (reader_receives_) {
       withheld_ = true;
     } else {
@@ -83,7 +86,7 @@ class EventQueue {
   }
 
   // Notes that a thread receives packets, and will call take_received() for the entries that the
-  // packets cause.  So the first such entry need not make the descriptor readable.
+  // packets cause.  So these entries need not make the descriptor readable.
   void will_receive() {
     const std::lock_guard lock(mutex_);
     reader_receives_ = true;
@@ -95,11 +98,8 @@ class EventQueue {
     const bool withheld = std::exchange(withheld_, false);
     if (entries_.empty()) return false;
     pop(entry);
-    if (!withheld) {
-      make_unreadable_if_empty();
-    } else if (!entries_.empty()) {
-      post();
-    }
+    if (withheld && !entries_.empty()) post();
+    make_unreadable_if_empty();
     return true;
   }
   // Returns false if a reader may have to wait although the descriptor was readable; see
@@ -118,7 +118,8 @@ class EventQueue {
         if (!entries_.empty()) {
           pop(entry);
           const bool took_only_post = posts_before_wait && *posts_before_wait + 1 == posts_;
-          if (!took_only_post || !fd_.try_take_never_waits()) make_unreadable_if_empty();
+          if (took_only_post && fd_.try_take_never_waits()) may_be_readable_ = false;
+          make_unreadable_if_empty();
           if (posts_before_wait && !entries_.empty()) post();
           return 0;
         }
@@ -198,20 +199,25 @@ class EventQueue {
   }
   void post() {
     ++posts_;
+    may_be_readable_ = true;
     fd_.post();
   }
   // Makes the descriptor unreadable if the queue is empty.  If try_take() may wait and a reader
   // sleeps, does not take the post: the reader takes the post, finds no entry and sleeps again.  If
   // both tried to take the post, the slower one would wait.
   void make_unreadable_if_empty() {
-    if (entries_.empty() && (sleepers_ == 0 || fd_.try_take_never_waits())) (void)fd_.try_take();
+    if (!entries_.empty() || !may_be_readable_) return;
+    if (sleepers_ != 0 && !fd_.try_take_never_waits()) return;
+    (void)fd_.try_take();
+    may_be_readable_ = false;
   }
 
   os::EventFd fd_;
   std::uint64_t posts_ = 0;       // the number of calls of post()
   std::uint32_t sleepers_ = 0;    // readers that sleep in next()
   bool reader_receives_ = false;  // will_receive() was called, but not yet take_received()
-  bool withheld_ = false;         // an entry has come since will_receive(), and was not posted
+  bool withheld_ = false;         // entries have come since will_receive(), and were not posted
+  bool may_be_readable_ = false;  // posted, and not taken since; a sleeper may have taken the post
   std::mutex mutex_;
   List entries_;
   std::multimap<std::uint64_t, typename List::iterator> by_owner_;  // oldest first for each owner

@@ -1,6 +1,7 @@
 #include "madservice/session.h"
 
 #include <gtest/gtest.h>
+#include <sys/epoll.h>
 
 #include <cstring>
 #include <utility>
@@ -63,6 +64,19 @@ TEST_F(SessionTest, QueueOfAProgramThatDoesNotReadIsLimited) {
   deliver(1);
   EXPECT_TRUE(program.receive(buffer, fds)) << "the queue accepts MADs again";
   EXPECT_FALSE(has_ended_);
+}
+
+// A program may watch the descriptor of an open port edge-triggered (EPOLLET).
+TEST_F(SessionTest, EachMadWakesAnEdgeTriggeredWatcher) {
+  const os::UnixChannel program = session_.open_mads().value();
+  const os::Fd epoll(::epoll_create1(EPOLL_CLOEXEC));
+  epoll_event event{.events = EPOLLIN | EPOLLET, .data = {}};
+  ASSERT_EQ(::epoll_ctl(epoll.get(), EPOLL_CTL_ADD, program.fd(), &event), 0);
+  EXPECT_EQ(::epoll_wait(epoll.get(), &event, 1, 0), 0);
+  for (int i = 0; i < 3; ++i) {
+    deliver(1);
+    EXPECT_EQ(::epoll_wait(epoll.get(), &event, 1, 0), 1) << "MAD " << i;
+  }
 }
 
 }  // namespace

@@ -10,9 +10,9 @@
 namespace verbena::os {
 
 // Owns the descriptor that a program gets for a completion channel, an event channel or
-// asynchronous events.  It is readable (level-triggered) from post() until a thread takes the
-// event; several posts count as one.  It is created blocking, as the kernel's device files are; the
-// program may set O_NONBLOCK on it.
+// asynchronous events.  It is readable from post() until a thread takes the event; several posts
+// count as one, but each gives an edge (EPOLLET).  It is created blocking, as the kernel's device
+// files are; the program may set O_NONBLOCK on it.
 class EventFd {
  public:
   static Result<EventFd> create();

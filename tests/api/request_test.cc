@@ -3,6 +3,8 @@
 // second of virtual time.
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sys/epoll.h>
+#include <unistd.h>
 #include <verbena/verbena.h>
 
 #include <array>
@@ -482,6 +484,45 @@ TEST(Loops, HaveAReadableDescriptorWhileThereIsWork) {
     dropped.then([&](const Outcome<ProtectionDomain>&) { ++calls; });
   }
   EXPECT_FALSE(is_readable(o.loop->fd()));
+}
+
+// A program may watch the descriptor edge-triggered (EPOLLET).
+TEST(Loops, HaveAnEdgeOfTheirDescriptorForEachFinishedCommand) {
+  Objects o(Duration{});
+  const int epoll = ::epoll_create1(EPOLL_CLOEXEC);
+  epoll_event event{.events = EPOLLIN | EPOLLET, .data = {}};
+  ASSERT_EQ(::epoll_ctl(epoll, EPOLL_CTL_ADD, o.loop->fd(), &event), 0);
+  std::array requests{o.device->create_pd(), o.device->create_pd(), o.device->create_pd()};
+  EXPECT_EQ(::epoll_wait(epoll, &event, 1, 0), 0);
+  int calls = 0;
+  for (auto& request : requests) {
+    request.then([&](const Outcome<ProtectionDomain>&) { ++calls; });
+    EXPECT_EQ(::epoll_wait(epoll, &event, 1, 0), 1);
+  }
+  EXPECT_EQ(calls, 0);
+  o.run_loop();
+  EXPECT_EQ(calls, 3);
+  EXPECT_FALSE(is_readable(o.loop->fd()));
+  ::close(epoll);
+}
+
+TEST(Loops, HaveAnEdgeOfTheirDescriptorForEachEventThatAnotherLoopPassesOn) {
+  Objects taking(Duration{});
+  const auto loop = value_of(Loop::create());
+  const auto device = value_of(Device::open(*loop).wait());
+  const auto pd = value_of(device.create_pd().wait());
+  const auto cq = value_of(device.create_cq(16).wait());
+  auto qp = value_of(QueuePair::create(pd, cq, cq).wait());
+  const int epoll = ::epoll_create1(EPOLL_CLOEXEC);
+  epoll_event event{.events = EPOLLIN | EPOLLET, .data = {}};
+  ASSERT_EQ(::epoll_ctl(epoll, EPOLL_CTL_ADD, loop->fd(), &event), 0);
+  for (const std::uint32_t type : {4u, 6u}) {
+    fake::raise_event(qp.handle(), type);
+    (void)::epoll_wait(epoll, &event, 1, 0);  // both loops watch the descriptor of the library
+    taking.run_loop();
+    EXPECT_EQ(::epoll_wait(epoll, &event, 1, 0), 1) << "event " << type;
+  }
+  ::close(epoll);
 }
 
 // A loop that was attached only in part must not be used.
