@@ -177,9 +177,13 @@ TEST_F(WindowsOfType2, AreBoundAndInvalidatedByRequests) {
     EXPECT_EQ(fake_qp(qp_).sent.back().opcode, static_cast<std::uint32_t>(opcode));
     EXPECT_EQ(fake_qp(qp_).sent.back().rkey, 0x77u);
   }
+}
+
+TEST_F(WindowsOfType2, TheDeviceShowsThatItBindsAndInvalidatesThem) {
   ibv_device_attr attr{};
   EXPECT_EQ(ibv_query_device(context_, &attr), 0);
   EXPECT_NE(attr.device_cap_flags & IBV_DEVICE_MEM_WINDOW, 0u);
+  EXPECT_NE(attr.device_cap_flags & IBV_DEVICE_MEM_MGT_EXTENSIONS, 0u);
   EXPECT_NE(attr.device_cap_flags & IBV_DEVICE_MEM_WINDOW_TYPE_2B, 0u);
   EXPECT_EQ(attr.device_cap_flags & IBV_DEVICE_MEM_WINDOW_TYPE_2A, 0u);
 }

@@ -89,10 +89,11 @@ ibv_device_attr to_public(const vb_device_attr& attr) {
   out.hw_ver = attr.hw_ver;
   out.max_qp = to_int(attr.max_qp);
   out.max_qp_wr = to_int(attr.max_qp_wr);
-  out.device_cap_flags = IBV_DEVICE_AUTO_PATH_MIG | IBV_DEVICE_PORT_ACTIVE_EVENT |
-                         IBV_DEVICE_SYS_IMAGE_GUID | IBV_DEVICE_RC_RNR_NAK_GEN |
-                         IBV_DEVICE_MEM_WINDOW | IBV_DEVICE_MEM_WINDOW_TYPE_2B |
-                         IBV_DEVICE_SRQ_RESIZE;
+  // Storage targets invalidate keys remotely only if the device has MEM_MGT_EXTENSIONS.
+  out.device_cap_flags = IBV_DEVICE_AUTO_PATH_MIG | IBV_DEVICE_UD_AV_PORT_ENFORCE |
+                         IBV_DEVICE_PORT_ACTIVE_EVENT | IBV_DEVICE_SYS_IMAGE_GUID |
+                         IBV_DEVICE_RC_RNR_NAK_GEN | IBV_DEVICE_SRQ_RESIZE | IBV_DEVICE_MEM_WINDOW |
+                         IBV_DEVICE_MEM_MGT_EXTENSIONS | IBV_DEVICE_MEM_WINDOW_TYPE_2B;
   out.max_sge = to_int(attr.max_sge);
   out.max_sge_rd = to_int(attr.max_sge_rd);
   out.max_cq = to_int(attr.max_cq);

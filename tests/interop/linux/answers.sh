@@ -1,5 +1,6 @@
 #!/bin/bash
-# Runs calls that may fail, on Verbena and on Linux, and compares the results.  Also checks that a listener at a
+# Runs calls that may fail, on Verbena and on Linux, and compares the results.  Compares the attributes of the devices
+# with the table of differences in docs/conformance.md; VB_RECORD=1 writes the table.  Also checks that a listener at a
 # loopback address accepts connections from other hosts, on Verbena and on Linux.
 source "$(dirname "${BASH_SOURCE[0]}")/../../system/lib.sh"
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -8,7 +9,7 @@ need rping
 make_host a
 make_line "/proc/${host_pid[a]}/ns/net" "guest:$work/guest.b.line"
 configure_host a 1500
-pack_verbena tests/programs/answers
+pack_verbena tests/programs/{answers,device_attributes}
 make_guest b --also "$work/verbena.cpio"
 configure_guest b 1500
 
@@ -16,6 +17,12 @@ run_program a "$VB_PREFIX/tests/programs/answers" 10.77.0.2 fd77::2 >"$work/ours
 run_program b /verbena/tests/programs/answers 10.77.0.1 fd77::1 >"$work/linux" 2>&1 || fail "Linux: $(cat "$work/linux")"
 diff "$work/linux" "$work/ours" >"$work/diff" || fail "< Linux, > Verbena: $(cat "$work/diff")"
 cat "$work/linux"
+
+run_program a "$VB_PREFIX/tests/programs/device_attributes" >"$work/ours" 2>&1 || fail "ours: $(cat "$work/ours")"
+run_program b /verbena/tests/programs/device_attributes >"$work/linux" 2>&1 || fail "Linux: $(cat "$work/linux")"
+python3 "$VB_SOURCE/tests/interop/linux/attributes_table.py" "$work/ours" "$work/linux" "$VB_SOURCE/docs/conformance.md" \
+  ${VB_RECORD:+--record} || fail "the table in docs/conformance.md differs (VB_RECORD=1 writes it)"
+echo "the device's attributes differ from Linux as documented"
 
 for server in a b; do
   client=$([ $server = a ] && echo b || echo a)
