@@ -12,6 +12,7 @@
 #include <string_view>
 #include <utility>
 
+#include "base/host_name.h"
 #include "plan/find_rail.h"
 #include "subnet/check_fault.h"
 #include "subnet/netlist.h"
@@ -22,9 +23,8 @@ namespace {
 // Checks that commands can use the names of the HCAs.  Returns the problem, or nothing.
 std::optional<std::string> problem_with_names(const subnet::Topology& topology) {
   for (const subnet::Node& node : topology.nodes) {
-    if (node.is_switch() || plan::is_name(node.name)) continue;
-    return fmt::format("'{}' is no name for a node: use 1 to 32 letters, digits, '_' or '-'",
-                       node.name);
+    if (node.is_switch() || is_host_name(node.name)) continue;
+    return fmt::format("'{}' is no name for a node: use {}", node.name, kHostNameRule);
   }
   return std::nullopt;
 }
@@ -103,9 +103,9 @@ Answer<std::string> fabric_name(const std::string& name_option, const FabricFile
     name = fabric_file.path.substr(fabric_file.path.rfind('/') + 1);
     name.resize(std::min(name.find('.'), name.size()));
   }
-  if (plan::is_name(name)) return name;
-  return std::unexpected(fmt::format(
-      "'{}' is no name for a fabric: use 1 to 32 letters, digits, '_' or '-' (see --name)", name));
+  if (is_host_name(name)) return name;
+  return std::unexpected(
+      fmt::format("'{}' is no name for a fabric: use {} (see --name)", name, kHostNameRule));
 }
 
 std::string size_text(const FabricFile& fabric_file) {

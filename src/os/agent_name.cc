@@ -8,6 +8,8 @@
 #include <sstream>
 #include <string_view>
 
+#include "base/host_name.h"
+
 namespace verbena::os {
 
 std::uint32_t uid_outside(std::uint32_t uid, const std::string& uid_map) {
@@ -32,14 +34,12 @@ std::string agent_socket_name(std::uint32_t uid_outside, bool owns_proc_sys,
 
 Result<std::string> agent_socket_name(const std::string& user_agent,
                                       const FabricHost& fabric_host) {
-  constexpr std::size_t kNameMax = 32;  // keeps the socket's name below 108 characters
-  constexpr std::string_view kAllowed =
-      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-";
+  // The limit of a name keeps the socket's name below 108 characters.
   for (const std::string& name : {fabric_host.fabric, fabric_host.host}) {
-    if (name.empty() || name.size() > kNameMax ||
-        name.find_first_not_of(kAllowed) != std::string::npos) {
+    if (!is_host_name(name)) {
       return fail(Errc::kInvalidArgument,
-                  "the name of a fabric or host has 1 to 32 letters, digits, '_' or '-'");
+                  "the name of a fabric or host has 1 to 32 letters, digits, '_' or '-', and no "
+                  "'-' first");
     }
   }
   return user_agent + "/" + fabric_host.fabric + "/" + fabric_host.host;

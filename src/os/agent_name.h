@@ -38,8 +38,7 @@ struct FabricHost {
 };
 // Returns the abstract socket name of the agent for a host of a fabric.  It consists of
 // `user_agent`, the name of the user's agent on this machine, and of the two names in
-// `fabric_host`.  kInvalidArgument: a name is empty, is longer than 32 characters, or has
-// characters other than letters, digits, '_' and '-'.
+// `fabric_host`.  kInvalidArgument: is_host_name() does not allow a name.
 Result<std::string> agent_socket_name(const std::string& user_agent, const FabricHost& fabric_host);
 
 // Returns the host that VERBENA_FABRIC and VERBENA_NODE name (`verbena run --node` sets both).

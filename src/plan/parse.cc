@@ -6,6 +6,7 @@
 #include <set>
 #include <utility>
 
+#include "base/host_name.h"
 #include "base/port_id.h"
 #include "plan/find_rail.h"
 #include "plan/plan.h"
@@ -142,9 +143,8 @@ void Parser::check_keys(const toml::table& table, std::string_view what,
 
 std::string Parser::read_name(const toml::node& node, std::string_view what) {
   const auto text = node.value_exact<std::string>();
-  if (!text || !is_name(*text)) {
-    report(node.source(),
-           std::string(what) + " must be a text of 1 to 32 letters, digits, '_' or '-', in quotes");
+  if (!text || !is_host_name(*text)) {
+    report(node.source(), std::string(what) + " must be a text in quotes: " + kHostNameRule);
     return {};
   }
   return *text;
@@ -344,13 +344,6 @@ std::expected<Fabric, Problem> Parser::read_fabric(const toml::table& file) {
 }
 
 }  // namespace
-
-bool is_name(std::string_view name) {
-  constexpr std::string_view kAllowed =
-      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-";
-  return !name.empty() && name.size() <= kNameMax &&
-         name.find_first_not_of(kAllowed) == std::string_view::npos;
-}
 
 std::expected<Fabric, Problem> parse(std::string_view text) {
   const auto file = read_toml(text);

@@ -41,7 +41,6 @@ inline constexpr std::size_t kHostsMax = 256;
 inline constexpr std::size_t kRoutersMax = 64;
 inline constexpr std::size_t kAddressesPerRailMax = 16;
 inline constexpr std::size_t kPkeysMax = 128;
-inline constexpr std::size_t kNameMax = 32;
 inline constexpr std::size_t kFaultsMax = 1024;
 inline constexpr Duration kAfterMax = std::chrono::hours(24 * 7);
 inline constexpr std::uint32_t kMtuMin = 576;
@@ -107,9 +106,6 @@ struct Problem {
 std::expected<Fabric, Problem> parse(std::string_view text);
 // Parses a file that contains only faults.  The fabric is not known, so the names are not checked.
 std::expected<std::vector<ScheduledFault>, Problem> parse_faults(std::string_view text);
-
-// Returns true for 1 to kNameMax letters, digits, '_' and '-'.
-bool is_name(std::string_view name);
 
 // Makes a fabric of hosts with the names a, b, c, ..., or h1, h2, h3, ... if there are more than 26
 // hosts.  The first rail of each host is in the network net0, the second in net1, and so on.

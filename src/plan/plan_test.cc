@@ -70,6 +70,12 @@ TEST(Plan, WrittenTextReadsAsTheSameFabric) {
   }
 }
 
+TEST(Plan, ANameThatLooksLikeAnOptionIsRefusedWithItsPlace) {
+  EXPECT_EQ(problem_of("name = \"-rf\"\n"),
+            "1:8: the name must be a text in quotes: 1 to 32 letters, digits, '_' or '-', and no "
+            "'-' first");
+}
+
 TEST(Plan, ReportsThePlaceAndReasonOfAnError) {
   const auto with_rail = [](const std::string& rail) {
     return "[[hosts]]\nname = \"a\"\nrails = [\n  { " + rail + " },\n]\n";
@@ -81,7 +87,8 @@ TEST(Plan, ReportsThePlaceAndReasonOfAnError) {
       {"[[host]]\nname = \"a\"\n",
        "1:3: a fabric has no 'host'; it has name, hosts, routers, faults"},
       {"name = \"a/b\"\n",
-       "1:8: the name must be a text of 1 to 32 letters, digits, '_' or '-', in quotes"},
+       "1:8: the name must be a text in quotes: 1 to 32 letters, digits, '_' or '-', and no '-' "
+       "first"},
       {"[[hosts]]\nname = \"a\"\n", "1:1: 'rails' is missing"},
       {"[[hosts]]\nrails = []\n", "1:1: a host has no 'name'"},
       {with_rail("addresses = [\"10.0.0.1\"]"), "4:3: a rail has no 'network'"},
