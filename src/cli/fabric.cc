@@ -26,6 +26,7 @@
 #include "plan/plan.h"
 #include "subnet/generate.h"
 #include "subnet/netlist.h"
+#include "subnet/netlist_words.h"
 #include "wire/address_text.h"
 
 namespace verbena::cli {
@@ -187,23 +188,43 @@ int make(const FabricOptions& options) {
   return 0;
 }
 
-}  // namespace
+bool has_description(const ipc::HostStatus& host) {
+  return !host.description.empty() && host.description != host.name;
+}
 
-std::string fabric_as_text(const ipc::FabricReply& fabric) {
+// Returns the rows of a table of hosts.  The table has a column for the descriptions, if any host
+// has one that is not its name.
+std::vector<std::vector<std::string>> host_rows(const std::vector<ipc::HostStatus>& hosts) {
   std::vector<std::vector<std::string>> rows{
       {"HOST", "PROGRAMS", "DEVICE", "NETWORK", "VLAN", "MTU", "ADDRESSES"}};
-  for (const ipc::HostStatus& host : fabric.hosts) {
+  const bool with_descriptions = std::ranges::any_of(hosts, has_description);
+  if (with_descriptions) rows[0].insert(rows[0].begin() + 1, "DESCRIPTION");
+  for (const ipc::HostStatus& host : hosts) {
     for (const ipc::RailStatus& rail : host.rails) {
       const bool is_first = &rail == &host.rails.front();
       rows.push_back({is_first ? host.name : "", is_first ? std::to_string(host.programs) : "",
                       rail.device, rail.network, rail.vlan == 0 ? "-" : std::to_string(rail.vlan),
                       std::to_string(rail.mtu_bytes), joined(texts_of(rail.addresses))});
+      if (!with_descriptions) continue;
+      rows.back().insert(rows.back().begin() + 1, is_first ? printable(host.description) : "");
     }
   }
+  return rows;
+}
+
+// Returns true if a text of a user is the GUID of a host: "0x", or "H-", and hexadecimal digits.
+bool is_guid_of(const ipc::HostStatus& host, const std::string& text) {
+  const auto guid = subnet::parse_guid(text);
+  return guid && guid->value != 0 && *guid == host.guid;
+}
+
+}  // namespace
+
+std::string fabric_as_text(const ipc::FabricReply& fabric) {
   std::string text =
-      table_text(rows) + fmt::format("fabric '{}': pid {}, up {}, from {}\n", fabric.name,
-                                     fabric.pid, duration_text(whole_seconds(fabric.uptime)),
-                                     printable(fabric.file));
+      table_text(host_rows(fabric.hosts)) +
+      fmt::format("fabric '{}': pid {}, up {}, from {}\n", fabric.name, fabric.pid,
+                  duration_text(whole_seconds(fabric.uptime)), printable(fabric.file));
   for (const ipc::ManagerStatus& manager : fabric.managers) {
     text += fmt::format("subnet manager on {}: {}, OpenSM, pid {}\n", manager.node, manager.state,
                         manager.pid);
@@ -234,8 +255,14 @@ std::string fabric_as_json(const ipc::FabricReply& fabric) {
                        {"addresses", texts_of(rail.addresses)},
                        {"pkeys", std::move(pkeys)}});
     }
-    hosts.push_back(
-        {{"name", host.name}, {"programs", host.programs}, {"rails", std::move(rails)}});
+    Json json{{"name", host.name}};
+    if (host.guid.value != 0) {
+      json["description"] = host.description;
+      json["guid"] = fmt::format("{:#018x}", host.guid.value);
+    }
+    json["programs"] = host.programs;
+    json["rails"] = std::move(rails);
+    hosts.push_back(std::move(json));
   }
   Json managers = Json::array();
   for (const ipc::ManagerStatus& manager : fabric.managers) {
@@ -267,16 +294,36 @@ Answer<ipc::HostStatus> enter_host(const std::string& fabric, const std::string&
   if (!name) return std::unexpected(name.error());
   const auto reply = ask_fabric(*name);
   if (!reply) return std::unexpected(reply.error());
-  const auto found = std::ranges::find(reply->hosts, host, &ipc::HostStatus::name);
-  if (found == reply->hosts.end()) {
-    std::vector<std::string> names;
-    for (const ipc::HostStatus& status : reply->hosts) names.push_back(status.name);
-    return std::unexpected(
-        fmt::format("the fabric '{}' has no host '{}'; it has: {}", *name, host, joined(names)));
+  auto found = find_host(reply->hosts, host);
+  if (!found) {
+    return std::unexpected(fmt::format("the fabric '{}' {}", *name, found.error()));
   }
   ::setenv("VERBENA_FABRIC", name->c_str(), 1);
-  ::setenv("VERBENA_NODE", host.c_str(), 1);
-  return *found;
+  ::setenv("VERBENA_NODE", found->name.c_str(), 1);
+  return *std::move(found);
+}
+
+Answer<ipc::HostStatus> find_host(const std::vector<ipc::HostStatus>& hosts,
+                                  const std::string& text) {
+  const auto named = std::ranges::find(hosts, text, &ipc::HostStatus::name);
+  if (named != hosts.end()) return *named;
+  std::vector<std::string> names;
+  const ipc::HostStatus* described = nullptr;
+  for (const ipc::HostStatus& host : hosts) {
+    if (text.empty() || host.description != text) continue;
+    described = &host;
+    names.push_back(host.name);
+  }
+  if (names.size() == 1) return *described;
+  if (names.size() > 1) {
+    return std::unexpected(
+        fmt::format("has several hosts with the description '{}': {}", text, joined(names)));
+  }
+  const auto with_guid =
+      std::ranges::find_if(hosts, [&](const auto& host) { return is_guid_of(host, text); });
+  if (with_guid != hosts.end()) return *with_guid;
+  for (const ipc::HostStatus& host : hosts) names.push_back(host.name);
+  return std::unexpected(fmt::format("has no host '{}'; it has: {}", text, joined(names)));
 }
 
 int fabric(const FabricOptions& options) {

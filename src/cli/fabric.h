@@ -39,8 +39,12 @@ int fabric(const FabricOptions& options);
 
 // Sets the environment, so that this process and its children are on a virtual host.  If `fabric`
 // is empty, takes the only fabric that is up.  Returns the devices and addresses of the host.
-// Fails if there is no such fabric or host.
+// Fails if there is no such fabric or host.  find_host() says how `host` may name the host.
 Answer<ipc::HostStatus> enter_host(const std::string& fabric, const std::string& host);
+// Finds a host by its name, by its description, or by its GUID ("0x2c90300000001").  A description
+// must belong to only one host.  The error continues the words "the fabric 'lab' ...".
+Answer<ipc::HostStatus> find_host(const std::vector<ipc::HostStatus>& hosts,
+                                  const std::string& text);
 
 // These two return what `verbena fabric show` prints.
 std::string fabric_as_text(const ipc::FabricReply& fabric);

@@ -20,24 +20,12 @@
 namespace verbena::cli {
 namespace {
 
-// Checks that commands can use the names of the HCAs.  Returns the problem, or nothing.
-std::optional<std::string> problem_with_names(const subnet::Topology& topology) {
-  for (const subnet::Node& node : topology.nodes) {
-    if (node.is_switch() || is_host_name(node.name)) continue;
-    return fmt::format("'{}' is no name for a node: use {}", node.name, kHostNameRule);
-  }
-  return std::nullopt;
-}
-
 Answer<FabricFile> read_netlist(const std::string& file, std::string path, std::string_view text) {
   auto topology = subnet::parse_netlist(text);
   if (!topology) {
     const subnet::NetlistError& problem = topology.error();
     return std::unexpected(
         fmt::format("{}:{}:{}: {}", file, problem.line, problem.column, problem.reason));
-  }
-  if (const auto problem = problem_with_names(*topology)) {
-    return std::unexpected(fmt::format("{}: {}", file, *problem));
   }
   return FabricFile{.path = std::move(path), .topology = std::move(*topology)};
 }
@@ -111,10 +99,13 @@ Answer<std::string> fabric_name(const std::string& name_option, const FabricFile
 std::string size_text(const FabricFile& fabric_file) {
   if (fabric_file.topology) {
     const auto& nodes = fabric_file.topology->nodes;
-    const auto switches =
-        static_cast<std::size_t>(std::ranges::count_if(nodes, &subnet::Node::is_switch));
-    return fmt::format("{}, {}, {}", quantity_text(nodes.size() - switches, "HCA", "HCAs"),
-                       quantity_text(switches, "switch", "switches"),
+    const auto count = [&](subnet::NodeType type) {
+      return static_cast<std::size_t>(std::ranges::count(nodes, type, &subnet::Node::type));
+    };
+    const std::size_t routers = count(subnet::NodeType::kRouter);
+    return fmt::format("{}, {}, {}{}", quantity_text(count(subnet::NodeType::kHca), "HCA", "HCAs"),
+                       quantity_text(count(subnet::NodeType::kSwitch), "switch", "switches"),
+                       routers == 0 ? "" : quantity_text(routers, "router", "routers") + ", ",
                        quantity_text(fabric_file.topology->links.size(), "link", "links"));
   }
   const plan::Fabric& fabric = fabric_file.fabric;

@@ -40,6 +40,50 @@ TEST(Fabric, TextHasALineForEachRailAndTheCountersThatAreNotZero) {
             "  forwarded 7\n");
 }
 
+ipc::FabricReply two_hcas_of_a_cluster() {
+  ipc::FabricReply fabric = two_hosts();
+  fabric.hosts[0].rails.pop_back();
+  fabric.hosts[0].description = "a";
+  fabric.hosts[0].guid = Guid{0xa};
+  fabric.hosts[1].description = "b mlx5_0\x1b";
+  fabric.hosts[1].guid = Guid{0xb};
+  return fabric;
+}
+
+TEST(Fabric, DescriptionsAreShownIfTheyAreNotTheNames) {
+  const ipc::FabricReply fabric = two_hcas_of_a_cluster();
+  const std::string text = fabric_as_text(fabric);
+  EXPECT_TRUE(
+      text.starts_with("HOST  DESCRIPTION   PROGRAMS  DEVICE    NETWORK  VLAN  MTU   ADDRESSES\n"
+                       "a     a             2         verbena0  red      -     9000  10.31.0.1\n"
+                       "b     b mlx5_0\\x1b  0         verbena0  red      -     9000  10.31.0.1\n"))
+      << text;
+  const auto json = nlohmann::json::parse(fabric_as_json(fabric)).at("fabric").at("hosts").at(1);
+  EXPECT_EQ(json.at("name"), "b");
+  EXPECT_EQ(json.at("description"), "b mlx5_0\x1b");
+  EXPECT_EQ(json.at("guid"), "0x000000000000000b");
+}
+
+TEST(Fabric, AHostIsFoundByItsNameItsDescriptionAndItsGuid) {
+  auto hosts = two_hcas_of_a_cluster().hosts;
+  hosts.push_back({.name = "H-000000000000000c", .description = "twin", .guid = Guid{0xc}});
+  hosts.push_back({.name = "H-000000000000000d", .description = "twin", .guid = Guid{0xd}});
+  const auto found = [&](const std::string& text) {
+    const auto host = find_host(hosts, text);
+    return host ? host->name : host.error();
+  };
+  EXPECT_EQ(found("b"), "b");
+  EXPECT_EQ(found("b mlx5_0\x1b"), "b");
+  EXPECT_EQ(found("0xb"), "b");
+  EXPECT_EQ(found("H-000000000000000b"), "b");
+  EXPECT_EQ(found("H-000000000000000d"), "H-000000000000000d");
+  EXPECT_EQ(
+      found("twin"),
+      "has several hosts with the description 'twin': H-000000000000000c, H-000000000000000d");
+  EXPECT_EQ(found("z"), "has no host 'z'; it has: a, b, H-000000000000000c, H-000000000000000d");
+  EXPECT_EQ(found(""), "has no host ''; it has: a, b, H-000000000000000c, H-000000000000000d");
+}
+
 TEST(Fabric, SubnetManagersAreShownWithTheirState) {
   const ipc::FabricReply fabric{.managers = {{.node = "Hca1",
                                               .pid = 7,

@@ -16,6 +16,7 @@
 #include "cli/text.h"
 #include "os/clock.h"
 #include "os/daemon.h"
+#include "subnet/find_link.h"
 
 namespace verbena::cli {
 namespace {
@@ -36,20 +37,25 @@ bool has_cable(const subnet::Topology& topology, std::uint32_t node) {
 
 std::optional<std::string> first_hca_with_cable(const subnet::Topology& topology) {
   for (std::uint32_t i = 0; i < topology.nodes.size(); ++i) {
-    if (!topology.nodes[i].is_switch() && has_cable(topology, i)) return topology.nodes[i].name;
+    if (topology.nodes[i].is_hca() && has_cable(topology, i)) return topology.nodes[i].name;
   }
   return std::nullopt;
 }
 
-// Returns the reason why OpenSM cannot run on the node, or nothing.
-std::optional<std::string> problem_with(const subnet::Topology& topology, const std::string& name) {
-  const auto node = topology.find(name);
-  if (!node) return fmt::format("--sm {}: the file has no node '{}'", name, name);
-  if (topology.nodes[*node].is_switch()) {
-    return fmt::format("--sm {}: it is a switch, but OpenSM runs on an HCA", name);
+// Returns the name of the node that a --sm option means.  The error says why OpenSM cannot run
+// there.
+Answer<std::string> manager_node(const subnet::Topology& topology, const std::string& option) {
+  const auto found = subnet::find_node(topology, option);
+  if (!found) return std::unexpected(fmt::format("--sm {}: {}", option, found.error()));
+  const subnet::Node& node = topology.nodes[*found];
+  if (!node.is_hca()) {
+    return std::unexpected(fmt::format("--sm {}: it is a {}, but OpenSM runs on an HCA", option,
+                                       node.is_switch() ? "switch" : "router"));
   }
-  if (!has_cable(topology, *node)) return fmt::format("--sm {}: the HCA has no cable", name);
-  return std::nullopt;
+  if (!has_cable(topology, *found)) {
+    return std::unexpected(fmt::format("--sm {}: the HCA has no cable", option));
+  }
+  return node.name;
 }
 
 // Finds OpenSM in PATH, and also in system directories that are usually not in a user's PATH.
@@ -96,12 +102,14 @@ Answer<ManagerChoice> choose_managers(const FabricFile& fabric_file,
   if (sm_options.size() > kManagersMax) {
     return std::unexpected("--sm may be given at most twice, for a master and a standby");
   }
-  for (const std::string& name : sm_options) {
-    if (const auto problem = problem_with(*fabric_file.topology, name))
-      return std::unexpected(*problem);
+  std::vector<std::string> nodes;
+  for (const std::string& option : sm_options) {
+    auto node = manager_node(*fabric_file.topology, option);
+    if (!node) return std::unexpected(std::move(node.error()));
+    nodes.push_back(std::move(*node));
   }
-  if (sm_options.size() == 2 && sm_options[0] == sm_options[1]) {
-    return std::unexpected(fmt::format("--sm names the node {} twice", sm_options[0]));
+  if (nodes.size() == 2 && nodes[0] == nodes[1]) {
+    return std::unexpected(fmt::format("--sm names the node {} twice", nodes[0]));
   }
   if (!opensm) {
     constexpr const char* kInstall = "OpenSM is not installed (apt-get install opensm)";
@@ -111,7 +119,7 @@ Answer<ManagerChoice> choose_managers(const FabricFile& fabric_file,
                                "and no data moves; --sm none avoids this message",
                                kInstall)};
   }
-  if (!sm_options.empty()) return ManagerChoice{.nodes = sm_options, .opensm = *opensm};
+  if (!nodes.empty()) return ManagerChoice{.nodes = std::move(nodes), .opensm = *opensm};
   const auto first = first_hca_with_cable(*fabric_file.topology);
   if (!first) return ManagerChoice{.warning = "no HCA has a cable, so no subnet manager runs"};
   return ManagerChoice{.nodes = {*first}, .opensm = *opensm};

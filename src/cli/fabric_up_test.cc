@@ -47,8 +47,15 @@ TEST(FabricUp, TheUserChoosesUpToTwoManagersOrNone) {
             "--sm may be given at most twice, for a master and a standby");
 }
 
+TEST(FabricUp, AManagerMayBeNamedByTheDescriptionOfItsNode) {
+  FabricFile file = subnet_file();
+  file.topology->nodes[2].description = "one mlx5_0";
+  EXPECT_EQ(choose_managers(file, {"one mlx5_0"}, kOpensm)->nodes, std::vector<std::string>{"one"});
+  EXPECT_EQ(refusal({"one", "one mlx5_0"}, kOpensm, file), "--sm names the node one twice");
+}
+
 TEST(FabricUp, NodesThatCannotHaveAManagerAreRefused) {
-  EXPECT_EQ(refusal({"three"}), "--sm three: the file has no node 'three'");
+  EXPECT_EQ(refusal({"three"}), "--sm three: there is no node 'three'");
   EXPECT_EQ(refusal({"s"}), "--sm s: it is a switch, but OpenSM runs on an HCA");
   EXPECT_EQ(refusal({"unplugged"}), "--sm unplugged: the HCA has no cable");
   EXPECT_EQ(refusal({"one"}, kOpensm, FabricFile{}),

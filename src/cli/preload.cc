@@ -46,7 +46,8 @@ Answer<void> preload(const std::string& directory, const std::string& library) {
   return {};
 }
 
-Answer<void> provide_interfaces(const RunOptions& options, const std::string& directory) {
+Answer<void> provide_interfaces(const RunOptions& options, const std::string& host,
+                                const std::string& directory) {
   if (options.interfaces == "machine") {
     ::unsetenv(interfaces::kVariable);
     return {};
@@ -55,7 +56,7 @@ Answer<void> provide_interfaces(const RunOptions& options, const std::string& di
   const char* const fabric = ::secure_getenv("VERBENA_FABRIC");
   auto connection = connect_to_fabric(fabric == nullptr ? options.fabric : fabric);
   if (!connection) return std::unexpected(connection.error());
-  const auto reply = connection->ask<ipc::InterfacesReply>(ipc::ShowInterfaces{options.node});
+  const auto reply = connection->ask<ipc::InterfacesReply>(ipc::ShowInterfaces{host});
   if (!reply) return std::unexpected(reply.error());
   ::setenv(interfaces::kVariable, reply->text.c_str(), 1);
   return preload(directory, "libverbena-interfaces.so.0");

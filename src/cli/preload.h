@@ -15,6 +15,7 @@ Answer<void> preload(const std::string& directory, const std::string& library);
 
 // Lets getifaddrs() show the program the interfaces of the virtual host on which it will run,
 // unless the options ask for this machine's.  REQUIRES: enter_host() has been called.
-Answer<void> provide_interfaces(const RunOptions& options, const std::string& directory);
+Answer<void> provide_interfaces(const RunOptions& options, const std::string& host,
+                                const std::string& directory);
 
 }  // namespace verbena::cli

@@ -211,10 +211,9 @@ int run(const RunOptions& options) {
       options.adapter.empty() ? complete_library_directory() : adapter_directory();
   if (!directory) return report_failure(kExitOwnFailure, directory.error());
   if (!options.node.empty()) {
-    if (const auto entered = enter_host(options.fabric, options.node); !entered) {
-      return report_failure(kExitOwnFailure, entered.error());
-    }
-    if (const auto provided = provide_interfaces(options, *directory); !provided) {
+    const auto host = enter_host(options.fabric, options.node);
+    if (!host) return report_failure(kExitOwnFailure, host.error());
+    if (const auto provided = provide_interfaces(options, host->name, *directory); !provided) {
       return report_failure(kExitOwnFailure, provided.error());
     }
   }

@@ -89,14 +89,15 @@ std::string rate_text(const ipc::InfinibandLink& link) {
     const char* name;
     unsigned lane_tenths;  // of Gb/s
   };
-  constexpr std::array<Speed, 8> kSpeeds{{{"SDR", 25},
+  constexpr std::array<Speed, 9> kSpeeds{{{"SDR", 25},
                                           {"DDR", 50},
                                           {"QDR", 100},
                                           {"FDR10", 100},
                                           {"FDR", 140},
                                           {"EDR", 250},
                                           {"HDR", 500},
-                                          {"NDR", 1000}}};
+                                          {"NDR", 1000},
+                                          {"XDR", 2000}}};
   constexpr std::array<unsigned, 5> kLanes{1, 4, 8, 12, 2};
   const auto bit_index = [](unsigned bits) {
     return static_cast<std::size_t>(std::countr_zero(bits));

@@ -132,7 +132,9 @@ void set_link(vb_port_attr& attr, const ipc::Port& port) {
     attr.phys_state = port.link.physical_state;
     attr.max_mtu = port.link.max_mtu;
     attr.active_width = port.link.width;
-    attr.active_speed = port.link.speed;
+    // The field has 8 bits.  Linux, too, shows programs NDR in place of faster speeds.
+    constexpr std::uint16_t kNdr = 128;
+    attr.active_speed = static_cast<std::uint8_t>(std::min(port.link.speed, kNdr));
     attr.port_cap_flags = port.link.capability_mask;
     attr.max_vl_num = port.link.virtual_lanes;
     attr.subnet_timeout = port.link.subnet_timeout;

@@ -17,7 +17,7 @@ std::vector<ipoib::OwnAddress> ipoib_addresses(const subnet::Topology& topology,
                                                subnet::PortRef port) {
   std::uint32_t hca_number = 1;
   for (std::uint32_t node = 0; node < port.node; ++node) {
-    if (!topology.nodes[node].is_switch()) ++hca_number;
+    if (topology.nodes[node].is_hca()) ++hca_number;
   }
   if (hca_number > kHostsMax) return {};
   const std::uint32_t link = port.port - 1u;

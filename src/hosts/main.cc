@@ -103,22 +103,31 @@ std::optional<std::string> read_file(const std::string& path) {
   return std::string(std::istreambuf_iterator<char>(file), {});
 }
 
+// Returns the beginning of a message about a mistake in a file: "FILE:LINE:COLUMN: ".
+std::string position_text(const std::string& file, const auto& problem) {
+  return file + ":" + std::to_string(problem.line) + ":" + std::to_string(problem.column) + ": ";
+}
+
 int run(const Arguments& arguments) {
   const auto text = read_file(arguments.file);
   if (!text) return failed(arguments, "cannot read " + arguments.file);
   if (text->empty()) return failed(arguments, arguments.file + " is empty");
   const bool is_netlist = subnet::looks_like_netlist(*text);
   auto fabric = is_netlist ? plan::Fabric{} : plan::parse(*text);
-  if (!fabric) return failed(arguments, arguments.file + ": " + fabric.error().text);
+  if (!fabric)
+    return failed(arguments, position_text(arguments.file, fabric.error()) + fabric.error().text);
   auto topology = is_netlist ? subnet::parse_netlist(*text) : subnet::Topology{};
-  if (!topology) return failed(arguments, arguments.file + ": " + topology.error().reason);
+  if (!topology)
+    return failed(arguments,
+                  position_text(arguments.file, topology.error()) + topology.error().reason);
   std::expected<std::vector<plan::ScheduledFault>, plan::Problem> faults;
   if (!arguments.faults.empty()) {
     const auto faults_text = read_file(arguments.faults);
     if (!faults_text) return failed(arguments, "cannot read " + arguments.faults);
     faults = plan::parse_faults(*faults_text);
   }
-  if (!faults) return failed(arguments, arguments.faults + ": " + faults.error().text);
+  if (!faults)
+    return failed(arguments, position_text(arguments.faults, faults.error()) + faults.error().text);
   faults->insert(faults->begin(), fabric->faults.begin(), fabric->faults.end());
   agent::Log log;
   if (!arguments.log.empty()) {

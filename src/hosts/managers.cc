@@ -22,7 +22,7 @@ std::string port_text(const subnet::Topology& topology, subnet::PortRef port) {
 std::expected<subnet::PortRef, std::string> manager_port(const subnet::Topology& topology,
                                                          const std::string& name) {
   const auto node = topology.find(name);
-  if (!node || topology.nodes[*node].is_switch()) {
+  if (!node || !topology.nodes[*node].is_hca()) {
     return std::unexpected(fmt::format("there is no HCA '{}' for a subnet manager", name));
   }
   for (std::uint8_t number = 1; number <= topology.nodes[*node].ports; ++number) {

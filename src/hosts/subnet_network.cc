@@ -15,16 +15,18 @@
 namespace verbena::hosts {
 namespace {
 
-// Returns the speed as the number in ibv_port_attr.active_speed.
-std::uint8_t speed_code(subnet::LinkSpeed speed) {
+// Returns the speed as the number in Linux's ib_port_attr.active_speed.
+std::uint16_t speed_code(subnet::LinkSpeed speed) {
   switch (speed) {
     case subnet::LinkSpeed::kSdr: return 1;
     case subnet::LinkSpeed::kDdr: return 2;
     case subnet::LinkSpeed::kQdr: return 4;
+    case subnet::LinkSpeed::kFdr10: return 8;
     case subnet::LinkSpeed::kFdr: return 16;
     case subnet::LinkSpeed::kEdr: return 32;
     case subnet::LinkSpeed::kHdr: return 64;
     case subnet::LinkSpeed::kNdr: return 128;
+    case subnet::LinkSpeed::kXdr: return 256;
   }
   return 1;
 }

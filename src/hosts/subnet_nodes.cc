@@ -38,7 +38,7 @@ SubnetNodes::SubnetNodes(asio::io_context& loop, std::unique_ptr<SubnetSwitch> s
   switch_->set_mad_receiver([this](const subnet::MadDelivery& mad) { mads_.receive(mad); });
   const auto& nodes = switch_->subnet().topology().nodes;
   for (std::uint32_t node = 0; node < nodes.size(); ++node) {
-    if (!nodes[node].is_switch()) hcas_.push_back(node);
+    if (nodes[node].is_hca()) hcas_.push_back(node);
   }
 }
 
@@ -98,6 +98,8 @@ ipc::HostStatus SubnetNodes::status(std::size_t host) const {
   const subnet::Node& hca = switch_->subnet().topology().nodes[node];
   ipc::HostStatus status{
       .name = hca.name,
+      .description = hca.description,
+      .guid = hca.node_guid,
       .programs = static_cast<std::uint32_t>(mads_.programs(node) + agents_[host]->programs())};
   ipc::RailStatus rail{.device = SubnetNetwork::kDevice, .network = "InfiniBand"};
   for (std::uint8_t number = 1; number <= hca.ports; ++number) {

@@ -72,7 +72,7 @@ SubnetSwitch::SubnetSwitch(asio::io_context& loop, subnet::Topology topology)
   const auto& nodes = subnet_.topology().nodes;
   ports_.resize(nodes.size());
   for (std::uint32_t node = 0; node < nodes.size(); ++node) {
-    if (nodes[node].is_switch()) continue;
+    if (!nodes[node].is_hca()) continue;
     for (std::uint8_t number = 1; number <= nodes[node].ports; ++number) {
       ports_[node].push_back(subnet_.status({.node = node, .port = number}));
     }

@@ -32,7 +32,7 @@ struct InfinibandLink {
   std::uint8_t physical_state = 2;  // Polling
   std::uint8_t max_mtu = 5;         // enum ibv_mtu
   std::uint8_t width = 2;           // 4x
-  std::uint8_t speed = 1;           // SDR
+  std::uint16_t speed = 1;          // SDR
   std::uint8_t virtual_lanes = 1;   // a code, as in PortInfo.VLCap
   std::uint8_t subnet_timeout = 0;  // a timeout code
   std::uint32_t capability_mask = 0;

@@ -36,9 +36,11 @@ struct RailStatus {
 
 struct HostStatus {
   std::string name{};
+  std::string description{};   // the NodeDescription of an HCA of a subnet
+  Guid guid{};                 // its node GUID, or 0
   std::uint32_t programs = 0;  // the number of programs that run on the host
   std::vector<RailStatus> rails{};
-  void fields(auto& a) { a(name, programs, rails); }
+  void fields(auto& a) { a(name, description, guid, programs, rails); }
 };
 
 // Describes a subnet manager that the fabric runs.

@@ -22,8 +22,9 @@ std::optional<std::string> problem_with(const Topology& topology, const faults::
   if (!node) return node.error();
   const bool changes_pkeys =
       fault.kind == faults::Kind::kPkeyAdded || fault.kind == faults::Kind::kPkeyRemoved;
-  if (!changes_pkeys || !topology.nodes[*node].is_switch()) return std::nullopt;
-  return fault.a + " is a switch, and P_Keys can be changed only at HCAs";
+  if (!changes_pkeys || topology.nodes[*node].is_hca()) return std::nullopt;
+  return fault.a + (topology.nodes[*node].is_switch() ? " is a switch" : " is a router") +
+         ", and P_Keys can be changed only at HCAs";
 }
 
 }  // namespace verbena::subnet

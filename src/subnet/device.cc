@@ -18,11 +18,12 @@ constexpr std::uint32_t kRevision = 1;
 constexpr std::uint8_t kDefaultSubnetTimeout = 18;  // 1.07 s
 constexpr std::uint8_t kDefaultRespTime = 16;       // 268 ms
 
-std::uint32_t endport_capabilities(bool is_switch) {
+std::uint32_t endport_capabilities(NodeType type) {
   using namespace wire::port_capability;
   const std::uint32_t common = kTrap | kSlMapping | kSystemImageGuid | kExtendedSpeeds |
                                kCapabilityMask2 | kCapabilityMaskNotice;
-  if (is_switch) return common | kPkeySwitchExternalPortTrap;
+  if (type == NodeType::kSwitch) return common | kPkeySwitchExternalPortTrap;
+  if (type == NodeType::kRouter) return common | kClientReregistration;
   return common | kAutomaticMigration | kCommunicationManagement | kClientReregistration;
 }
 
@@ -70,7 +71,7 @@ void set_defaults(DevicePort& port, const Node& node, std::uint8_t number) {
   const bool is_endport = number == 0 || !node.is_switch();
   if (is_endport) {
     info.gid_prefix = kDefaultGidPrefix;
-    info.capability_mask = endport_capabilities(node.is_switch());
+    info.capability_mask = endport_capabilities(node.type);
     info.capability_mask2 = wire::port_capability2::kLinkWidth2x |
                             wire::port_capability2::kLinkSpeedHdr |
                             wire::port_capability2::kLinkSpeedNdr;
@@ -111,17 +112,16 @@ bool DevicePort::operates_lane(std::uint8_t lane) const {
 }
 
 Device::Device(const Node& node) {
-  node_info = {
-      .node_type = node.is_switch() ? wire::NodeType::kSwitch : wire::NodeType::kChannelAdapter,
-      .num_ports = node.ports,
-      .system_image_guid = node.system_guid,
-      .node_guid = node.node_guid,
-      .port_guid = node.port_guids.front(),
-      .partition_cap = kPartitionCap,
-      .device_id = node.device_id,
-      .revision = kRevision,
-      .local_port_num = 1,
-      .vendor_id = node.vendor_id};
+  node_info = {.node_type = wire::NodeType{static_cast<std::uint8_t>(node.type)},
+               .num_ports = node.ports,
+               .system_image_guid = node.system_guid,
+               .node_guid = node.node_guid,
+               .port_guid = node.port_guids.front(),
+               .partition_cap = kPartitionCap,
+               .device_id = node.device_id,
+               .revision = kRevision,
+               .local_port_num = 1,
+               .vendor_id = node.vendor_id};
   const std::string& text = node.description.empty() ? node.name : node.description;
   const auto bytes = std::as_bytes(std::span(text));
   std::ranges::copy(bytes.first(std::min(bytes.size(), description.text.size())),
@@ -224,7 +224,7 @@ void set_supported(PortInfo& info, const Link& link) {
   info.link_width_supported = static_cast<std::uint8_t>(k1x | width | (is_wide ? k4x : 0));
   info.link_width_enabled = info.link_width_supported;
   info.link_width_active = width;
-  const unsigned speeds = (2u << static_cast<unsigned>(link.speed)) - 1;
+  const unsigned speeds = (2u << static_cast<unsigned>(speed_in_port_info(link.speed))) - 1;
   info.link_speed_supported = speeds & 7;
   info.link_speed_enabled = info.link_speed_supported;
   info.link_speed_ext_supported = static_cast<std::uint8_t>(speeds >> kSpeedsBeforeExtended);

@@ -1,8 +1,11 @@
 #include "subnet/find_link.h"
 
+#include <algorithm>
 #include <charconv>
 #include <optional>
 #include <vector>
+
+#include "subnet/netlist_words.h"
 
 namespace verbena::subnet {
 namespace {
@@ -15,11 +18,10 @@ struct LinkEnd {
 };
 
 std::expected<LinkEnd, std::string> parse_end(const Topology& topology, std::string_view text) {
-  if (const auto named_node = topology.find(text)) return LinkEnd{.node = *named_node};
+  const auto whole = find_node(topology, text);
+  if (whole) return LinkEnd{.node = *whole};
   const auto colon = text.rfind(':');  // the last colon, because a name may contain colons
-  if (colon == std::string_view::npos) {
-    return std::unexpected("there is no node '" + std::string(text) + "'");
-  }
+  if (colon == std::string_view::npos) return std::unexpected(whole.error());
   const auto node = find_node(topology, text.substr(0, colon));
   if (!node) return std::unexpected(node.error());
   const std::string_view digits = text.substr(colon + 1);
@@ -38,6 +40,15 @@ std::string link_texts(const Topology& topology, const std::vector<std::size_t>&
   for (std::size_t i = 0; i < links.size() && i <= kLinksNamedMax; ++i) {
     if (i > 0) text += ", ";
     text += i == kLinksNamedMax ? "..." : link_text(topology, links[i]);
+  }
+  return text;
+}
+
+std::string names_text(const Topology& topology, const std::vector<std::uint32_t>& nodes) {
+  std::string text;
+  for (std::size_t i = 0; i < nodes.size() && i <= kLinksNamedMax; ++i) {
+    if (i > 0) text += ", ";
+    text += i == kLinksNamedMax ? "..." : topology.nodes[nodes[i]].name;
   }
   return text;
 }
@@ -61,7 +72,22 @@ std::string no_link_text(const Topology& topology, std::string_view a, const Lin
 std::expected<std::uint32_t, std::string> find_node(const Topology& topology,
                                                     std::string_view name) {
   if (const auto node = topology.find(name)) return *node;
-  return std::unexpected("there is no node '" + std::string(name) + "'");
+  std::vector<std::uint32_t> found;
+  for (std::uint32_t i = 0; i < topology.nodes.size(); ++i) {
+    if (!name.empty() && topology.nodes[i].description == name) found.push_back(i);
+  }
+  if (found.empty()) {
+    const auto guid = parse_guid(name);
+    const auto has_guid = [&](const Node& node) { return guid && node.node_guid == *guid; };
+    const auto node = std::ranges::find_if(topology.nodes, has_guid);
+    if (node != topology.nodes.end()) {
+      return static_cast<std::uint32_t>(node - topology.nodes.begin());
+    }
+    return std::unexpected("there is no node '" + std::string(name) + "'");
+  }
+  if (found.size() == 1) return found[0];
+  return std::unexpected("several nodes have the description '" + std::string(name) +
+                         "': " + names_text(topology, found));
 }
 
 std::expected<std::size_t, std::string> find_link(const Topology& topology, std::string_view a,

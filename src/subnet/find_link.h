@@ -14,6 +14,8 @@ namespace verbena::subnet {
 // Limits the links that a message names.
 inline constexpr std::size_t kLinksNamedMax = 4;
 
+// Finds a node by its name, by its description, or by its GUID ("0x2c90300000001", or an ID such
+// as "H-0002c90300000001").  A description must belong to only one node.
 std::expected<std::uint32_t, std::string> find_node(const Topology& topology,
                                                     std::string_view name);
 // Finds the link between two nodes, and returns its index in Topology::links.  `a` and `b` are NAME

@@ -32,6 +32,13 @@ std::optional<PortRef> Links::peer(PortRef port) const {
   return ends.a == port ? ends.b : ends.a;
 }
 
+LinkSpeed Links::active_speed(PortRef port) const {
+  const LinkSpeed shown = subnet::active_speed(at(port).info);
+  if (link_of(port) == kNoLink) return shown;
+  const LinkSpeed fastest = topology_.links[link_of(port)].speed;
+  return shown == speed_in_port_info(fastest) ? fastest : shown;
+}
+
 void Links::set_plugged(std::size_t link, bool plugged, std::vector<PortRef>& changed) {
   plugged_[link] = plugged;
   if (plugged) {

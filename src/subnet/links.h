@@ -38,6 +38,9 @@ class Links {
                           std::vector<PortRef>& changed);
   // Sets the largest MTU that both ports of the link support, and trains the link again.
   void set_mtu(std::size_t link, Mtu mtu, std::vector<PortRef>& changed);
+  // Returns the active speed of a port, which is FDR10 or XDR if PortInfo shows the cable's speed
+  // as another one.
+  LinkSpeed active_speed(PortRef port) const;
   // Returns the index of the cable at a port.  REQUIRES: the port has a cable.
   std::uint32_t link_of(PortRef port) const { return links_[port.node][port.port]; }
 

@@ -29,8 +29,9 @@ struct NetlistError {
 //   [1]  "Hca1"[1]               port 1 is connected to port 1 of the node with this ID
 //   [2]  "Hca2"[1]  w=12         the width of the link: 1, 2, 4, 8 or 12 lanes
 //
-// The type of an HCA is `Hca` or `Ca`.  The line of a port belongs to the node above it.  A link
-// may be listed at one end or at both.
+// The type of an HCA is `Hca` or `Ca`, and the type of a router is `Rt`.  The line of a port
+// belongs to the node above it.  A link may be listed at one end or at both.  The options `s=` and
+// `e=` of a port, and the lines `width=`, `speed=` and `extspeed=`, have the masks of ibsim.
 //
 // A line like `caguid=0x1` or `switchguid=0x1(1)` gives the GUID of the next node.  A number like
 // `(1)` after a port of an HCA is the GUID of the port.  set_missing_guids() makes all other GUIDs.
@@ -39,9 +40,8 @@ struct NetlistError {
 // speed of a link (4xEDR) and its MTU (mtu 2048).  Other comments are ignored.  By default, a link
 // is 4x SDR with an MTU of 2048 bytes, as in ibsim.
 //
-// The name of a node is its ID.  If the ID is only a GUID ("H-0002c90300000001"), as ibnetdiscover
-// writes it, the name is the description instead, unless another node has the same name or
-// description, or the description is longer than kNodeNameBytesMax.
+// Headings such as "Non-Chassis Nodes", and lines that a program wrote to stderr, are ignored, see
+// is_remark().  name_nodes() says which names the nodes get.
 std::expected<Topology, NetlistError> parse_netlist(std::string_view text);
 
 // Returns true for a netlist, and false for TOML.  A netlist has a line that begins with the type

@@ -2,6 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <string>
+#include <utility>
+#include <vector>
+
 #include "subnet/generate.h"
 
 namespace verbena::subnet {
@@ -82,21 +86,74 @@ TEST(Netlist, ParserReadsTheOutputOfIbnetdiscover) {
   EXPECT_EQ(parsed->nodes[0].device_id, 0xc738u);
   EXPECT_EQ(parsed->nodes[1].name, "Hca2");
   EXPECT_EQ(parsed->nodes[1].port_guid(1), Guid{0x100003});
-  EXPECT_EQ(parsed->nodes[2].name, "Hca1 4xQDR");
+  EXPECT_EQ(parsed->nodes[2].name, "Hca1-4xQDR");
+  EXPECT_EQ(parsed->nodes[2].description, "Hca1 4xQDR");
   ASSERT_EQ(parsed->links.size(), 2u);
   EXPECT_EQ(parsed->links[0].speed, LinkSpeed::kSdr);
   EXPECT_EQ(parsed->links[1].speed, LinkSpeed::kEdr);
 }
 
-// A NodeDescription has up to 64 bytes, and a name has one byte less.
-TEST(Netlist, ADescriptionThatIsTooLongForANameIsNotTheName) {
-  const auto name_with = [](std::size_t description_bytes) {
-    const auto parsed = parse_netlist("Ca 1 \"H-0000000000100000\" # \"" +
-                                      std::string(description_bytes, 'x') + '"');
-    return parsed ? parsed->nodes[0].name : parsed.error().reason;
-  };
-  EXPECT_EQ(name_with(63), std::string(63, 'x'));
-  EXPECT_EQ(name_with(64), "H-0000000000100000");
+// Parses a switch with one link to an HCA, whose line at the switch ends with the text.
+Link link_of(const std::string& text, const std::string& beginning = "") {
+  const std::string netlist =
+      beginning + "Switch 2 \"s\"\n[1] \"h\"[1] " + text + "\nHca 1 \"h\"\n[1] \"s\"[1]\n";
+  const auto parsed = parse_netlist(netlist);
+  EXPECT_TRUE(parsed.has_value()) << error_of(netlist);
+  return parsed ? parsed->links.at(0) : Link{};
+}
+
+TEST(Netlist, EachWidthAndSpeedOfIbnetdiscoverIsReadAndWritten) {
+  const std::vector<std::pair<std::string, LinkWidth>> widths{{"1", LinkWidth::k1x},
+                                                              {"2", LinkWidth::k2x},
+                                                              {"4", LinkWidth::k4x},
+                                                              {"8", LinkWidth::k8x},
+                                                              {"12", LinkWidth::k12x}};
+  const std::vector<std::pair<std::string, LinkSpeed>> speeds{
+      {"SDR", LinkSpeed::kSdr},     {"DDR", LinkSpeed::kDdr}, {"QDR", LinkSpeed::kQdr},
+      {"FDR10", LinkSpeed::kFdr10}, {"FDR", LinkSpeed::kFdr}, {"EDR", LinkSpeed::kEdr},
+      {"HDR", LinkSpeed::kHdr},     {"NDR", LinkSpeed::kNdr}, {"XDR", LinkSpeed::kXdr}};
+  for (const auto& [lanes, width] : widths) {
+    for (const auto& [name, speed] : speeds) {
+      const std::string text = lanes + "x" + name;
+      const Link link = link_of("# \"h\" lid 3 " + text);
+      EXPECT_EQ(link.width, width) << text;
+      EXPECT_EQ(link.speed, speed) << text;
+      Topology topology = *make_hosts(1);
+      topology.links.at(0).width = width;
+      topology.links.at(0).speed = speed;
+      EXPECT_NE(write_netlist(topology).find(" " + text + " "), std::string::npos) << text;
+    }
+  }
+}
+
+TEST(Netlist, AWidthOrSpeedThatIbnetdiscoverDidNotKnowIsTheDefault) {
+  EXPECT_EQ(link_of("# \"h\" lid 3 1x???").width, LinkWidth::k1x);
+  EXPECT_EQ(link_of("# \"h\" lid 3 1x????").speed, LinkSpeed::kSdr);
+  EXPECT_EQ(link_of("# \"h\" lid 3 ??HDR").width, LinkWidth::k4x);
+  EXPECT_EQ(link_of("# \"h\" lid 3 ??HDR").speed, LinkSpeed::kHdr);
+  EXPECT_EQ(link_of("# \"h\" lid 3 ?????").speed, LinkSpeed::kSdr);
+}
+
+TEST(Netlist, OptionsOfIbsimSetWidthAndSpeed) {
+  EXPECT_EQ(link_of("s=3").speed, LinkSpeed::kDdr);
+  EXPECT_EQ(link_of("w=1 s=7 e=3").speed, LinkSpeed::kEdr);
+  EXPECT_EQ(link_of("e=15 w=2").width, LinkWidth::k2x);
+  const std::string defaults = "width=9\nspeed=4\nextspeed=1\n";
+  EXPECT_EQ(link_of("", defaults).width, LinkWidth::k12x);
+  EXPECT_EQ(link_of("", defaults).speed, LinkSpeed::kFdr);
+  EXPECT_EQ(link_of("w=1 # 4xHDR", defaults).speed, LinkSpeed::kHdr);
+}
+
+// Only the second end has the width.
+TEST(Netlist, TheSecondEndOfALinkAddsWhatTheFirstDoesNotSay) {
+  const auto parsed = parse_netlist(
+      "extspeed=1\nSwitch 2 \"s\"\n[1] \"h\"\nHca 1 \"h\"\n[1] \"s\"[1] # 12xEDR mtu 4096\n");
+  ASSERT_TRUE(parsed.has_value());
+  ASSERT_EQ(parsed->links.size(), 1u);
+  EXPECT_EQ(parsed->links[0].b.port, 1) << "the default port of ibsim";
+  EXPECT_EQ(parsed->links[0].width, LinkWidth::k12x);
+  EXPECT_EQ(parsed->links[0].speed, LinkSpeed::kEdr);
+  EXPECT_EQ(parsed->links[0].mtu, Mtu::k4096);
 }
 
 TEST(Netlist, WrittenTextIsReadAsTheSameTopology) {
@@ -113,7 +170,13 @@ TEST(Netlist, WrittenTextIsReadAsTheSameTopology) {
 TEST(Netlist, ErrorsNameTheLineTheColumnAndTheReason) {
   EXPECT_EQ(error_of(""), "1:1: there are no nodes");
   EXPECT_EQ(error_of("Router 3 \"a\""), "1:1: this line is neither a node, a port nor a GUID");
-  EXPECT_EQ(error_of("Rt 3 \"a\""), "1:1: routers are not supported");
+  EXPECT_EQ(error_of("Switch: 3 \"a\""), "1:7: the number of ports must follow");
+  EXPECT_EQ(error_of("caguid: 3"), "1:1: this line is neither a node, a port nor a GUID");
+  EXPECT_EQ(error_of("??? 1 \"?-0000000000000001\""),
+            "1:1: this line is neither a node, a port nor a GUID");
+  EXPECT_EQ(error_of("Rt 255 \"a\""), "1:4: a router has 1 to 254 ports");
+  EXPECT_EQ(error_of("@1 \"a\""), "1:1: aliases of ibsim ('@') are not supported");
+  EXPECT_EQ(error_of("module=\"a\""), "1:1: 'module' of ibsim is not supported");
   EXPECT_EQ(error_of("include \"other\""), "1:1: 'include' of ibsim is not supported");
   EXPECT_EQ(error_of("Switch x \"a\""), "1:8: the number of ports must follow");
   EXPECT_EQ(error_of("Hca 3 \"a\""), "1:5: an HCA has 1 to 2 ports");
@@ -134,7 +197,24 @@ TEST(Netlist, ErrorsNameTheLineTheColumnAndTheReason) {
             "4:5: one of the two ports is already connected to another port");
   EXPECT_EQ(error_of("caguid=zzz\nHca 2 \"a\""), "1:8: a hexadecimal number must follow");
   EXPECT_EQ(error_of("caguid=1\nCa 1 \"a\"\ncaguid=1\nCa 1 \"b\""),
-            "4:1: \"b\" has a GUID that is 0 or that occurs twice");
+            "4:6: \"b\" has a GUID that is 0 or that occurs twice");
+  EXPECT_EQ(error_of("Hca 1 \"a\"\n[1][ex 2] \"b\"[1]"),
+            "2:7: \"ext\", a number and ']' must follow");
+  EXPECT_EQ(error_of("Hca 1 \"a\"\n[1] \"b\"[1] s=8"), "2:12: a speed is a mask up to 7");
+  EXPECT_EQ(error_of("extspeed=16"), "1:10: an extended speed is a mask up to 15");
+  EXPECT_EQ(error_of("width=32"), "1:7: a width is a mask up to 31");
+}
+
+TEST(Netlist, AValueOfALinkThatIsNotKnownIsRefusedWithItsPlace) {
+  const auto error_with = [](const std::string& comment) {
+    return error_of("Switch 2 \"s\"\n[1] \"h\"[1] # \"4xGDR mtu 7\" lid 3 " + comment +
+                    "\nHca 1 \"h\"");
+  };
+  EXPECT_EQ(error_with("4xGDR"),
+            "2:34: 'GDR' is no known speed: use SDR, DDR, QDR, FDR10, FDR, EDR, HDR, NDR or XDR");
+  EXPECT_EQ(error_with("3xEDR"), "2:34: a link has 1, 2, 4, 8 or 12 lanes");
+  EXPECT_EQ(error_with("4xEDR mtu 1500"), "2:44: an MTU is 256, 512, 1024, 2048 or 4096 bytes");
+  EXPECT_EQ(error_with("4xEDR mtu unknown, 4xother, 3x, w=7"), "none");
 }
 
 TEST(Netlist, ATextThatIsTooLongIsRefused) {
@@ -180,6 +260,9 @@ TEST(Generate, HostsWithTwoPortsAreAtTwoSwitches) {
 }
 
 TEST(NetlistTest, NetlistsAreDistinguishedFromOtherFiles) {
+  EXPECT_TRUE(looks_like_netlist("Rt 1 \"R1\""));
+  EXPECT_TRUE(looks_like_netlist("\xef\xbb\xbfSwitch 8 \"S1\"\n"));
+  EXPECT_TRUE(looks_like_netlist("ibwarn: [7] mad_rpc: failed\n\nSwitch 8 \"S1\"\n"));
   EXPECT_TRUE(looks_like_netlist("# a comment\nvendid=0x1\nSwitch\t8 \"S1\"\n"));
   EXPECT_TRUE(looks_like_netlist("Ca 1 \"H1\""));
   EXPECT_TRUE(looks_like_netlist("  Hca \"H1\"")) << "a netlist with an error is still a netlist";

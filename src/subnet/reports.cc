@@ -7,8 +7,6 @@
 namespace verbena::subnet {
 namespace {
 
-constexpr std::uint32_t kProducerChannelAdapter = 1;
-constexpr std::uint32_t kProducerSwitch = 2;
 constexpr Duration kTrapIntervalMin = std::chrono::milliseconds(100);
 
 // Holds the fields that a notice about a wrong P_Key or Q_Key takes from the packet.
@@ -74,13 +72,12 @@ void Subnet::Impl::add_trap(std::uint32_t node, std::uint8_t port, wire::NoticeT
                             const std::array<std::byte, wire::kNoticeDetailsBytes>& details) {
   const wire::PortInfo& info = at({node, port}).info;
   if (info.master_sm_lid.value == 0 || info.lid.value == 0) return;
-  traps_[node].add(
-      {.type = type,
-       .producer = devices[node].is_switch() ? kProducerSwitch : kProducerChannelAdapter,
-       .trap_number = number,
-       .issuer = info.lid,
-       .details = details},
-      port, now_);
+  traps_[node].add({.type = type,
+                    .producer = static_cast<std::uint32_t>(devices[node].node_info.node_type),
+                    .trap_number = number,
+                    .issuer = info.lid,
+                    .details = details},
+                   port, now_);
 }
 
 void Subnet::Impl::add_key_violation(PortRef port, Violation kind,

@@ -108,7 +108,7 @@ PortStatus Subnet::status(PortRef port) const {
           .mtu_active = Mtu{info.neighbor_mtu},
           .mtu_max = Mtu{info.mtu_cap},
           .width_active = active_width(info),
-          .speed_active = active_speed(info),
+          .speed_active = impl_->links.active_speed(port),
           .subnet_timeout = info.subnet_timeout,
           .max_virtual_lanes = lanes_of_code(info.vl_cap),
           .pkey_violations = info.p_key_violations,

@@ -512,5 +512,23 @@ TEST_F(ManagedHosts, AnUnknownPkeyIndexIsRefused) {
   EXPECT_EQ(result.error().code, Errc::kInvalidArgument);
 }
 
+// PortInfo has no codes for FDR10 and XDR.
+TEST(LinkSpeeds, APortHasTheSpeedOfItsCable) {
+  using enum LinkSpeed;
+  for (const LinkSpeed speed : {kSdr, kDdr, kQdr, kFdr10, kFdr, kEdr, kHdr, kNdr, kXdr}) {
+    Topology topology = *make_hosts(1);
+    topology.links.at(0).speed = speed;
+    const PortRef end = topology.links.at(0).a;
+    const Subnet subnet(std::move(topology));
+    EXPECT_EQ(subnet.status(end).speed_active, speed);
+  }
+}
+
+TEST(LinkSpeeds, PortInfoShowsTheNearestSlowerSpeed) {
+  EXPECT_EQ(speed_in_port_info(LinkSpeed::kFdr10), LinkSpeed::kQdr);
+  EXPECT_EQ(speed_in_port_info(LinkSpeed::kXdr), LinkSpeed::kNdr);
+  EXPECT_EQ(speed_in_port_info(LinkSpeed::kNdr), LinkSpeed::kNdr);
+}
+
 }  // namespace
 }  // namespace verbena::subnet

@@ -19,20 +19,21 @@ std::string port_text(const Topology& topology, PortRef port) {
          printable_name(topology.nodes[port.node].name) + '"';
 }
 
+bool is_control(char c) { return static_cast<unsigned char>(c) < ' ' || c == '\x7f'; }
+
 std::optional<std::string> problem_of(const Node& node) {
   const std::string name = '"' + printable_name(node.name) + '"';
   if (node.name.empty()) return "a node has no name";
   if (node.name.size() > kNodeNameBytesMax) return "the name " + name + " has more than 63 bytes";
-  const auto is_forbidden = [](char c) {
-    return c == '"' || static_cast<unsigned char>(c) < ' ' || c == '\x7f';
-  };
-  if (std::ranges::any_of(node.name + node.description, is_forbidden)) {
-    return name + " has a quote or a control character in its name or description";
+  if (!is_node_name(node.name)) return name + " has a quote or a control character in its name";
+  if (node.description.size() > kDescriptionBytesMax) {
+    return name + " has a description of more than 64 bytes";
+  }
+  if (std::ranges::any_of(node.description, is_control)) {
+    return name + " has a control character in its description";
   }
   if (node.ports == 0) return name + " has no ports";
-  if (!node.is_switch() && node.ports > kHcaPortsMax) {
-    return name + " is an HCA with more than 2 ports";
-  }
+  if (node.is_hca() && node.ports > kHcaPortsMax) return name + " is an HCA with more than 2 ports";
   if (node.ports > kSwitchPortsMax) return name + " has more than 254 ports";
   const std::size_t guid_count = node.is_switch() ? 1 : node.ports;
   if (node.port_guids.size() != guid_count) return name + " does not have one GUID for each port";
@@ -51,6 +52,19 @@ std::optional<std::string> problem_of(const Topology& topology, const Link& link
     if (!linked_ports.insert(end).second) return "two links use " + port;
   }
   return std::nullopt;
+}
+
+// Returns false if a GUID of the node is 0, or is in `guids` already.  Adds the GUIDs to `guids`.
+bool has_unique_guids(const Node& node, std::unordered_set<std::uint64_t>& guids) {
+  const auto is_new = [&](Guid guid) { return guid.value != 0 && guids.insert(guid.value).second; };
+  bool are_unique = is_new(node.node_guid);
+  bool has_node_guid = false;  // one of the node's ports may have the GUID of the node
+  for (const Guid guid : node.port_guids) {
+    const bool is_free =
+        guid == node.node_guid ? !std::exchange(has_node_guid, true) : is_new(guid);
+    are_unique = are_unique && is_free;
+  }
+  return are_unique;
 }
 
 }  // namespace
@@ -86,6 +100,18 @@ std::optional<std::size_t> Topology::link_at(PortRef port) const {
   return static_cast<std::size_t>(found - links.begin());
 }
 
+bool is_node_name(std::string_view text) {
+  const auto is_forbidden = [](char c) { return c == '"' || is_control(c); };
+  return !text.empty() && text.size() <= kNodeNameBytesMax &&
+         std::ranges::none_of(text, is_forbidden);
+}
+
+std::string description_of(std::string_view text) {
+  std::string description(text.substr(0, kDescriptionBytesMax));
+  std::ranges::replace_if(description, is_control, ' ');
+  return description;
+}
+
 void set_missing_guids(Topology& topology) {
   std::unordered_set<std::uint64_t> used_guids;
   for (const Node& node : topology.nodes) {
@@ -115,38 +141,42 @@ void set_missing_guids(Topology& topology) {
   }
 }
 
-std::optional<std::string> find_problem(const Topology& topology) {
-  if (topology.nodes.empty()) return "there are no nodes";
+std::optional<TopologyProblem> find_problem_and_node(const Topology& topology) {
+  if (topology.nodes.empty()) return TopologyProblem{"there are no nodes"};
   if (topology.nodes.size() > kNodesMax) {
-    return "there are more than " + std::to_string(kNodesMax) + " nodes";
+    return TopologyProblem{"there are more than " + std::to_string(kNodesMax) + " nodes"};
   }
   std::unordered_set<std::string_view> names;
   std::unordered_set<std::uint64_t> guids;
   std::size_t port_count = 0;
-  for (const Node& node : topology.nodes) {
-    if (auto what = problem_of(node)) return what;
+  for (std::uint32_t i = 0; i < topology.nodes.size(); ++i) {
+    const Node& node = topology.nodes[i];
+    if (auto what = problem_of(node)) return TopologyProblem{std::move(*what), i};
     port_count += node.ports;
-    if (port_count > kPortsMax)
-      return "there are more than " + std::to_string(kPortsMax) + " ports";
-    const std::string name = '"' + printable_name(node.name) + '"';
-    if (!names.insert(node.name).second) return "two nodes have the name " + name;
-    const auto is_new = [&](Guid guid) {
-      return guid.value != 0 && guids.insert(guid.value).second;
-    };
-    bool are_unique = is_new(node.node_guid);
-    bool has_node_guid = false;  // one of the node's ports may have the GUID of the node
-    for (const Guid guid : node.port_guids) {
-      const bool is_free =
-          guid == node.node_guid ? !std::exchange(has_node_guid, true) : is_new(guid);
-      are_unique = are_unique && is_free;
+    if (port_count > kPortsMax) {
+      return TopologyProblem{"there are more than " + std::to_string(kPortsMax) + " ports", i};
     }
-    if (!are_unique) return name + " has a GUID that is 0 or that occurs twice";
+    const std::string name = '"' + printable_name(node.name) + '"';
+    if (!names.insert(node.name).second) {
+      return TopologyProblem{"two nodes have the name " + name, i};
+    }
+    if (!has_unique_guids(node, guids)) {
+      return TopologyProblem{name + " has a GUID that is 0 or that occurs twice", i};
+    }
   }
   std::set<PortRef> linked_ports;
   for (const Link& link : topology.links) {
-    if (auto what = problem_of(topology, link, linked_ports)) return what;
+    if (auto what = problem_of(topology, link, linked_ports)) {
+      return TopologyProblem{std::move(*what), link.a.node};
+    }
   }
   return std::nullopt;
+}
+
+std::optional<std::string> find_problem(const Topology& topology) {
+  auto problem = find_problem_and_node(topology);
+  if (!problem) return std::nullopt;
+  return std::move(problem->text);
 }
 
 }  // namespace verbena::subnet

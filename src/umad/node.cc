@@ -29,11 +29,13 @@ unsigned lane_rate(subnet::LinkSpeed speed) {
   switch (speed) {
     case subnet::LinkSpeed::kSdr: return 25;
     case subnet::LinkSpeed::kDdr: return 50;
-    case subnet::LinkSpeed::kQdr: return 100;
+    case subnet::LinkSpeed::kQdr:
+    case subnet::LinkSpeed::kFdr10: return 100;
     case subnet::LinkSpeed::kFdr: return 140;
     case subnet::LinkSpeed::kEdr: return 250;
     case subnet::LinkSpeed::kHdr: return 500;
     case subnet::LinkSpeed::kNdr: return 1000;
+    case subnet::LinkSpeed::kXdr: return 2000;
   }
   return 25;
 }

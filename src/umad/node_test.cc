@@ -154,6 +154,8 @@ TEST_F(UmadNodeTest, RatesAreTheSameAsOnLinux) {
   EXPECT_EQ(rate_of(subnet::LinkWidth::k4x, subnet::LinkSpeed::kSdr), 10U);
   EXPECT_EQ(rate_of(subnet::LinkWidth::k4x, subnet::LinkSpeed::kFdr), 56U);
   EXPECT_EQ(rate_of(subnet::LinkWidth::k4x, subnet::LinkSpeed::kEdr), 100U);
+  EXPECT_EQ(rate_of(subnet::LinkWidth::k4x, subnet::LinkSpeed::kFdr10), 40U);
+  EXPECT_EQ(rate_of(subnet::LinkWidth::k4x, subnet::LinkSpeed::kXdr), 800U);
 }
 
 }  // namespace
