@@ -57,6 +57,14 @@ void make_comments_ascii(std::string& text) {
   }
 }
 
+Problem problem_at(std::string_view text, std::size_t position, std::string what) {
+  const std::string_view before = text.substr(0, position);
+  const auto lines_before = std::ranges::count(before, '\n');
+  const auto column = before.size() - (before.rfind('\n') + 1);  // 0 is the first column
+  return {static_cast<std::uint32_t>(lines_before) + 1, static_cast<std::uint32_t>(column) + 1,
+          std::move(what)};
+}
+
 // Removes a byte order mark.  In comments, replaces each byte that is not ASCII by a question mark,
 // because toml++ 3.3 has undefined behavior for some of these bytes.  Elsewhere such a byte is an
 // error.
@@ -67,12 +75,32 @@ std::expected<std::string, Problem> to_ascii(std::string_view text) {
   make_comments_ascii(ascii);
   const auto wrong = std::ranges::find_if_not(ascii, is_ascii);
   if (wrong == ascii.end()) return ascii;
-  const std::string_view before(ascii.begin(), wrong);
-  const auto lines_before = std::ranges::count(before, '\n');
-  const auto column = before.size() - (before.rfind('\n') + 1);  // 0 is the first column
   return std::unexpected(
-      Problem{static_cast<std::uint32_t>(lines_before) + 1, static_cast<std::uint32_t>(column) + 1,
-              "a character is not ASCII; such characters are allowed only in comments"});
+      problem_at(ascii, static_cast<std::size_t>(wrong - ascii.begin()),
+                 "a character is not ASCII; such characters are allowed only in comments"));
+}
+
+// Finds a key with more than kKeyPartsMax parts, such as "a.b.c".  toml++ makes a table of each
+// part, and destroys these tables by recursion, which could need more stack than there is.
+std::optional<Problem> find_long_key(std::string_view text) {
+  std::size_t dots = 0;
+  std::size_t at = 0;
+  while ((at = text.find_first_of("#\"'.=,{}[]\n", at)) != std::string_view::npos) {
+    if (text[at] == '"' || text[at] == '\'') {
+      at = end_of_string(text, at);
+      continue;
+    }
+    if (text[at] == '#') {
+      at = std::min(text.find('\n', at), text.size());
+      continue;
+    }
+    dots = text[at] == '.' ? dots + 1 : 0;
+    if (dots == kKeyPartsMax) {
+      return problem_at(text, at, "a key has more than " + std::to_string(kKeyPartsMax) + " parts");
+    }
+    ++at;
+  }
+  return std::nullopt;
 }
 
 std::expected<toml::table, Problem> read_toml(std::string_view text) {
@@ -81,6 +109,7 @@ std::expected<toml::table, Problem> read_toml(std::string_view text) {
   }
   const auto ascii = to_ascii(text);
   if (!ascii) return std::unexpected(ascii.error());
+  if (auto problem = find_long_key(*ascii)) return std::unexpected(std::move(*problem));
   toml::parse_result file = toml::parse(*ascii);
   if (file) return std::move(file).table();
   const toml::source_position at = file.error().source().begin;

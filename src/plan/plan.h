@@ -37,6 +37,7 @@
 namespace verbena::plan {
 
 inline constexpr std::size_t kTextBytesMax = std::size_t{1} << 20;
+inline constexpr std::size_t kKeyPartsMax = 8;  // of a TOML key such as "a.b"
 inline constexpr std::size_t kHostsMax = 256;
 inline constexpr std::size_t kRoutersMax = 64;
 inline constexpr std::size_t kAddressesPerRailMax = 16;

@@ -76,6 +76,21 @@ TEST(Plan, ANameThatLooksLikeAnOptionIsRefusedWithItsPlace) {
             "'-' first");
 }
 
+// toml++ makes nested tables of such keys, and would use up the stack.
+TEST(Plan, AKeyWithManyPartsIsRefusedWithItsPlace) {
+  std::string many = "a";
+  for (int i = 0; i < 200'000; ++i) many += ".a";
+  EXPECT_EQ(problem_of("name = \"x.x.x.x.x.x.x.x.x\" # .........\n" + many + " = 1\n"),
+            "2:16: a key has more than 8 parts");
+  EXPECT_EQ(problem_of("[" + many + "]\n"), "1:17: a key has more than 8 parts");
+  EXPECT_EQ(problem_of("b = { " + many + " = 1 }\n"), "1:22: a key has more than 8 parts");
+  EXPECT_EQ(problem_of("b = { 'x.y' . \"z\" . a.a.a.a.a.a.a = 1 }\n"),
+            "1:32: a key has more than 8 parts");
+  EXPECT_EQ(problem_of("a.b.c.d.e.f.g.h = 1\n"),
+            "1:1: a fabric has no 'a'; it has name, hosts, "
+            "routers, faults");
+}
+
 TEST(Plan, ReportsThePlaceAndReasonOfAnError) {
   const auto with_rail = [](const std::string& rail) {
     return "[[hosts]]\nname = \"a\"\nrails = [\n  { " + rail + " },\n]\n";
