@@ -18,11 +18,13 @@
 #include "agent/log.h"
 #include "agent/network.h"
 #include "agent/port_files.h"
+#include "agent/program_counters.h"
 #include "agent/watch.h"
 #include "base/random.h"
 #include "ipc/counters.h"
 #include "ipc/tool_messages.h"
 #include "node/node.h"
+#include "os/clock.h"
 #include "os/event_fd.h"
 #include "os/heap.h"
 #include "os/shared_memory.h"
@@ -118,6 +120,7 @@ class Agent final : public Connection::Owner, private Network::User {
     os::Fd access_table{};                   // lets other programs access this program's memory
     std::optional<std::uint64_t> capture{};  // the capture that this tool has started
     os::Mapping mapped_table{};              // qp_table, mapped when its counters are first read
+    ProgramCounters counters{os::now()};     // as read from the table
     std::optional<os::WakeFd> wake{};        // wakes this program when a lane has packets for it
   };
 
@@ -197,6 +200,7 @@ class Agent final : public Connection::Owner, private Network::User {
   void list_processes(Session& session, const ipc::Envelope& envelope);
   std::vector<ipc::NamedCount> counters() const;
   static void add_counters(Session& session, CounterSums& sums);
+  std::uint64_t implausible_counts() const;
   std::vector<ipc::NamedCount> port_counter_values();
   void track_port_state();
   void refresh_port_files();
@@ -212,6 +216,7 @@ class Agent final : public Connection::Owner, private Network::User {
   Captures captures_;
   PortFiles port_files_;
   CounterSums ended_program_counters_{};  // added up over all programs that have ended
+  std::uint64_t implausible_counts_of_ended_programs_ = 0;
   bool port_was_active_ = false;
   std::uint64_t times_down_ = 0;
   std::uint64_t port_files_refused_ = 0;

@@ -82,14 +82,14 @@ Capture::Capture(os::Fd file, std::uint64_t wall_clock_offset_ns, Time now)
   file_.flush();
 }
 
-Result<int> Capture::join(Program program) {
+Result<int> Capture::join(Program program, Time now) {
   if (rings_.size() >= kRingsMax)
     return fail(Errc::kNoResources, "too many programs in one capture (kRingsMax)");
   os::SharedMemory memory =
       VB_TRY(os::create_shared_memory("verbena-capture", link::CaptureRing::kBytes));
   const int fd = memory.fd.get();
   const link::CaptureRing ring(memory.mapping.bytes());
-  rings_.insert_or_assign(program, Ring{std::move(memory), ring});
+  rings_.insert_or_assign(program, Ring{std::move(memory), ring, ReportedCount(now)});
   return fd;
 }
 
@@ -97,7 +97,7 @@ void Capture::leave(Program program, Time now) {
   const auto found = rings_.find(program);
   if (found == rings_.end()) return;
   read_ring(found->second, now);
-  dropped_by_ended_programs_ += found->second.ring.dropped();
+  dropped_by_ended_programs_ += found->second.dropped.value();
   rings_.erase(found);
 }
 
@@ -121,6 +121,7 @@ bool Capture::read_ring(Ring& ring, Time now) {
       add(std::move(**record), now);
     }
   }
+  ring.dropped.update(ring.ring.dropped(), now);
   return filling;
 }
 
@@ -152,7 +153,7 @@ void Capture::finish(Time now) {
 
 std::uint64_t Capture::dropped() const {
   std::uint64_t sum = dropped_by_ended_programs_;
-  for (const auto& [program, ring] : rings_) sum += ring.ring.dropped();
+  for (const auto& [program, ring] : rings_) sum += ring.dropped.value();
   return sum;
 }
 

@@ -10,6 +10,7 @@
 
 #include "agent/pcapng.h"
 #include "base/error.h"
+#include "base/reported_count.h"
 #include "base/time.h"
 #include "link/capture.h"
 #include "os/fd.h"
@@ -92,7 +93,7 @@ class Capture {
   // Makes a ring for a program.  Returns the descriptor to pass on, which the capture owns and
   // keeps open until leave().  kNoResources: there are kRingsMax rings.  kSystem: there is no
   // memory or descriptor.
-  Result<int> join(Program program);
+  Result<int> join(Program program, Time now);
   // Reads the remaining records in the program's ring and removes the ring.
   void leave(Program program, Time now);
   bool has(Program program) const { return rings_.contains(program); }
@@ -119,6 +120,7 @@ class Capture {
   struct Ring {
     os::SharedMemory memory;
     link::CaptureRing ring;
+    ReportedCount dropped;
     bool broken = false;
   };
 

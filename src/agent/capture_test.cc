@@ -62,7 +62,7 @@ class CaptureTest : public testing::Test {
     }
   };
   static Program join(Capture& capture, Capture::Program id) {
-    const int fd = capture.join(id).value();
+    const int fd = capture.join(id, kStart).value();
     auto memory =
         os::map_shared(fd, link::CaptureRing::kBytes, link::CaptureRing::kBytes, true).value();
     const link::CaptureRing ring(memory.bytes());

@@ -41,7 +41,7 @@ Result<std::uint64_t> Captures::start(os::Fd file, os::Fd process, Time now, Sou
 Result<int> Captures::join(std::uint64_t capture, Capture::Program program) {
   const auto found = running_.find(capture);
   if (found == running_.end()) return fail(Errc::kBadHandle, "no such capture");
-  auto joined = found->second->capture.join(program);
+  auto joined = found->second->capture.join(program, os::now());
   if (!joined) ++found->second->programs_not_recorded;
   return joined;
 }

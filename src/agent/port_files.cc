@@ -62,7 +62,10 @@ Result<void> write_file(const os::Fd& directory, const std::string& name, const 
 
 std::vector<ipc::NamedCount> port_counters(const CounterSums& programs, const CounterSums& agent,
                                            std::uint64_t times_down) {
-  const auto of_programs = [&](std::string_view name) { return value_of(programs, name); };
+  const auto of_programs = [&](std::string_view name) {
+    VB_CHECK(is_in_port_counters(name));
+    return value_of(programs, name);
+  };
   // Adds the counter of the agent's QP1, because QP1 is a queue pair of the port, too.
   const auto with_qp1 = [&](const std::string& name) {
     return of_programs(name) + value_of(agent, "qp1_" + name);

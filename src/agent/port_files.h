@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "agent/program_counters.h"
 #include "agent/watch.h"
 #include "base/error.h"
 #include "ipc/counters.h"
@@ -18,9 +19,6 @@
 // Writes the files in which programs under `verbena run --sysfs` read the port's counters.  On a
 // machine with an adapter, they would read them in /sys/class/infiniband.
 namespace verbena::agent {
-
-// Holds counters that are added up over several sources, by name.
-using CounterSums = std::map<std::string, std::uint64_t, std::less<>>;
 
 // Returns the port's counters under Linux's names: "counters/..." as for InfiniBand adapters (vol1
 // 16.1.3.5; data in words of 4 bytes) and "hw_counters/..." as for soft-RoCE.  `programs` are the

@@ -48,6 +48,7 @@ std::vector<ipc::NamedCount> Agent::counters() const {
   all.push_back({"clients_refused", clients_refused_});
   all.push_back({"limit_client_requests", limit_counters_.requests});
   all.push_back({"limit_client_queue", limit_counters_.queue});
+  all.push_back({"counts_implausible", implausible_counts()});
   all.push_back({"captures", captures_.size()});
   all.push_back({"captures_refused", captures_refused_});
   all.push_back({"captures_incomplete", captures_.incomplete()});
@@ -67,9 +68,14 @@ void Agent::add_counters(Session& session, CounterSums& sums) {
     if (!mapped) return;  // not a valid table
     session.mapped_table = *std::move(mapped);
   }
-  for (const auto& counter : ipc::QpTable(session.mapped_table.bytes()).counters()) {
-    sums[counter.name] += counter.value;
-  }
+  session.counters.update(ipc::QpTable(session.mapped_table.bytes()).counters(), os::now());
+  session.counters.add_to(sums);
+}
+
+std::uint64_t Agent::implausible_counts() const {
+  std::uint64_t sum = implausible_counts_of_ended_programs_;
+  for (const auto& [id, session] : sessions_) sum += session->counters.implausible();
+  return sum;
 }
 
 std::vector<ipc::NamedCount> Agent::port_counter_values() {

@@ -119,6 +119,7 @@ void Agent::ended(Connection& connection, const std::string& why) {
   }
   captures_.leave(connection.id(), os::now());
   add_counters(session, ended_program_counters_);
+  implausible_counts_of_ended_programs_ += session.counters.implausible();
   if (session.client) {
     session_of_client_.erase(*session.client);
     network_->detach(*session.client);

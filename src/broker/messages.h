@@ -135,7 +135,9 @@ struct Trace {
   Type type = Type::kTrace;
 };
 
-// Counts the bytes of one direction of a stream, and its changes between ring and TCP.
+// Counts the bytes of one direction of a stream, and its changes between ring and TCP.  The
+// programs write these numbers.  The service limits them to what a program can reach
+// (ReportedCount).
 struct Traffic {
   std::uint64_t by_ring = 0;         // bytes
   std::uint64_t by_tcp = 0;          // bytes since the connection began
@@ -143,7 +145,7 @@ struct Traffic {
   std::uint64_t overflows = 0;       // times that bytes went by TCP because the ring was full
   std::uint64_t returns_to_tcp = 0;  // times that the direction went from the ring to TCP
   std::uint32_t return_reason = 0;   // the last reason (stream::Reason)
-  std::uint32_t reserved = 0;
+  std::uint32_t implausible = 0;     // counts that no program can reach, and that were not added
 };
 
 // Describes one end of a connection for the tool.

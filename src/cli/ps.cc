@@ -165,17 +165,20 @@ std::string as_json(const Listing& listing) {
 }
 
 std::string counters_as_text(const Listing& listing) {
-  std::vector<std::vector<std::string>> rows{{"PID", "PROGRAM", "COUNTER", "VALUE"}};
-  const auto add = [&](std::uint32_t pid, const std::string& name, const auto& counters) {
+  std::vector<std::vector<std::string>> rows{{"PID", "PROGRAM", "COUNTER", "VALUE", "SAID-BY"}};
+  // A program can write any name and any number into its table.
+  const auto add = [&](std::uint32_t pid, const std::string& name, const auto& counters,
+                       const char* source) {
     for (const auto& counter : counters) {
       if (counter.value == 0) continue;
-      rows.push_back({std::to_string(pid), name, counter.name, std::to_string(counter.value)});
+      rows.push_back({std::to_string(pid), name, printable_name(counter.name),
+                      std::to_string(counter.value), source});
     }
   };
   for (const auto& program : listing.processes) {
-    add(program.process.pid, printable_name(program.process.name), program.counters);
+    add(program.process.pid, printable_name(program.process.name), program.counters, "program");
   }
-  add(listing.agent.pid, "verbenad", listing.agent.counters);
+  add(listing.agent.pid, "verbenad", listing.agent.counters, "agent");
   return table_text(rows);
 }
 

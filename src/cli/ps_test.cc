@@ -86,9 +86,15 @@ TEST(Ps, JsonHasTheSameValues) {
 
 TEST(Ps, PrintsCountersThatAreNotZero) {
   EXPECT_EQ(counters_as_text(listing()),
-            "PID  PROGRAM   COUNTER          VALUE\n"
-            "42   rping     retransmissions  4\n"
-            "9    verbenad  other            8\n");
+            "PID  PROGRAM   COUNTER          VALUE  SAID-BY\n"
+            "42   rping     retransmissions  4      program\n"
+            "9    verbenad  other            8      agent\n");
+}
+
+TEST(Ps, NamesOfCountersCannotControlTheTerminal) {
+  Listing all = listing();
+  all.processes[0].counters = {{"\x1b[2Jverbenad", 1}};
+  EXPECT_EQ(counters_as_text(all).find('\x1b'), std::string::npos);
 }
 
 TEST(Ps, JsonHasAllCounters) {

@@ -33,6 +33,12 @@ std::string program_of(const broker::Row& row) {
   return printable_name(std::string(broker::text_of(row.program)));
 }
 
+// Formats a count of a direction.  A question mark says that the program has written impossible
+// numbers, so that the count is too small or wrong.
+std::string reported_text(std::uint64_t count, const broker::Traffic& traffic) {
+  return std::to_string(count) + (traffic.implausible != 0 ? "?" : "");
+}
+
 std::string way_of(const broker::Row& row) { return row.has_ring != 0 ? "ring" : "tcp"; }
 
 Json traffic_json(const broker::Traffic& traffic) {
@@ -40,7 +46,8 @@ Json traffic_json(const broker::Traffic& traffic) {
           {"by_tcp", traffic.by_tcp},
           {"wakes", traffic.wakes},
           {"overflows", traffic.overflows},
-          {"times_back", traffic.returns_to_tcp}};
+          {"times_back", traffic.returns_to_tcp},
+          {"implausible", traffic.implausible}};
 }
 
 Json totals_json(const broker::EndOfRows& totals) {
@@ -88,6 +95,7 @@ void add(broker::Traffic& sum, const broker::Traffic& other) {
   sum.wakes += other.wakes;
   sum.overflows += other.overflows;
   sum.returns_to_tcp += other.returns_to_tcp;
+  sum.implausible += other.implausible;
 }
 
 // Adds the rows and totals of another service.  Keeps the pid of the first service.
@@ -130,9 +138,9 @@ std::string sockets_as_text(const SocketListing& listing) {
   for (const broker::Row& row : listing.rows) {
     rows.push_back({program_of(row), row.pid == 0 ? "-" : std::to_string(row.pid), way_of(row),
                     socket_name_text(row.connection.local), socket_name_text(row.connection.peer),
-                    std::to_string(row.out.by_ring), std::to_string(row.out.by_tcp),
-                    std::to_string(row.in.by_ring), std::to_string(row.in.by_tcp),
-                    std::to_string(row.out.wakes), std::to_string(row.out.returns_to_tcp)});
+                    reported_text(row.out.by_ring, row.out), reported_text(row.out.by_tcp, row.out),
+                    reported_text(row.in.by_ring, row.in), reported_text(row.in.by_tcp, row.in),
+                    reported_text(row.out.wakes, row.out), std::to_string(row.out.returns_to_tcp)});
   }
   return table_text(rows);
 }
@@ -160,8 +168,9 @@ std::string socket_totals_as_text(const SocketListing& listing) {
   };
   add("connections with a ring", t.pairs_now);
   add("connections with a ring so far", t.pairs_made);
-  add("bytes by ring", t.total.by_ring);
-  add("bytes by TCP", t.total.by_tcp);
+  add("bytes by ring, as programs say", t.total.by_ring);
+  add("bytes by TCP, as programs say", t.total.by_tcp);
+  add("impossible counts of programs", t.total.implausible);
   add("wakes", t.total.wakes);
   add("times that a ring was full", t.total.overflows);
   add("returns to TCP", t.total.returns_to_tcp);

@@ -16,23 +16,32 @@ bool is_return_to_tcp(stream::Reason reason) {
 
 }  // namespace
 
-Result<PairMemory> PairMemory::create(std::size_t ring_bytes) {
+Result<PairMemory> PairMemory::create(std::size_t ring_bytes, Time now) {
   return PairMemory(VB_TRY(os::create_partly_mapped_memory(
                         "verbena-stream", stream::memory_bytes(ring_bytes), stream::kControlBytes)),
-                    ring_bytes);
+                    ring_bytes, now);
 }
 
-broker::Traffic PairMemory::traffic(std::uint32_t side) const {
+broker::Traffic PairMemory::traffic(std::uint32_t side, Time now) {
   const stream::Counters counters = this->counters(side);
   const auto reason = is_return_to_tcp(counters.sender_leave_reason)
                           ? counters.sender_leave_reason
                           : counters.receiver_leave_reason;
-  return {.by_ring = counters.by_ring,
-          .by_tcp = counters.by_tcp,
-          .wakes = counters.wakes,
-          .overflows = counters.overflows,
-          .returns_to_tcp = is_return_to_tcp(reason) ? 1U : 0U,
-          .return_reason = is_return_to_tcp(reason) ? static_cast<std::uint32_t>(reason) : 0};
+  SentBy& sent = sent_by_[side];
+  sent.by_ring.update(counters.by_ring, now);
+  sent.by_tcp.update(counters.by_tcp, now);
+  sent.wakes.update(counters.wakes, now);
+  sent.overflows.update(counters.overflows, now);
+  const std::uint64_t implausible = sent.by_ring.implausible() + sent.by_tcp.implausible() +
+                                    sent.wakes.implausible() + sent.overflows.implausible();
+  return {
+      .by_ring = sent.by_ring.value(),
+      .by_tcp = sent.by_tcp.value(),
+      .wakes = sent.wakes.value(),
+      .overflows = sent.overflows.value(),
+      .returns_to_tcp = is_return_to_tcp(reason) ? 1U : 0U,
+      .return_reason = is_return_to_tcp(reason) ? static_cast<std::uint32_t>(reason) : 0,
+      .implausible = static_cast<std::uint32_t>(std::min<std::uint64_t>(implausible, UINT32_MAX))};
 }
 
 PairMemory::ReleaseResult PairMemory::release_idle_rings() {

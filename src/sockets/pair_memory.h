@@ -6,6 +6,8 @@
 #include <span>
 
 #include "base/error.h"
+#include "base/reported_count.h"
+#include "base/time.h"
 #include "broker/messages.h"
 #include "os/shared_memory.h"
 #include "stream/memory.h"
@@ -19,7 +21,7 @@ namespace verbena::sockets {
 class PairMemory {
  public:
   // Creates memory with two rings of `ring_bytes`, which is a power of two (ring_sizes.h).
-  static Result<PairMemory> create(std::size_t ring_bytes);
+  static Result<PairMemory> create(std::size_t ring_bytes, Time now);
 
   const os::Fd& fd() const { return memory_.fd; }
   std::size_t bytes() const { return stream::memory_bytes(ring_bytes_); }
@@ -27,8 +29,8 @@ class PairMemory {
   std::size_t resident_bytes() const { return os::resident_bytes(memory_.fd); }
   std::size_t ring_bytes() const { return ring_bytes_; }
   // Returns the traffic that the end of this side (0 or 1) has sent.  The programs write these
-  // numbers, so they may be wrong.
-  broker::Traffic traffic(std::uint32_t side) const;
+  // numbers, so they may be wrong, but they are not impossible (ReportedCount).
+  broker::Traffic traffic(std::uint32_t side, Time now);
   stream::Counters counters(std::uint32_t side) const {
     return stream::counters_of(direction(side));
   }
@@ -42,14 +44,21 @@ class PairMemory {
   ReleaseResult release_idle_rings();
 
  private:
-  PairMemory(os::SharedMemory memory, std::size_t ring_bytes)
-      : memory_(std::move(memory)), ring_bytes_(ring_bytes) {}
+  struct SentBy {
+    explicit SentBy(Time start)
+        : by_ring(start, stream::kOffsetBits), by_tcp(start), wakes(start), overflows(start) {}
+    ReportedCount by_ring, by_tcp, wakes, overflows;
+  };
+
+  PairMemory(os::SharedMemory memory, std::size_t ring_bytes, Time now)
+      : memory_(std::move(memory)), ring_bytes_(ring_bytes), sent_by_{SentBy(now), SentBy(now)} {}
   stream::Direction& direction(std::uint32_t side) const {
     return reinterpret_cast<stream::Control*>(memory_.mapping.bytes().data())->directions[side];
   }
 
   os::SharedMemory memory_;
   std::size_t ring_bytes_;
+  std::array<SentBy, 2> sent_by_;
   // The IdleRing::position() of each ring at the last call of release_idle_rings().
   std::array<std::uint64_t, 2> last_positions_{};
 };

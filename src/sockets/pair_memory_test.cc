@@ -13,6 +13,7 @@ namespace verbena::sockets {
 namespace {
 
 constexpr std::size_t kPage = 4096;
+constexpr Time kBegin{std::chrono::seconds(100)};
 
 // Simulates both programs of a connection.
 class PairMemoryTest : public testing::Test {
@@ -42,10 +43,21 @@ class PairMemoryTest : public testing::Test {
     return text == std::vector<std::byte>(bytes, std::byte{'x'});
   }
 
-  PairMemory memory_ = *PairMemory::create(RingSizes::kMediumRingBytes);
+  PairMemory memory_ = *PairMemory::create(RingSizes::kMediumRingBytes, kBegin);
   os::Mapping program_memory_ =
       *os::map_shared(memory_.fd().get(), memory_.bytes(), memory_.bytes(), true);
 };
+
+TEST_F(PairMemoryTest, ImpossibleNumbersOfAProgramAreNotReported) {
+  write(0, 1000);
+  EXPECT_EQ(memory_.traffic(0, kBegin).by_ring, 1000U);
+  EXPECT_EQ(memory_.traffic(0, kBegin).implausible, 0U);
+  mapped(0).direction->tcp_sent = 79'991'436'625'481'677;
+  const broker::Traffic traffic = memory_.traffic(0, kBegin + std::chrono::seconds(1));
+  EXPECT_EQ(traffic.by_tcp, 0U);
+  EXPECT_EQ(traffic.by_ring, 1000U);
+  EXPECT_EQ(traffic.implausible, 1U);
+}
 
 TEST_F(PairMemoryTest, PagesOfAnIdleRingAreGivenBack) {
   write(0, 300'000);

@@ -34,6 +34,7 @@ void add(broker::Traffic& sum, const broker::Traffic& one) {
   sum.wakes += one.wakes;
   sum.overflows += one.overflows;
   sum.returns_to_tcp += one.returns_to_tcp;
+  sum.implausible += one.implausible;
   if (one.return_reason != 0) sum.return_reason = one.return_reason;
 }
 
@@ -211,8 +212,8 @@ broker::Row Service::row_of(const broker::Broker::End& end) {
   if (!end.pair) return row;
   if (const auto memory = memories_.find(*end.pair); memory != memories_.end()) {
     row.has_ring = 1;
-    row.out = memory->second.traffic(end.side);
-    row.in = memory->second.traffic(1 - end.side);
+    row.out = memory->second.traffic(end.side, os::now());
+    row.in = memory->second.traffic(1 - end.side, os::now());
   }
   return row;
 }
@@ -234,10 +235,11 @@ void Service::send_list(Session& tool) {
                                 .limit_refusals = broker_.counters().limit_refusals,
                                 .released_bytes = given_back_bytes_};
   end_of_rows.total = ended_traffic_;
-  for (const auto& [id, memory] : memories_) {
+  for (auto& [id, memory] : memories_) {
     end_of_rows.memory_bytes += memory.bytes();
     end_of_rows.resident_bytes += memory.resident_bytes();
-    for (const std::uint32_t side : {0U, 1U}) add(end_of_rows.total, memory.traffic(side));
+    for (const std::uint32_t side : {0U, 1U})
+      add(end_of_rows.total, memory.traffic(side, os::now()));
   }
   tool.send(end_of_rows);
 }
@@ -263,7 +265,7 @@ void Service::pump() {
 // rings of the next smaller size.
 std::optional<PairMemory> Service::make_memory() {
   for (std::size_t bytes = ring_sizes_.choose(); bytes > 0; bytes = ring_sizes_.choose(bytes - 1)) {
-    auto memory = PairMemory::create(bytes);
+    auto memory = PairMemory::create(bytes, os::now());
     if (memory) return std::move(*memory);
     log_.line(fmt::format("memory for a connection: {}", memory.error().context));
   }
@@ -298,7 +300,8 @@ void Service::perform(const broker::Broker::SendUnknown& output) {
 void Service::perform(const broker::Broker::Release& output) {
   const auto memory = memories_.find(output.pair);
   if (memory == memories_.end()) return;
-  for (const std::uint32_t side : {0U, 1U}) add(ended_traffic_, memory->second.traffic(side));
+  for (const std::uint32_t side : {0U, 1U})
+    add(ended_traffic_, memory->second.traffic(side, os::now()));
   ring_sizes_.remove(memory->second.ring_bytes());
   memories_.erase(memory);
   tracing_.on_release(output.pair);

@@ -129,7 +129,7 @@ void Tracing::send_leave_event(const Session& program, std::uint64_t cookie, Eve
   if (end->pair && memories_.contains(*end->pair)) {
     report_changes(*end->pair, last_counters_[*end->pair], nullptr);
     event.has_ring = 1;
-    event.out = memories_.at(*end->pair).traffic(end->side);
+    event.out = memories_.at(*end->pair).traffic(end->side, os::now());
   }
   if (end->holders.size() == 1) no_peer_deadlines_.erase(cookie);
   send_event(cookie, event, &program, nullptr);

@@ -37,7 +37,7 @@ class Tracing {
   using Memories = std::map<broker::PairId, PairMemory>;
 
   // REQUIRES: all three arguments outlive this object.
-  Tracing(const broker::Broker& broker, const Memories& memories, const Sessions& sessions)
+  Tracing(const broker::Broker& broker, Memories& memories, const Sessions& sessions)
       : broker_(broker), memories_(memories), sessions_(sessions) {}
 
   // Sends the tool the earlier events of all connections, marked as earlier, and each new event.
@@ -79,7 +79,7 @@ class Tracing {
                    std::initializer_list<std::optional<std::uint32_t>> users);
 
   const broker::Broker& broker_;
-  const Memories& memories_;
+  Memories& memories_;
   const Sessions& sessions_;
   std::map<std::uint64_t, Tool> tools_{};  // by session
   std::map<broker::PairId, LastCounters> last_counters_{};

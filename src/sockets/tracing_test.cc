@@ -51,7 +51,8 @@ class TracingTest : public testing::Test, public Session::Owner {
     while (const auto output = broker_.poll()) {
       const auto* make_memory = std::get_if<broker::Broker::MakeMemory>(&*output);
       if (make_memory == nullptr) continue;
-      memories_.emplace(make_memory->pair, *PairMemory::create(RingSizes::kMediumRingBytes));
+      memories_.emplace(make_memory->pair,
+                        *PairMemory::create(RingSizes::kMediumRingBytes, os::now()));
       broker_.memory_made(make_memory->pair, true);
       tracing_.on_introduction(make_memory->pair, true);
     }
