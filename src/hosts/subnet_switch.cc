@@ -315,6 +315,7 @@ void SubnetSwitch::add_counters(std::vector<ipc::NamedCount>& out) const {
   add("subnet_packets_delivered", counts.delivered);
   add("subnet_packets_malformed", counts.malformed);
   add("subnet_too_many_hops", counts.too_many_hops);
+  add("subnet_looped_copies", counts.looped_copies);
   add("subnet_not_taken", counts.dropped_deliveries);
   add("subnet_paused_full", counts.paused_queue_full);
   add("late", subnet_.late());

@@ -69,7 +69,9 @@ void Subnet::Impl::send(PortRef from, Packet packet) {
     view->lrh.virtual_lane = kManagementLane;
     receive_smp({from, packet, *view, 0}, true);
   } else {
-    send_from_hca({from, packet, *view, 0});
+    auto entered =
+        view->is_multicast() ? std::make_shared<EnteredSwitches>(devices.size()) : nullptr;
+    send_from_hca({from, packet, *view, 0, std::move(entered)});
   }
 }
 
@@ -77,7 +79,7 @@ void Subnet::Impl::arrive(InFlight& in_flight) {
   const auto view = view_packet(in_flight.packet);
   VB_CHECK(view.has_value());
   if (store_arrived(in_flight, view->is_management())) return;
-  const LocalPacket local{in_flight.at, in_flight.packet, *view, in_flight.hops};
+  const LocalPacket local{in_flight.at, in_flight.packet, *view, in_flight.hops, in_flight.entered};
   DevicePort& port = at(local.port);
   if (in_flight.hops > kHopsMax) {
     ++counters.too_many_hops;
@@ -227,10 +229,23 @@ void Subnet::Impl::send_out(PortRef out, Packet packet, const LocalPacket& local
     ++counters.too_many_hops;
     return count_discard(port.counts, Count::kSwitchLifetimeDiscards);
   }
+  if (enters_again(*peer, local)) {
+    ++counters.looped_copies;
+    return count_discard(port.counts, Count::kSwitchLifetimeDiscards);
+  }
   const std::size_t bytes = packet.size();
-  if (send_over_link(out, {.at = *peer, .packet = std::move(packet), .hops = local.hops + 1})) {
+  if (send_over_link(out, {.at = *peer,
+                           .packet = std::move(packet),
+                           .hops = local.hops + 1,
+                           .entered = local.entered})) {
     count_sent(port.counts, local.view, bytes);
   }
+}
+
+// Returns true if the packet is a copy of a multicast packet that has entered this switch before.
+// Otherwise records that it enters the switch.
+bool Subnet::Impl::enters_again(PortRef peer, const LocalPacket& local) {
+  return local.entered && devices[peer.node].is_switch() && !local.entered->enter(peer.node);
 }
 
 void Subnet::Impl::deliver(PortRef port, Qpn destination_qpn, Packet packet) {

@@ -4,11 +4,13 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <memory>
 #include <optional>
 
 #include "base/time.h"
 #include "faults/delay_line.h"
 #include "faults/loss.h"
+#include "subnet/entered_switches.h"
 #include "subnet/subnet.h"
 
 namespace verbena::subnet {
@@ -19,6 +21,8 @@ struct InFlight {
   Packet packet{};
   unsigned hops = 0;
   bool is_loopback = false;  // the packet remains in the HCA, and crosses no link
+  // All copies of a multicast packet share this record.  It is null for other packets.
+  std::shared_ptr<EnteredSwitches> entered{};
 };
 
 // Holds the lossy links, slow links and paused nodes of a subnet, and the packets that they delay.

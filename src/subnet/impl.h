@@ -2,10 +2,12 @@
 
 #include <deque>
 #include <map>
+#include <memory>
 #include <set>
 #include <vector>
 
 #include "subnet/device.h"
+#include "subnet/entered_switches.h"
 #include "subnet/impairments.h"
 #include "subnet/links.h"
 #include "subnet/packet.h"
@@ -72,6 +74,7 @@ class Subnet::Impl {
     Packet& packet;
     PacketView view{};
     unsigned hops = 0;
+    std::shared_ptr<EnteredSwitches> entered{};  // as in InFlight
   };
 
   void arrive(InFlight& in_flight);
@@ -86,6 +89,7 @@ class Subnet::Impl {
   void forward_unicast(const LocalPacket& local);
   void forward_multicast(const LocalPacket& local);
   void send_from_hca(const LocalPacket& local);
+  bool enters_again(PortRef peer, const LocalPacket& local);
   bool set_lane(PortRef out, std::uint8_t ingress, const LocalPacket& local);
   void send_out(PortRef out, Packet packet, const LocalPacket& local);
   void deliver(PortRef port, Qpn destination_qpn, Packet packet);

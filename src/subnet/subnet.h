@@ -24,8 +24,8 @@ inline constexpr unsigned kHopsMax = 64;
 // Limits the packets that next_delivery() has not returned yet.  Further packets are lost and
 // counted.
 inline constexpr std::size_t kDeliveriesMax = 65536;
-// Limits the packets that are in flight at once, because each switch in a forwarding loop may copy
-// a multicast packet.
+// Limits the packets that are in flight at once, because slow links and paused nodes may release
+// many at the same time.
 inline constexpr std::size_t kInFlightMax = 65536;
 
 // Holds a packet from LRH to ICRC.  The packet has no VCRC, because no packet arrives damaged.
@@ -99,6 +99,7 @@ struct PortEvent {
 //  * A port on its path checks P_Keys and does not have the P_Key of the packet.
 //  * The packet is larger than the MTU of a link.
 //  * The packet has made kHopsMax hops.
+//  * The packet is a copy of a multicast packet that has entered the next switch before.
 // The user can make links lose packets, too (set_loss()).  Ports count lost packets as the
 // specification says.  A link is never busy, because credits and arbitration of virtual lanes are
 // not modelled.  Only slow links (set_delay()) and paused nodes (set_paused()) delay packets.
@@ -179,6 +180,7 @@ class Subnet {
     std::uint64_t delivered = 0;
     std::uint64_t malformed = 0;           // packets from send() that are not valid
     std::uint64_t too_many_hops = 0;       // lost because of kHopsMax or kInFlightMax
+    std::uint64_t looped_copies = 0;       // copies that would enter a switch again
     std::uint64_t dropped_deliveries = 0;  // lost because of kDeliveriesMax
     std::uint64_t paused_queue_full =
         0;  // sent by a paused node, and lost because its queue is full

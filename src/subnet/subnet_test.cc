@@ -427,26 +427,6 @@ TEST_F(ManagedHosts, APacketInALoopIsLost) {
   EXPECT_EQ(world.subnet.counters().too_many_hops, 1u);
 }
 
-// Three cables join two switches.  Each switch copies a packet from one cable to the other two.
-TEST_F(ManagedHosts, AMulticastPacketInALoopIsLost) {
-  Topology ring;
-  const auto a = ring.add_switch("a", 4), b = ring.add_switch("b", 4), h = ring.add_hca("h");
-  ring.connect({h, 1}, {a, 1});
-  for (std::uint8_t port = 2; port <= 4; ++port) ring.connect({a, port}, {b, port});
-  set_missing_guids(ring);
-  ManagedSubnet world(ring, {h, 1});
-  ASSERT_TRUE(world.settle());
-  wire::MftBlock masks{};
-  masks[1] = 1u << 2 | 1u << 3 | 1u << 4;
-  for (const std::vector<std::uint8_t>& path : {std::vector<std::uint8_t>{1}, {1, 2}}) {
-    ASSERT_TRUE(
-        world.send_smp({h, 1}, directed_smp(Method::kSet, SmpAttribute::kMulticastForwardingTable,
-                                            0, path, wire::encode_mft(masks))));
-  }
-  world.send_data({h, 1}, Lid{0xc001});
-  EXPECT_GT(world.subnet.counters().too_many_hops, 0u);
-}
-
 TEST_F(ManagedHosts, ANodeThatIsSwitchedOffSendsNoTrapsAndReportsItsPorts) {
   world_.subnet.set_is_sm(kHost3, true, world_.now);
   ASSERT_EQ(next_trap().value().trap_number, wire::TrapNumber::kLocalChange);
