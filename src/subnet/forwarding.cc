@@ -146,6 +146,10 @@ bool Subnet::Impl::passes_outbound_enforcement(PortRef out, const LocalPacket& l
 }
 
 void Subnet::Impl::forward(const LocalPacket& local) {
+  // QP0 and QP1 are in no group (vol1 10.5).  This MAD is an answer to a request whose source is a
+  // group, or its directed route ends with the LID of a group.
+  const bool is_mad = local.view.destination_qpn.value <= wire::kGsiQpn.value;
+  if (is_mad && local.view.is_multicast()) return void(++counters.malformed);
   Device& device = devices[local.port.node];
   if (!device.is_switch()) return send_from_hca(local);
   if (local.view.is_multicast()) return forward_multicast(local);

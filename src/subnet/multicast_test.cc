@@ -6,6 +6,7 @@
 
 #include "base/random.h"
 #include "sim/seeds.h"
+#include "subnet/generate.h"
 #include "subnet/test_subnet.h"
 #include "wire/performance.h"
 
@@ -139,6 +140,39 @@ TEST(Multicast, ALoopOfSlowCablesDoesNotMultiplyAPacket) {
   }
   for (std::size_t link = 1; link <= 3; ++link) group.world.subnet.set_delay(link, {});
   for (const auto node : {a, b, c}) EXPECT_EQ(group.copies_entered(node), 1u);
+}
+
+// Each member would answer a request that reaches the group.
+TEST(Multicast, ARequestOrAnAnswerForAGroupIsLost) {
+  constexpr PortRef kHost1{1, 1}, kHost2{2, 1};
+  GroupSubnet group(*make_hosts(3), kHost1);
+  ASSERT_TRUE(group.settle());
+  group.set_ports(0, {1, 2, 3});
+  const Subnet::Counters& counters = group.world.subnet.counters();
+  const std::uint64_t delivered = counters.delivered;
+
+  // After its directed part, this route leads to the group.
+  wire::Smp smp = directed_smp(Method::kGet, SmpAttribute::kNodeInfo, 0, {1});
+  smp.dr_destination = kGroup;
+  EXPECT_FALSE(group.world.send_smp(kHost1, smp).has_value());
+  EXPECT_EQ(counters.malformed, 1u);
+
+  // The answer to this request would go to the group, because the group is its source.
+  OpenMad request{.address = {.link_layer = LinkLayer::kInfiniband,
+                              .source_lid = kGroup,
+                              .destination_lid = group.world.lid(kHost2)},
+                  .pkey = wire::kDefaultPkey,
+                  .qkey = wire::kGsiQkey,
+                  .source_qpn = wire::kGsiQpn,
+                  .destination_qpn = wire::kGsiQpn};
+  wire::encode_to(request.mad, wire::MadHeader{.mgmt_class = wire::MgmtClass::kPerformance,
+                                               .class_version = 1,
+                                               .method = Method::kGet,
+                                               .attribute_id = std::to_underlying(
+                                                   wire::PerformanceAttribute::kClassPortInfo)});
+  group.world.subnet.send(kHost1, seal_mad(request), group.world.now);
+  EXPECT_EQ(counters.malformed, 2u);
+  EXPECT_EQ(counters.delivered, delivered);
 }
 
 // Moves a group from one random tree to another in an irregular fat tree, as a manager does that

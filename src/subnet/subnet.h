@@ -178,7 +178,7 @@ class Subnet {
   struct Counters {
     std::uint64_t sent = 0;
     std::uint64_t delivered = 0;
-    std::uint64_t malformed = 0;           // packets from send() that are not valid
+    std::uint64_t malformed = 0;           // invalid packets from send(), and MADs for groups
     std::uint64_t too_many_hops = 0;       // lost because of kHopsMax or kInFlightMax
     std::uint64_t looped_copies = 0;       // copies that would enter a switch again
     std::uint64_t dropped_deliveries = 0;  // lost because of kDeliveriesMax
