@@ -162,7 +162,7 @@ void Subnet::Impl::return_smp(const LocalPacket& local, Smp& smp, std::uint16_t 
   Packet packet = seal_mad(*mad);
   const auto view = view_packet(packet);
   VB_CHECK(view.has_value());
-  const LocalPacket answer{local.port, packet, *view, local.hops};
+  const LocalPacket answer{local.port, packet, *view, 0};
   if (smp.is_directed()) return step_directed(answer, smp, true);
   if (!devices[local.port.node].is_switch()) return send_from_hca(answer);
   LocalPacket from_port_0 = answer;
@@ -239,7 +239,7 @@ void Subnet::Impl::answer_gmp(const LocalPacket& local, OpenMad& mad, std::uint1
   Packet packet = seal_mad(mad);
   const auto view = view_packet(packet);
   VB_CHECK(view.has_value());
-  LocalPacket answer{local.port, packet, *view, local.hops};
+  LocalPacket answer{local.port, packet, *view, 0};
   if (devices[local.port.node].is_switch()) answer.port.port = 0;
   forward(answer);
 }

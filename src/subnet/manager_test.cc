@@ -101,6 +101,26 @@ TEST(Manager, RoutesAvoidALinkThatIsDown) {
   EXPECT_EQ(world.subnet.next_deadline(), kNever);
 }
 
+// A directed route may have 63 hops each way (vol1 14.2.2).  So two hosts may be twice as far
+// from each other, if the manager is between them.
+TEST(Manager, HostsAreManagedAndReachedOverLongChainsOfSwitches) {
+  constexpr std::uint32_t kSwitches = 122;
+  Topology chain;
+  for (std::uint32_t i = 0; i < kSwitches; ++i) chain.add_switch("s" + std::to_string(i), 3);
+  for (std::uint32_t i = 1; i < kSwitches; ++i) chain.connect({i - 1, 2}, {i, 1});
+  const PortRef first{chain.add_hca("first"), 1}, middle{chain.add_hca("middle"), 1},
+      last{chain.add_hca("last"), 1};
+  chain.connect(first, {0, 3});
+  chain.connect(middle, {kSwitches / 2, 3});
+  chain.connect(last, {kSwitches - 1, 3});
+  set_missing_guids(chain);
+  ManagedSubnet world(chain, middle);
+  ASSERT_TRUE(world.settle());
+  EXPECT_EQ(world.send_data(first, world.lid(last)), std::vector{last});
+  EXPECT_EQ(world.send_data(last, world.lid(first)), std::vector{first});
+  EXPECT_EQ(world.subnet.counters().too_many_hops, 0u);
+}
+
 // Runs one simulation.  While the manager works, links and switches fail and recover, nodes pause,
 // and links lose and delay packets.
 class SubnetRun {

@@ -15,12 +15,14 @@
 #include "mad/mad.h"
 #include "subnet/topology.h"
 #include "wire/port_info.h"
+#include "wire/smp.h"
 
 namespace verbena::subnet {
 
 // Limits the hops of a packet.  A packet in a forwarding loop is lost after this many hops, as real
-// switches drop a packet whose lifetime has ended (vol1 18.2.5.4).
-inline constexpr unsigned kHopsMax = 64;
+// switches drop a packet whose lifetime has ended (vol1 18.2.5.4).  A manager reaches each node by
+// a directed route of at most 63 hops, so no two hosts are farther than twice that from each other.
+inline constexpr unsigned kHopsMax = 2 * (wire::kSmpHopsMax + 1);
 // Limits the packets that next_delivery() has not returned yet.  Further packets are lost and
 // counted.
 inline constexpr std::size_t kDeliveriesMax = 65536;
