@@ -96,7 +96,7 @@ bool Subnet::Impl::send_over_link(PortRef out, InFlight packet) {
     return true;
   }
   if (!impairments.is_slow(out)) {
-    in_flight_.push_back(std::move(packet));
+    in_flight_.of(uses_management_lane(packet.packet)).push_back(std::move(packet));
     return true;
   }
   if (impairments.delay(out, std::move(packet), now_)) return true;
@@ -109,7 +109,7 @@ bool Subnet::Impl::send_over_link(PortRef out, InFlight packet) {
 
 // Stores or drops a packet that arrives at a paused node.  Returns false if the node is not paused.
 bool Subnet::Impl::store_arrived(InFlight& packet, bool is_management) {
-  Impairments::DelayLine* const line = impairments.arrived_line(packet.at.node);
+  Impairments::DelayLine* const line = impairments.arrived_line(packet.at.node, is_management);
   if (line == nullptr) return false;
   const PortRef port = packet.at;
   if (line->push(std::move(packet), now_)) return true;
@@ -125,17 +125,20 @@ bool Subnet::Impl::store_arrived(InFlight& packet, bool is_management) {
 }
 
 // Stores or drops a packet that a paused node sends.  Returns false if the node is not paused.
-bool Subnet::Impl::store_sent(PortRef from, Packet& packet) {
-  Impairments::DelayLine* const line = impairments.sent_line(from.node);
+bool Subnet::Impl::store_sent(PortRef from, Packet& packet, bool is_smp) {
+  Impairments::DelayLine* const line = impairments.sent_line(from.node, is_smp);
   if (line == nullptr) return false;
   if (!line->push({.at = from, .packet = std::move(packet)}, now_)) ++counters.paused_queue_full;
   return true;
 }
 
 void Subnet::Impl::send_stored(Impairments::StoredPackets stored) {
-  while (!stored.arrived.empty()) in_flight_.push_back(stored.arrived.pop());
+  for (const bool is_smp : {true, false}) {
+    auto& line = stored.arrived.of(is_smp);
+    while (!line.empty()) in_flight_.of(is_smp).push_back(line.pop());
+  }
   while (!stored.sent.empty()) {
-    InFlight in_flight = stored.sent.pop();
+    InFlight in_flight = stored.sent.next().pop();
     send(in_flight.at, std::move(in_flight.packet));
   }
 }

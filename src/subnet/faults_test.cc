@@ -30,6 +30,24 @@ class FaultyHosts : public testing::Test {
     subnet().send(from, world_.data_packet(from, world_.lid(to), wire::kDefaultPkey, bytes),
                   world_.now);
   }
+  // Sends a request for the NodeInfo of host 2 by a directed route.
+  void send_smp_to_host2() {
+    const Link& link = subnet().topology().links[link_of(kHost2)];
+    const std::uint8_t egress = (link.a == kHost2 ? link.b : link.a).port;
+    const auto smp =
+        directed_smp(wire::Method::kGet, wire::SmpAttribute::kNodeInfo, 0, {1, egress});
+    EXPECT_FALSE(world_.send_smp(kHost1, smp).has_value());
+  }
+  // Takes all deliveries, and returns true if an SMP has arrived at the port before other packets.
+  bool take_smp_first(PortRef port) {
+    bool is_first = true, smp_was_first = false;
+    while (const auto delivery = subnet().next_delivery()) {
+      if (delivery->port != port) continue;
+      smp_was_first |= is_first && delivery->destination_qpn == wire::kSmiQpn;
+      is_first = false;
+    }
+    return smp_was_first;
+  }
   // Takes all deliveries, and returns the payload sizes of the data packets at this port.
   std::vector<std::size_t> take_sizes(PortRef port) {
     std::vector<std::size_t> sizes;
@@ -133,12 +151,7 @@ TEST_F(FaultyHosts, PacketsForAPausedHostAreLimited) {
 
 TEST_F(FaultyHosts, ManagementPacketsForAPausedHostAreLimited) {
   subnet().set_paused(kHost2.node, true, world_.now);
-  const std::uint8_t out = subnet().topology().links[link_of(kHost2)].a == kHost2
-                               ? subnet().topology().links[link_of(kHost2)].b.port
-                               : subnet().topology().links[link_of(kHost2)].a.port;
-  const auto smp = directed_smp(wire::Method::kGet, wire::SmpAttribute::kNodeInfo, 0, {1, out});
-  for (std::size_t i = 0; i < kDelayLineMax + 2; ++i)
-    EXPECT_FALSE(world_.send_smp(kHost1, smp).has_value());
+  for (std::size_t i = 0; i < kDelayLineMax + 2; ++i) send_smp_to_host2();
   subnet().set_paused(kHost2.node, false, world_.now);
   EXPECT_TRUE(take_sizes(kHost2).empty());  // discards the answers to the SMPs
   EXPECT_EQ(counters(kHost2).vl15_dropped, 2u);
@@ -150,6 +163,32 @@ TEST_F(FaultyHosts, PacketsOfAPausedHostAreLimited) {
   EXPECT_EQ(subnet().counters().paused_queue_full, 3u);
   subnet().set_paused(kHost2.node, false, world_.now);
   EXPECT_EQ(take_sizes(kHost1).size(), kDelayLineMax);
+}
+
+TEST_F(FaultyHosts, DataForAPausedHostTakesNoSpaceOfSmps) {
+  subnet().set_paused(kHost2.node, true, world_.now);
+  for (std::size_t i = 0; i < kDelayLineMax + 3; ++i) send(kHost1, kHost2);
+  send_smp_to_host2();
+  subnet().set_paused(kHost2.node, false, world_.now);
+  EXPECT_TRUE(take_smp_first(kHost1)) << "the answer";
+  EXPECT_EQ(counters(kHost2).vl15_dropped, 0u);
+}
+
+TEST_F(FaultyHosts, DataOfAPausedHostTakesNoSpaceOfSmps) {
+  subnet().set_paused(kHost1.node, true, world_.now);
+  for (std::size_t i = 0; i < kDelayLineMax + 3; ++i) send(kHost1, kHost2);
+  send_smp_to_host2();
+  subnet().set_paused(kHost1.node, false, world_.now);
+  EXPECT_TRUE(take_smp_first(kHost1)) << "the answer";
+}
+
+TEST_F(FaultyHosts, AtTheEndOfAPauseSmpsAreForwardedBeforeData) {
+  world_.manager_is_connected = false;
+  subnet().set_paused(kHost1.node, true, world_.now);
+  for (int i = 0; i < 3; ++i) send(kHost2, kHost1);
+  subnet().set_link(link_of(kHost3), false, world_.now);  // the switch sends a trap to host 1
+  subnet().set_paused(kHost1.node, false, world_.now);
+  EXPECT_TRUE(take_smp_first(kHost1));
 }
 
 TEST_F(FaultyHosts, APauseEndsWhenTheNodeIsSwitchedOff) {
@@ -261,6 +300,16 @@ TEST_F(FaultyHosts, PacketsOnASlowLinkAreLimited) {
   EXPECT_EQ(counters_after.xmit_discards, 3u);
   EXPECT_EQ(counters_after.xmit_packets - counters_before.xmit_packets, kDelayLineMax + 1)
       << "the answer with the first counters, and the packets that were not discarded";
+}
+
+TEST_F(FaultyHosts, DataOnASlowLinkTakesNoSpaceOfSmps) {
+  subnet().set_delay(link_of(kHost2), 5ms);
+  for (std::size_t i = 0; i < kDelayLineMax + 3; ++i) send(kHost1, kHost2);
+  send_smp_to_host2();
+  EXPECT_EQ(take_sizes_after(kHost2, 5ms).size(), kDelayLineMax);
+  world_.now += 5ms;
+  subnet().advance(world_.now);
+  EXPECT_TRUE(take_smp_first(kHost1)) << "the answer";
 }
 
 // ---- MTUs

@@ -48,25 +48,30 @@ void Subnet::Impl::run() {
   end_due_leases();
   send_due_traps();
   while (!in_flight_.empty() || impairments.move_due(now_, in_flight_, kInFlightMax)) {
-    InFlight in_flight = std::move(in_flight_.front());
-    in_flight_.pop_front();
+    auto& queue = in_flight_.next();
+    InFlight in_flight = std::move(queue.front());
+    queue.pop_front();
     arrive(in_flight);
     if (in_flight_.empty()) send_due_traps();
   }
 }
 
 void Subnet::Impl::send(PortRef from, Packet packet) {
-  if (store_sent(from, packet)) return;
-  ++counters.sent;
   auto view = view_packet(packet);
   const bool is_mad = view && view->destination_qpn.value <= wire::kGsiQpn.value;
   // A MAD must not go to a multicast group, because QP0 and QP1 are in no group (vol1 10.5).
   if (!view || (is_mad && (view->is_multicast() || !wire::parse_routed_packet(packet)))) {
+    ++counters.sent;
     return void(++counters.malformed);
   }
-  if (view->destination_qpn == wire::kSmiQpn) {
+  const bool is_smp = view->destination_qpn == wire::kSmiQpn;
+  if (is_smp) {
     set_virtual_lane(packet, kManagementLane);
     view->lrh.virtual_lane = kManagementLane;
+  }
+  if (store_sent(from, packet, is_smp)) return;
+  ++counters.sent;
+  if (is_smp) {
     receive_smp({from, packet, *view, 0}, true);
   } else {
     auto entered =
@@ -200,8 +205,11 @@ void Subnet::Impl::send_from_hca(const LocalPacket& local) {
   }
   const bool is_own = port.has_lid(local.view.lrh.destination);
   if (is_own || local.view.is_multicast()) {
-    in_flight_.push_back(
-        {.at = local.port, .packet = local.packet, .hops = local.hops + 1, .is_loopback = true});
+    in_flight_.of(local.view.is_management())
+        .push_back({.at = local.port,
+                    .packet = local.packet,
+                    .hops = local.hops + 1,
+                    .is_loopback = true});
   }
   if (!is_own) send_out(local.port, std::move(local.packet), local);
 }
@@ -229,7 +237,7 @@ void Subnet::Impl::send_out(PortRef out, Packet packet, const LocalPacket& local
   }
   const LocalPacket leaving{local.port, packet, local.view, local.hops};
   if (devices[out.node].is_switch() && !passes_outbound_enforcement(out, leaving)) return;
-  if (in_flight_.size() >= kInFlightMax) {
+  if (in_flight_.of(!is_data).size() >= kInFlightMax) {
     ++counters.too_many_hops;
     return count_discard(port.counts, Count::kSwitchLifetimeDiscards);
   }
@@ -253,13 +261,14 @@ bool Subnet::Impl::enters_again(PortRef peer, const LocalPacket& local) {
 }
 
 void Subnet::Impl::deliver(PortRef port, Qpn destination_qpn, Packet packet) {
-  if (deliveries.size() >= kDeliveriesMax) {
+  auto& queue = deliveries.of(destination_qpn == wire::kSmiQpn);
+  if (queue.size() >= kDeliveriesMax) {
     ++counters.dropped_deliveries;
     if (destination_qpn == wire::kGsiQpn) at(port).counts.add(Count::kQp1Dropped);
     return;
   }
   ++counters.delivered;
-  deliveries.push_back({port, destination_qpn, std::move(packet)});
+  queue.push_back({port, destination_qpn, std::move(packet)});
 }
 
 }  // namespace verbena::subnet

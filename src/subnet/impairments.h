@@ -11,6 +11,7 @@
 #include "faults/delay_line.h"
 #include "faults/loss.h"
 #include "subnet/entered_switches.h"
+#include "subnet/lane_queues.h"
 #include "subnet/subnet.h"
 
 namespace verbena::subnet {
@@ -31,8 +32,8 @@ class Impairments {
   using DelayLine = faults::DelayLine<InFlight>;
   // Stores the packets that have arrived at a paused node, and the packets that it has sent.
   struct StoredPackets {
-    DelayLine arrived{};
-    DelayLine sent{};  // InFlight::at is the port that sends
+    LaneQueues<DelayLine> arrived{};
+    LaneQueues<DelayLine> sent{};  // InFlight::at is the port that sends
   };
 
   // ---- links: `link` is an index in Topology::links, and `out` is the port that sends
@@ -49,9 +50,9 @@ class Impairments {
   bool delay(PortRef out, InFlight packet, Time now);
   // Drops the delayed packets of this port, and returns their number.
   std::size_t drop(PortRef out);
-  // Moves packets that are due from slow links to the end of `queue`, until it has `max` packets.
-  // Returns true if at least one packet was moved.
-  bool move_due(Time now, std::deque<InFlight>& queue, std::size_t max);
+  // Moves packets that are due from slow links to the ends of the queues, until each has `max`
+  // packets.  Returns true if at least one packet was moved.
+  bool move_due(Time now, LaneQueues<std::deque<InFlight>>& queues, std::size_t max);
   // Returns the time at which the next packet is due.
   Time next_deadline() const;
 
@@ -59,8 +60,8 @@ class Impairments {
   void pause(std::uint32_t node) { paused_nodes_.try_emplace(node); }
   bool is_paused(std::uint32_t node) const { return paused_nodes_.contains(node); }
   // arrived_line() and sent_line() return null if the node is not paused.
-  DelayLine* arrived_line(std::uint32_t node);
-  DelayLine* sent_line(std::uint32_t node);
+  DelayLine* arrived_line(std::uint32_t node, bool is_smp);
+  DelayLine* sent_line(std::uint32_t node, bool is_smp);
   // Returns the number of packets on slow links and at paused nodes.
   std::size_t late() const;
   // Ends the pause of a node, and returns the packets that waited.  Returns nothing if the node was
@@ -70,7 +71,7 @@ class Impairments {
  private:
   struct SlowPort {
     Duration delay{};
-    DelayLine line{};
+    LaneQueues<DelayLine> lines{};
   };
   std::map<std::size_t, faults::LossyLink> lossy_links_{};
   std::map<PortRef, SlowPort> slow_ports_{};

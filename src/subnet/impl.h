@@ -9,6 +9,7 @@
 #include "subnet/device.h"
 #include "subnet/entered_switches.h"
 #include "subnet/impairments.h"
+#include "subnet/lane_queues.h"
 #include "subnet/links.h"
 #include "subnet/packet.h"
 #include "subnet/sma.h"
@@ -20,10 +21,10 @@ namespace verbena::subnet {
 // Implements Subnet.  forwarding.cc moves packets, management.cc receives packets of QP0 and QP1,
 // reports.cc sends traps, and faults.cc implements the faults that a user requests.
 //
-// All packets in flight are in one queue, except those that a slow link or a paused node delays.
-// run() takes packets out of the queue until the queue is empty.  A packet that is taken out makes
-// one hop, and goes back to the end of the queue.  Therefore packets of one path keep their order,
-// and the hops need no recursion.
+// All packets in flight are in two queues, except those that a slow link or a paused node delays.
+// run() takes packets out of the queues until both are empty, SMPs first.  A packet that is taken
+// out makes one hop, and goes back to the end of its queue.  Therefore SMPs of one path keep their
+// order, and so do other packets.  The hops need no recursion.
 class Subnet::Impl {
  public:
   enum class Violation : std::uint8_t { kPkey, kQkey };
@@ -37,7 +38,7 @@ class Subnet::Impl {
   std::vector<Device> devices{};
   Links links;
   Impairments impairments{};
-  std::deque<Delivery> deliveries{};
+  LaneQueues<std::deque<Delivery>> deliveries{};
   std::map<PortRef, bool> events{};  // pending PortEvents: the port, and its client_reregister
 
   DevicePort& at(PortRef port) { return devices[port.node].ports[port.port]; }
@@ -95,7 +96,7 @@ class Subnet::Impl {
   void deliver(PortRef port, Qpn destination_qpn, Packet packet);
   bool send_over_link(PortRef out, InFlight packet);
   bool store_arrived(InFlight& packet, bool is_management);
-  bool store_sent(PortRef from, Packet& packet);
+  bool store_sent(PortRef from, Packet& packet, bool is_smp);
   void drop_packets_on(PortRef out);
 
   void receive_smp(const LocalPacket& local, bool begins_here);
@@ -111,7 +112,7 @@ class Subnet::Impl {
   void end_due_leases();
 
   Time now_{};
-  std::deque<InFlight> in_flight_{};
+  LaneQueues<std::deque<InFlight>> in_flight_{};
   std::vector<std::uint8_t> multicast_ports_{};
   std::map<std::uint32_t, Traps> traps_{};  // by node; has only nodes with traps
   std::set<PortRef> leases_{};              // ports with a running M_Key lease

@@ -36,6 +36,10 @@ std::optional<PacketView> view_packet(std::span<const std::byte> packet) {
   return view;
 }
 
+bool uses_management_lane(const Packet& packet) {
+  return std::to_integer<std::uint8_t>(packet[0] >> 4) == kManagementLane;
+}
+
 void set_virtual_lane(Packet& packet, std::uint8_t lane) {
   packet[0] = (packet[0] & std::byte{0x0f}) | static_cast<std::byte>(lane << 4);
 }

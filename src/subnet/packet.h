@@ -35,6 +35,10 @@ struct PacketView {
 // if a length, the version or the next header is wrong.  Does not check the ICRC.
 std::optional<PacketView> view_packet(std::span<const std::byte> packet);
 
+// Returns true if the packet uses the management lane, as SMPs do.  REQUIRES: view_packet() accepts
+// the packet.
+bool uses_management_lane(const Packet& packet);
+
 // set_virtual_lane() and set_lids() change the LRH but not the ICRC.  The ICRC does not cover the
 // virtual lane.  After set_lids(), call refresh_icrc().
 void set_virtual_lane(Packet& packet, std::uint8_t lane);

@@ -65,8 +65,9 @@ Result<void> Subnet::send_mad(PortRef from, const mad::SendMad& request, Time no
 std::optional<Delivery> Subnet::next_delivery() {
   auto& deliveries = impl_->deliveries;
   if (deliveries.empty()) return std::nullopt;
-  Delivery delivery = std::move(deliveries.front());
-  deliveries.pop_front();
+  auto& queue = deliveries.next();
+  Delivery delivery = std::move(queue.front());
+  queue.pop_front();
   return delivery;
 }
 

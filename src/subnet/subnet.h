@@ -23,11 +23,11 @@ namespace verbena::subnet {
 // switches drop a packet whose lifetime has ended (vol1 18.2.5.4).  A manager reaches each node by
 // a directed route of at most 63 hops, so no two hosts are farther than twice that from each other.
 inline constexpr unsigned kHopsMax = 2 * (wire::kSmpHopsMax + 1);
-// Limits the packets that next_delivery() has not returned yet.  Further packets are lost and
-// counted.
+// Limits the packets that next_delivery() has not returned yet: the SMPs, and the other packets.
+// Further packets are lost and counted.
 inline constexpr std::size_t kDeliveriesMax = 65536;
-// Limits the packets that are in flight at once, because slow links and paused nodes may release
-// many at the same time.
+// Limits the data packets that are in flight at once, and the SMPs, because slow links and paused
+// nodes may release many at the same time.
 inline constexpr std::size_t kInFlightMax = 65536;
 
 // Holds a packet from LRH to ICRC.  The packet has no VCRC, because no packet arrives damaged.
@@ -95,7 +95,8 @@ struct PortEvent {
 // written: LFT, MFT, SL to VL, LMC, P_Keys of switches.
 //
 // A packet makes all its hops within send(), unless a link is slow or a node is paused.  Packets of
-// one path keep their order.  The network itself loses a packet in these cases:
+// one path keep their order, except that SMPs go before other packets and have queues of their own.
+// The network itself loses a packet in these cases:
 //  * A port on its path is down, or does not forward data yet.
 //  * Its destination LID is unknown.
 //  * A port on its path checks P_Keys and does not have the P_Key of the packet.
@@ -130,6 +131,7 @@ class Subnet {
   // exist.
   Result<void> send_mad(PortRef from, const mad::SendMad& request, Time now);
 
+  // Returns SMPs first.
   std::optional<Delivery> next_delivery();
   std::optional<PortEvent> next_event();
 

@@ -483,6 +483,8 @@ TEST_F(ManagedHosts, PendingDeliveriesAreLimited) {
     world_.subnet.send(kHost1, packet, world_.now);
   }
   EXPECT_EQ(world_.subnet.counters().dropped_deliveries, 5u);
+  EXPECT_TRUE(request_smp(Method::kGet, SmpAttribute::kNodeInfo, 0, {1}).has_value())
+      << "SMPs have a queue of their own";
 }
 
 TEST_F(ManagedHosts, AnUnknownPkeyIndexIsRefused) {
