@@ -20,16 +20,22 @@ std::size_t Node::count_groups_of(ClientId client) const {
       groups_, [&](const auto& entry) { return has_range(client, entry.first.first); }));
 }
 
+// On InfiniBand, the interfaces are the ports, which need no address for a group.
+void Node::add_all_interfaces(const Gid& group, std::set<std::uint32_t>& interfaces) const {
+  for (const auto& [port, ignored] : infiniband_) interfaces.insert(port.number);
+  if (!infiniband_.empty()) return;
+  for (const ipc::GidEntry& entry : ports_.gids()) {
+    if (wire::is_ipv4(entry.gid) == wire::is_ipv4(group)) interfaces.insert(entry.interface);
+  }
+}
+
 // Reports to the owner on which interfaces the sockets of the range must be members of the group.
 void Node::output_membership(const GroupOfRange& group_of_range, std::uint64_t token) {
   const auto& [range, group] = group_of_range;
   std::set<std::uint32_t> interfaces;
   if (const auto found = groups_.find(group_of_range); found != groups_.end()) {
     interfaces = found->second.indexes;
-    for (const ipc::GidEntry& entry : ports_.gids()) {
-      const bool same_family = wire::is_ipv4(entry.gid) == wire::is_ipv4(group);
-      if (found->second.all_interfaces && same_family) interfaces.insert(entry.interface);
-    }
+    if (found->second.all_interfaces) add_all_interfaces(group, interfaces);
   }
   outputs_.emplace_back(Membership{.token = token,
                                    .range = range,

@@ -272,6 +272,7 @@ class Node {
   bool has_leased(ClientId client, Qpn qpn) const;
   bool has_range(ClientId client, std::uint16_t range) const;
   std::vector<std::uint16_t> old_ranges() const;
+  void add_all_interfaces(const Gid& group, std::set<std::uint32_t>& interfaces) const;
   std::size_t count_groups_of(ClientId client) const;
   void output_membership(const GroupOfRange& group_of_range, std::uint64_t token = 0);
   void drop_membership(const GroupOfRange& group_of_range, std::uint32_t interface);
