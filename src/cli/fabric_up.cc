@@ -22,8 +22,13 @@ namespace verbena::cli {
 namespace {
 
 constexpr Duration kStartTimeout = std::chrono::seconds(20);
-// OpenSM needs a second for a small subnet, and longer on a machine that is busy.
-constexpr Duration kSubnetTimeout = std::chrono::seconds(60);
+// Returns the time that OpenSM and the nodes have to bring a subnet up.  A small subnet needs a
+// second, and longer on a machine that is busy.
+Duration subnet_timeout(const subnet::Topology& topology) {
+  constexpr Duration kMin = std::chrono::seconds(60);
+  constexpr Duration kForEachLink = std::chrono::milliseconds(100);
+  return std::max(kMin, kForEachLink * static_cast<int>(topology.links.size()));
+}
 
 constexpr std::size_t kManagersMax = 2;  // a master and a standby
 constexpr const char* kNoManager = "none";
@@ -74,12 +79,12 @@ std::string scratch_directory() {
   return tmpdir == nullptr || *tmpdir != '/' ? "/tmp" : tmpdir;
 }
 
-// Waits until the managers have brought the subnet up.
-Answer<void> await_subnet(const std::string& name) {
+// Waits until the managers have brought the subnet up, and addresses can be resolved.
+Answer<void> await_subnet(const std::string& name, Duration timeout) {
   auto connection = connect_to_fabric(name);
   if (!connection) return std::unexpected(connection.error());
-  connection->set_timeout(kSubnetTimeout + std::chrono::seconds(10));
-  const auto state = connection->ask<ipc::SubnetState>(ipc::AwaitSubnet{kSubnetTimeout});
+  connection->set_timeout(timeout + std::chrono::seconds(10));
+  const auto state = connection->ask<ipc::SubnetState>(ipc::AwaitSubnet{timeout});
   if (!state) return std::unexpected(state.error());
   if (!state->problem.empty()) return std::unexpected(state->problem);
   return {};
@@ -163,7 +168,7 @@ int fabric_up(const FabricOptions& options) {
     fmt::print("fabric '{}' is up: {}\n", *name, size_text(*fabric_file));
     return 0;
   }
-  if (const auto waited = await_subnet(*name); !waited) {
+  if (const auto waited = await_subnet(*name, subnet_timeout(*fabric_file->topology)); !waited) {
     return print_error(
         "fabric",
         fmt::format("the fabric '{}' is up, but its subnet is not: {}; see 'verbena fabric log {}'",

@@ -36,6 +36,7 @@ std::expected<subnet::PortRef, std::string> manager_port(const subnet::Topology&
 
 std::expected<std::unique_ptr<Managers>, std::string> Managers::create(asio::io_context& loop,
                                                                        const subnet::Subnet& subnet,
+                                                                       ResolvesAddresses resolves,
                                                                        Options options,
                                                                        const agent::Log& log) {
   std::vector<subnet::PortRef> ports;
@@ -50,22 +51,25 @@ std::expected<std::unique_ptr<Managers>, std::string> Managers::create(asio::io_
                                        options.scratch, directory.error().context,
                                        std::strerror(directory.error().detail)));
   }
-  std::unique_ptr<Managers> managers(
-      new Managers(loop, subnet, std::move(options), std::move(*directory), std::move(ports), log));
+  std::unique_ptr<Managers> managers(new Managers(loop, subnet, std::move(resolves),
+                                                  std::move(options), std::move(*directory),
+                                                  std::move(ports), log));
   if (const std::string problem = managers->start(loop); !problem.empty()) {
     return std::unexpected(problem);
   }
   return managers;
 }
 
-Managers::Managers(asio::io_context& loop, const subnet::Subnet& subnet, Options options,
-                   os::ScratchDirectory directory, std::vector<subnet::PortRef> ports,
-                   agent::Log log)
+Managers::Managers(asio::io_context& loop, const subnet::Subnet& subnet, ResolvesAddresses resolves,
+                   Options options, os::ScratchDirectory directory,
+                   std::vector<subnet::PortRef> ports, agent::Log log)
     : subnet_(subnet),
       options_(std::move(options)),
       log_(std::move(log)),
       ports_(std::move(ports)),
       links_(subnet, ports_),
+      resolves_(std::move(resolves)),
+      hca_ports_(links_.hca_ports()),
       directory_(std::move(directory)),
       timer_(loop, [this] { on_timer(); }) {}
 
@@ -118,15 +122,33 @@ bool Managers::all_ended() const {
   return std::ranges::all_of(processes_, [](const auto& process) { return process->has_ended(); });
 }
 
+bool Managers::resolves_or_is_down(subnet::PortRef port) const {
+  return subnet_.state(port) != subnet::PortState::kActive || resolves_(port);
+}
+
+// A call that returns false is cheap, because it begins with the port that was missing before.
+bool Managers::is_up() {
+  if (!links_.are_all_active()) return false;
+  const auto is_ready = [this](subnet::PortRef port) { return resolves_or_is_down(port); };
+  if (first_unresolved_ < hca_ports_.size() && !is_ready(hca_ports_[first_unresolved_])) {
+    return false;
+  }
+  const auto unresolved = std::ranges::find_if_not(hca_ports_, is_ready);
+  first_unresolved_ = static_cast<std::size_t>(unresolved - hca_ports_.begin());
+  return unresolved == hca_ports_.end();
+}
+
 void Managers::ports_changed() {
-  if (is_up_ && waiters_.empty()) return;
-  if (!links_.are_all_active()) return;
-  if (!std::exchange(is_up_, true)) log_.line("the subnet is up: all ports with a link are active");
+  if (was_up_ && waiters_.empty()) return;
+  if (!is_up()) return;
+  if (!std::exchange(was_up_, true)) {
+    log_.line("the subnet is up: all ports with a link are active, and addresses are resolved");
+  }
   answer_all("");
 }
 
 void Managers::await_subnet(Time deadline, Done done) {
-  if (links_.are_all_active()) return done("");
+  if (is_up()) return done("");
   if (all_ended()) return done(why_not_up(end_texts()));
   if (waiters_.size() == kWaitersMax) return done("too many commands wait for the subnet already");
   waiters_.push_back({.deadline = deadline, .done = std::move(done)});
@@ -151,11 +173,18 @@ void Managers::answer_all(const std::string& problem) {
 }
 
 std::string Managers::why_not_up(const std::string& beginning) const {
-  const auto ports = links_.inactive_ports(kPortsNamedMax + 1);
+  std::vector<subnet::PortRef> ports = links_.inactive_ports(kPortsNamedMax + 1);
+  const char* problem = "not active";
+  if (ports.empty()) {
+    problem = "not in the broadcast group of IPoIB";
+    for (const subnet::PortRef port : hca_ports_) {
+      if (ports.size() <= kPortsNamedMax && !resolves_or_is_down(port)) ports.push_back(port);
+    }
+  }
   std::vector<std::string> names;
   for (const subnet::PortRef port : ports) names.push_back(port_text(subnet_.topology(), port));
   if (names.size() > kPortsNamedMax) names.back() = "...";
-  return fmt::format("{}; not active: {}", beginning, fmt::join(names, ", "));
+  return fmt::format("{}; {}: {}", beginning, problem, fmt::join(names, ", "));
 }
 
 // Derives the state of a manager from its port.  The master writes its own LID as the SM LID of all

@@ -37,16 +37,22 @@ class Managers {
     std::string scratch{};  // OpenSM's directory is created in this directory
   };
 
+  // Returns true if addresses are resolved from the port of an HCA.
+  using ResolvesAddresses = std::function<bool(subnet::PortRef)>;
+
   // Starts the managers.  The error is a line for the user.  REQUIRES: the subnet outlives this
   // object.
   static std::expected<std::unique_ptr<Managers>, std::string> create(asio::io_context& loop,
                                                                       const subnet::Subnet& subnet,
+                                                                      ResolvesAddresses resolves,
                                                                       Options options,
                                                                       const agent::Log& log);
 
-  // Call this when ports of the subnet may have changed.
+  // Call this when ports of the subnet may have changed, or addresses may be resolved from more of
+  // them.
   void ports_changed();
-  // Calls `done` with an empty text when the subnet is up.  Calls it with a line for the user at
+  // Calls `done` with an empty text when the subnet is up: all links are active, and addresses are
+  // resolved from each active port of an HCA.  Calls it with a line for the user at
   // the deadline, when no manager runs any more, or at once if kWaitersMax callers wait already.
   using Done = std::move_only_function<void(std::string problem)>;
   void await_subnet(Time deadline, Done done);
@@ -58,14 +64,18 @@ class Managers {
     Done done;
   };
 
-  Managers(asio::io_context& loop, const subnet::Subnet& subnet, Options options,
-           os::ScratchDirectory directory, std::vector<subnet::PortRef> ports, agent::Log log);
+  Managers(asio::io_context& loop, const subnet::Subnet& subnet, ResolvesAddresses resolves,
+           Options options, os::ScratchDirectory directory, std::vector<subnet::PortRef> ports,
+           agent::Log log);
 
   std::string start(asio::io_context& loop);
   void on_end(std::size_t manager);
   void on_timer();
   void answer_all(const std::string& problem);
   bool all_ended() const;
+  bool is_up();
+  // Returns true if addresses are resolved from the port, or the port is not active.
+  bool resolves_or_is_down(subnet::PortRef port) const;
   std::string end_texts() const;
   std::string state_of(std::size_t manager) const;
   std::string why_not_up(const std::string& beginning) const;
@@ -75,7 +85,10 @@ class Managers {
   agent::Log log_;
   std::vector<subnet::PortRef> ports_;
   subnet::ActiveLinks links_;
-  bool is_up_ = false;
+  ResolvesAddresses resolves_;
+  std::vector<subnet::PortRef> hca_ports_;
+  std::size_t first_unresolved_ = 0;  // the index in hca_ports_ where is_up() begins
+  bool was_up_ = false;
   os::ScratchDirectory directory_;  // outlives the processes that use it
   std::vector<std::unique_ptr<ManagerProcess>> processes_{};
   std::vector<Waiter> waiters_{};

@@ -61,7 +61,8 @@ std::expected<std::unique_ptr<Service>, std::string> Service::create(asio::io_co
   service->faults_ = std::make_unique<Faults>(loop, *service->breakable_);
   service->nodes_ = std::move(*nodes);
   if (const Options& own_options = service->options_; !own_options.managers.empty()) {
-    auto managers = Managers::create(loop, hcas.subnet(),
+    const auto resolves = [&hcas](subnet::PortRef port) { return hcas.resolves_addresses(port); };
+    auto managers = Managers::create(loop, hcas.subnet(), resolves,
                                      {.program = own_options.opensm,
                                       .nodes = own_options.managers,
                                       .fabric = own_options.name,

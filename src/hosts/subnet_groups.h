@@ -46,6 +46,15 @@ class SubnetGroups {
     }
   }
 
+  // Returns true if the range is a member of any group at this port.
+  bool is_in_a_group(HostIndex hca, std::uint8_t port, std::uint16_t range) const {
+    for (auto at = members_.lower_bound({hca, Gid{}, 0, 0});
+         at != members_.end() && std::get<0>(*at) == hca; ++at) {
+      if (std::get<2>(*at) == range && std::get<3>(*at) == port) return true;
+    }
+    return false;
+  }
+
   std::size_t size() const { return members_.size(); }
 
  private:

@@ -37,6 +37,19 @@ TEST(SubnetGroups, EachPortOfAnHcaHasItsOwnMembers) {
   EXPECT_EQ(members(groups, 5, 1, 1), (std::vector<std::uint16_t>{100}));
 }
 
+TEST(SubnetGroups, ARangeIsInAGroupAtThePortsOfItsMemberships) {
+  SubnetGroups groups;
+  constexpr std::array<std::uint32_t, 1> kSecondPort{2};
+  EXPECT_TRUE(groups.set(5, 100, group_of(9), kSecondPort));
+  EXPECT_TRUE(groups.set(6, 101, group_of(9), kSecondPort));
+  EXPECT_TRUE(groups.is_in_a_group(5, 2, 100));
+  EXPECT_FALSE(groups.is_in_a_group(5, 1, 100));
+  EXPECT_FALSE(groups.is_in_a_group(5, 2, 101));
+  EXPECT_FALSE(groups.is_in_a_group(4, 2, 100));
+  EXPECT_TRUE(groups.set(5, 100, group_of(9), {}));
+  EXPECT_FALSE(groups.is_in_a_group(5, 2, 100));
+}
+
 TEST(SubnetGroups, NumberOfMembersIsLimited) {
   SubnetGroups groups;
   constexpr std::array<std::uint32_t, 1> kFirstPort{1};

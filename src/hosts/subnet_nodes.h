@@ -30,7 +30,9 @@ class SubnetNodes final : public Nodes {
                                                                          const agent::Log& log);
 
   const subnet::Subnet& subnet() const { return switch_->subnet(); }
-  // Sets a function that is called soon after the state of ports has changed.
+  bool resolves_addresses(subnet::PortRef port) const { return switch_->resolves_addresses(port); }
+  // Sets a function that is called soon after the state of ports, or what resolves_addresses()
+  // returns, has changed.
   void when_ports_change(std::move_only_function<void()> on_change) {
     switch_->when_ports_change(std::move(on_change));
   }

@@ -234,7 +234,13 @@ void SubnetSwitch::deliver_to_range(std::uint16_t range, subnet::Delivery delive
 
 Result<void> SubnetSwitch::set_members(HostIndex hca, std::uint16_t range, const Gid& group,
                                        std::span<const std::uint32_t> ports) {
-  if (groups_.set(hca, range, group, ports)) return {};
+  if (groups_.set(hca, range, group, ports)) {
+    if (range == node::Node::kOwnRange) {
+      agent_groups_changed_ = true;
+      delivery_.schedule();
+    }
+    return {};
+  }
   ++counters_.groups_limit;
   return fail(Errc::kNoResources, "the limit of multicast group members is reached (kMembersMax)",
               ENOMEM);
@@ -296,7 +302,8 @@ void SubnetSwitch::notify_stations() {
     const auto station = stations_.find(port.node);
     if (station != stations_.end()) station->second->port_changed(port.port, reregister);
   }
-  if (!changed.empty()) on_port_change_();
+  const bool groups_changed = std::exchange(agent_groups_changed_, false);
+  if (!changed.empty() || groups_changed) on_port_change_();
   for (std::size_t remaining = agent_packets_.size(); remaining > 0; --remaining) {
     const subnet::Delivery packet = std::move(agent_packets_.front());
     agent_packets_.pop_front();

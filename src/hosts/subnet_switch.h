@@ -72,7 +72,8 @@ class SubnetSwitch final : public Forwarder, private agent::Uplinks::Reader {
   subnet::Subnet& subnet() { return subnet_; }
   // Sets the function that gets the MADs for programs.
   void set_mad_receiver(MadReceiver receiver) { mad_receiver_ = std::move(receiver); }
-  // Sets a function that is called soon after the state of ports has changed.
+  // Sets a function that is called soon after the state of ports, or what resolves_addresses()
+  // returns, has changed.
   void when_ports_change(std::move_only_function<void()> on_change) {
     on_port_change_ = std::move(on_change);
   }
@@ -98,6 +99,11 @@ class SubnetSwitch final : public Forwarder, private agent::Uplinks::Reader {
   // is Node::kOwnRange.  Fails with kNoResources at the limit SubnetGroups::kMembersMax.
   Result<void> set_members(HostIndex hca, std::uint16_t range, const Gid& group,
                            std::span<const std::uint32_t> ports);
+  // Returns true if the port of an HCA is a member of an IPoIB broadcast group, so that addresses
+  // are resolved from there.  The range of an agent is in no other group.
+  bool resolves_addresses(subnet::PortRef port) const {
+    return groups_.is_in_a_group(port.node, port.port, node::Node::kOwnRange);
+  }
   // Removes a program, as agent::Uplinks::detach() does.
   void detach(const agent::ProgramId& program);
 
@@ -163,6 +169,7 @@ class SubnetSwitch final : public Forwarder, private agent::Uplinks::Reader {
 
   // Holds the ports to report to agents, and the client_reregister of each.
   std::map<subnet::PortRef, bool> changed_ports_{};
+  bool agent_groups_changed_ = false;
   std::deque<subnet::Delivery> agent_packets_{};
   Counters counters_{};
 };

@@ -49,6 +49,17 @@ bool ActiveLinks::are_all_active() {
   return inactive == links_.end();
 }
 
+std::vector<PortRef> ActiveLinks::hca_ports() const {
+  std::vector<PortRef> ports;
+  for (const std::size_t link : links_) {
+    const Link& ends = subnet_.topology().links[link];
+    for (const PortRef port : {ends.a, ends.b}) {
+      if (subnet_.topology().nodes[port.node].is_hca()) ports.push_back(port);
+    }
+  }
+  return ports;
+}
+
 std::vector<PortRef> ActiveLinks::inactive_ports(std::size_t limit) const {
   std::vector<PortRef> ports;
   for (const std::size_t link : links_) {

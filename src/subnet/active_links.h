@@ -19,6 +19,8 @@ class ActiveLinks {
   // Returns true if all these links are active.  A call that returns false is cheap, so this
   // function may be called after each change.
   bool are_all_active();
+  // Returns the ports of HCAs at these links.
+  std::vector<PortRef> hca_ports() const;
   // Returns up to `limit` ports of these links that are not active.
   std::vector<PortRef> inactive_ports(std::size_t limit) const;
 

@@ -37,6 +37,16 @@ TEST_F(ActiveLinksTest, PortsAreInactiveUntilAManagerHasActivatedThem) {
   EXPECT_TRUE(links->inactive_ports(100).empty());
 }
 
+TEST_F(ActiveLinksTest, ThePortsOfHcasAreThoseThatTheManagerReaches) {
+  start(make_hosts(3, 2));
+  const std::vector<PortRef> ports = links->hca_ports();
+  ASSERT_EQ(ports.size(), 3u) << "the second ports are at another switch";
+  for (const PortRef port : ports) {
+    EXPECT_TRUE(world->subnet.topology().nodes[port.node].is_hca());
+    EXPECT_EQ(port.port, 1);
+  }
+}
+
 TEST_F(ActiveLinksTest, AWholeFatTreeBecomesActive) {
   start(make_fat_tree(16));
   EXPECT_EQ(links->inactive_ports(1000).size(), 2 * world->subnet.topology().links.size());
