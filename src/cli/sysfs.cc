@@ -190,7 +190,7 @@ void write_device(const fs::path& root, const ipc::Device& device) {
   write(root / "node_type", "1: CA");
   write(root / "node_guid", hex_text(device.node_guid.value));
   write(root / "sys_image_guid", hex_text(device.node_guid.value));
-  write(root / "node_desc", "verbena");
+  write(root / "node_desc", device.description);
   write(root / "fw_ver", VB_VERSION);
   write(root / "hw_rev", "0x1");  // the same as in vb_device_query()
   write(root / "hca_type", device.name);
@@ -208,6 +208,33 @@ void write_verbs_device(const fs::path& root, const ipc::Device& device) {
   write(root.parent_path() / "abi_version", "6");
   write(root / "ibdev", device.name);
   write(root / "abi_version", "1");
+}
+
+struct UmadDevice {
+  std::string device{};
+  std::size_t port = 1;
+};
+// Returns the ports of InfiniBand devices.  Linux numbers the devices of libibumad by port.
+std::vector<UmadDevice> umad_devices(const std::vector<ipc::Device>& devices) {
+  std::vector<UmadDevice> all;
+  for (const ipc::Device& device : devices) {
+    for (std::size_t i = 0; i < device.ports.size(); ++i) {
+      if (device.ports[i].link_layer != LinkLayer::kInfiniband) continue;
+      all.push_back({.device = device.name, .port = i + 1});
+    }
+  }
+  return all;
+}
+
+void write_umad_devices(const fs::path& root, const std::vector<UmadDevice>& devices) {
+  write(root / "abi_version", "5");
+  for (std::size_t i = 0; i < devices.size(); ++i) {
+    for (const char* kind : {"umad", "issm"}) {
+      const fs::path directory = root / fmt::format("{}{}", kind, i);
+      write(directory / "ibdev", devices[i].device);
+      write(directory / "port", std::to_string(devices[i].port));
+    }
+  }
 }
 
 // Lets this process create files in `directory`.  If the directory does not exist, makes its parent
@@ -240,11 +267,20 @@ std::optional<std::string> provide_sysfs(AgentConnection& agent) {
     return fmt::format("--sysfs: {}", text);
   };
   if (const auto entered = os::enter_private_mounts(); !entered) return error_text(entered.error());
-  // If both directories are missing, their parent, /sys/class, must be opened only once.
-  const bool has_infiniband_class = fs::is_directory("/sys/class/infiniband");
-  for (const fs::path path : {"/sys/class/infiniband", "/sys/class/infiniband_verbs"}) {
-    if (!has_infiniband_class && path != "/sys/class/infiniband") break;
-    if (const auto opened = make_writable(path); !opened) return error_text(opened.error());
+  const auto umads = umad_devices(devices);
+  std::vector<fs::path> classes{"/sys/class/infiniband", "/sys/class/infiniband_verbs"};
+  if (!umads.empty()) classes.emplace_back("/sys/class/infiniband_mad");
+  // The parent comes first, because a directory that is mounted later would hide the others.
+  const auto is_missing = [](const fs::path& path) { return !fs::is_directory(path); };
+  const auto last = std::ranges::remove_if(classes, is_missing);
+  if (!last.empty()) {
+    const auto opened = os::mount_private_directory("/sys/class");
+    if (!opened) return error_text(opened.error());
+  }
+  classes.erase(last.begin(), last.end());
+  for (const fs::path& path : classes) {
+    if (const auto opened = os::mount_private_directory(path); !opened)
+      return error_text(opened.error());
   }
   if (const auto opened = make_writable("/dev/infiniband"); !opened)
     return error_text(opened.error());
@@ -253,13 +289,19 @@ std::optional<std::string> provide_sysfs(AgentConnection& agent) {
       write_device(fs::path("/sys/class/infiniband") / devices[i].name, devices[i]);
       write_verbs_device(fs::path("/sys/class/infiniband_verbs") / verbs_name(i), devices[i]);
     }
+    if (!umads.empty()) write_umad_devices("/sys/class/infiniband_mad", umads);
     fs::create_directories("/dev/infiniband");
   } catch (const std::exception& error) {
     return fmt::format("--sysfs: {}", error.what());
   }
-  for (std::size_t i = 0; i < devices.size(); ++i) {
-    const auto node =
-        os::add_private_alias(fmt::format("/dev/infiniband/{}", verbs_name(i)), "/dev/null");
+  std::vector<std::string> names;
+  for (std::size_t i = 0; i < devices.size(); ++i) names.push_back(verbs_name(i));
+  for (std::size_t i = 0; i < umads.size(); ++i) {
+    names.push_back(fmt::format("umad{}", i));
+    names.push_back(fmt::format("issm{}", i));
+  }
+  for (const std::string& name : names) {
+    const auto node = os::add_private_alias("/dev/infiniband/" + name, "/dev/null");
     if (!node) return error_text(node.error());
   }
   return std::nullopt;

@@ -79,7 +79,10 @@ std::uint8_t SubnetNetwork::port_count() const {
 
 agent::Network::Identity SubnetNetwork::identity() const {
   const subnet::Node& hca = switch_.subnet().topology().nodes[hca_];
-  node::DeviceConfig device{.name = kDevice, .guid = hca.node_guid, .ports = {}};
+  node::DeviceConfig device{.name = kDevice,
+                            .description = hca.description.empty() ? hca.name : hca.description,
+                            .guid = hca.node_guid,
+                            .ports = {}};
   for (std::uint8_t number = 1; number <= hca.ports; ++number) {
     device.ports.push_back({.link_layer = LinkLayer::kInfiniband,
                             .pkeys = switch_.status({.node = hca_, .port = number}).pkeys});

@@ -83,9 +83,10 @@ struct Port {
 // Describes a device.  The port with number n is ports[n - 1].
 struct Device {
   std::string name{"verbena0"};
+  std::string description{"verbena"};  // the NodeDescription
   Guid node_guid{};
   std::vector<Port> ports{Port{}};
-  void fields(auto& a) { a(name, node_guid, ports); }
+  void fields(auto& a) { a(name, description, node_guid, ports); }
 };
 
 // Limits the GIDs of all ports of a host, because one message carries them all.

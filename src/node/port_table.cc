@@ -104,7 +104,10 @@ ipc::Port PortTable::describe(const Port& port) const {
 std::vector<ipc::Device> PortTable::devices() const {
   std::vector<ipc::Device> all;
   for (const DeviceConfig& device : devices_) {
-    all.push_back({.name = device.name, .node_guid = device.guid, .ports = {}});
+    all.push_back({.name = device.name,
+                   .description = device.description,
+                   .node_guid = device.guid,
+                   .ports = {}});
   }
   for (const Port& port : ports_) all[port.id.device].ports.push_back(describe(port));
   return all;

@@ -21,6 +21,7 @@ struct PortConfig {
 
 struct DeviceConfig {
   std::string name{"verbena0"};
+  std::string description{"verbena"};  // the NodeDescription
   Guid guid{};
   std::vector<PortConfig> ports{PortConfig{}};
 };
