@@ -106,8 +106,8 @@ struct Forget {
   std::uint64_t cookie = 0;
 };
 
-// Tells the program that both ends of the connection can use a ring.  Carries the memfd with the
-// streams of both directions.
+// Tells the program that both ends of the connection can use a ring.  Carries two memfds: one with
+// the streams of both directions, and one with the EndState of the program's end (stream/memory.h).
 struct Pair {
   Type type = Type::kPair;
   std::uint32_t number = 0;

@@ -222,29 +222,39 @@ ssize_t TcpCall::received(ssize_t bytes) {
 
 namespace {
 
+// Passes the mapped pages to the socket and to forked children.  SocketTable::release() unmaps
+// them.
+std::span<std::byte> keep(os::Mapping& mapping) {
+  const std::span<std::byte> bytes = mapping.bytes();
+  ::madvise(bytes.data(), bytes.size(), MADV_DOFORK);
+  mapping.abandon();
+  return bytes;
+}
+
 // Maps the memory for the socket.  Returns false if the memory does not fit a stream.
-bool map_stream(Socket& socket, int memory, std::uint32_t side) {
-  auto mapping = os::map_shared(memory, stream::memory_bytes(stream::kRingBytesMin),
+bool map_stream(Socket& socket, const StreamMemory& memory) {
+  auto streams = os::map_shared(memory.streams, stream::memory_bytes(stream::kRingBytesMin),
                                 stream::memory_bytes(stream::kRingBytesMax), true);
-  if (side > 1 || !mapping || !stream::direction_memory(mapping->bytes(), 0)) return false;
-  // A forked child needs the mapping, too.
-  ::madvise(mapping->bytes().data(), mapping->bytes().size(), MADV_DOFORK);
-  socket.memory = mapping->bytes();
-  socket.side = side;
-  mapping->abandon();  // SocketTable::release() unmaps the memory
+  auto end = os::map_shared(memory.end, stream::kEndBytes, stream::kEndBytes, true);
+  if (memory.side > 1 || !streams || !end || !stream::direction_memory(streams->bytes(), 0)) {
+    return false;
+  }
+  socket.memory = keep(*streams);
+  socket.end = reinterpret_cast<stream::EndState*>(keep(*end).data());
+  socket.side = memory.side;
   socket.has_memory.store(true);
   return true;
 }
 
 }  // namespace
 
-void map_memory(Socket& socket, int memory, std::uint32_t side) {
+void map_memory(Socket& socket, const StreamMemory& memory) {
   if (socket.has_memory.load() || socket.state.load() != Socket::State::kOffered) return;
-  map_stream(socket, memory, side);
+  map_stream(socket, memory);
 }
 
-bool continue_stream(Socket& socket, int memory, std::uint32_t side) {
-  if (!map_stream(socket, memory, side)) return false;
+bool continue_stream(Socket& socket, const StreamMemory& memory) {
+  if (!map_stream(socket, memory)) return false;
   if (!socket.sender().has_started() || !socket.receiver().has_started()) return false;
   socket.is_shared.store(true);
   socket.state.store(Socket::State::kOnStream);

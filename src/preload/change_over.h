@@ -42,13 +42,20 @@ class TcpCall {
   Socket& socket_;
 };
 
-// Maps the memory that the service has created for the two ends, if the socket still waits for
-// memory.
-void map_memory(Socket& socket, int memory, std::uint32_t side);
+// Describes the memory that the service has created for a connection: the streams of both ends, the
+// EndState of this end, and the side that this end has.  The caller closes the descriptors.
+struct StreamMemory {
+  int streams = -1;
+  int end = -1;
+  std::uint32_t side = 0;
+};
+
+// Maps the memory of the connection, if the socket still waits for memory.
+void map_memory(Socket& socket, const StreamMemory& memory);
 
 // Continues a stream that the program before exec() has begun.  Returns false if the memory does
 // not hold a stream that has begun.
-bool continue_stream(Socket& socket, int memory, std::uint32_t side);
+bool continue_stream(Socket& socket, const StreamMemory& memory);
 
 // Ends the use of a connection that exec() will close.  Returns the previous SO_LINGER option,
 // which rejoin_after_failed_exec() needs.

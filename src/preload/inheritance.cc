@@ -72,7 +72,7 @@ void continue_if_named(int fd, const std::set<std::uint64_t>& cookies,
 bool continue_connection(int fd, Socket& socket) {
   socket.nonblocking.store((next().fcntl(fd, F_GETFL) & O_NONBLOCK) != 0);
   const auto memory = service_link::request_memory(fd, socket);
-  if (memory && change_over::continue_stream(socket, memory->fd.get(), memory->side)) return true;
+  if (memory && change_over::continue_stream(socket, memory->view())) return true;
   socket.state.store(Socket::State::kTcpOnly);
   leaving::reset(fd);
   return false;

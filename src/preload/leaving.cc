@@ -32,15 +32,16 @@ namespace {
 enum class Incoming : std::uint8_t {
   kPlain,    // all bytes come by TCP from now on
   kUnread,   // the ring has unread bytes, so nothing has changed
-  kInvalid,  // the stream's memory has invalid values
+  kInvalid,  // the stream's memory has invalid values, or the lock is never released
 };
 
 // Takes the outgoing direction back to TCP.  Returns false if the stream's memory has invalid
-// values.
+// values, or if the lock is never released.
 bool leave_outgoing(int fd, Socket& socket, stream::Reason reason) {
   stream::Sender sender = socket.sender();
-  const EndLock lock(stream::direction_memory(socket.memory, socket.side)->direction->send_lock);
+  const EndLock lock(socket.end->send_lock, socket.lock_is_stuck);
   if (sender.has_left()) return true;
+  if (lock.outcome() == EndLock::Outcome::kGivenUp) return false;
   const auto result = sender.leave(reason);
   if (result && *result) wake_peer(sender);
   restore_delay_options(fd, socket);
@@ -49,8 +50,8 @@ bool leave_outgoing(int fd, Socket& socket, stream::Reason reason) {
 
 Incoming leave_incoming(Socket& socket, stream::Reason reason) {
   stream::Receiver receiver = socket.receiver();
-  const EndLock lock(
-      stream::direction_memory(socket.memory, 1 - socket.side)->direction->receive_lock);
+  const EndLock lock(socket.end->receive_lock, socket.lock_is_stuck);
+  if (lock.outcome() == EndLock::Outcome::kGivenUp) return Incoming::kInvalid;
   const auto result = receiver.leave(reason);
   if (!result) return Incoming::kInvalid;
   return *result == stream::Receiver::LeaveResult::kPlain ? Incoming::kPlain : Incoming::kUnread;

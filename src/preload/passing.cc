@@ -53,19 +53,12 @@ void set_user_timeout(int fd, int value) {
   next().setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &value, sizeof(value));
 }
 
-stream::Passing& passing_of(const Socket& socket) {
-  return reinterpret_cast<stream::Control*>(socket.memory.data())->passing[socket.side];
-}
-std::span<std::byte> lock_of(const Socket& socket) {
-  return stream::direction_memory(socket.memory, 1 - socket.side)->direction->receive_lock;
-}
-
 // Counts one more descriptor in transit.  The descriptor has a share of the end, which its receiver
 // takes over.
 void begin_passing(int fd, Socket& socket) {
   socket.is_shared.store(true);
-  const EndLock lock(lock_of(socket));
-  stream::Passing& passing = passing_of(socket);
+  const EndLock lock(socket.end->receive_lock, socket.lock_is_stuck);
+  stream::Passing& passing = socket.end->passing;
   if (passing.count == 0) {
     passing.user_timeout = static_cast<std::uint32_t>(std::max(user_timeout_of(fd), 0));
     set_user_timeout(fd, kInTransitMark);
@@ -77,8 +70,8 @@ void begin_passing(int fd, Socket& socket) {
 // Subtracts one from the count of descriptors in transit.  The caller takes over the descriptor's
 // share of the end.
 void end_passing(int fd, Socket& socket) {
-  const EndLock lock(lock_of(socket));
-  stream::Passing& passing = passing_of(socket);
+  const EndLock lock(socket.end->receive_lock, socket.lock_is_stuck);
+  stream::Passing& passing = socket.end->passing;
   if (passing.count == 0) return;
   if (--passing.count == 0) set_user_timeout(fd, static_cast<int>(passing.user_timeout));
 }
@@ -118,7 +111,7 @@ void take_over(int fd, bool is_peek) {
 void join_stream(int fd, Socket& socket) {
   socket.nonblocking.store((next().fcntl(fd, F_GETFL) & O_NONBLOCK) != 0);
   const auto memory = service_link::request_memory(fd, socket);
-  if (memory && change_over::continue_stream(socket, memory->fd.get(), memory->side)) {
+  if (memory && change_over::continue_stream(socket, memory->view())) {
     std::uint32_t holders = socket.holders().load();
     while (holders != 0 && !socket.holders().compare_exchange_weak(holders, holders + 1)) {
     }
@@ -206,7 +199,7 @@ void on_copied(int fd) {
 }
 
 std::optional<std::atomic_ref<std::uint32_t>> hidden_user_timeout(const Socket& socket) {
-  stream::Passing& passing = passing_of(socket);
+  stream::Passing& passing = socket.end->passing;
   if (std::atomic_ref(passing.count).load(std::memory_order_relaxed) == 0) return std::nullopt;
   return std::atomic_ref(passing.user_timeout);
 }

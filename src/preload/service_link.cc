@@ -26,7 +26,6 @@
 #include "os/shared_memory.h"
 #include "os/system_call.h"
 #include "os/thread.h"
-#include "preload/change_over.h"
 #include "preload/next.h"
 #include "preload/own_descriptors.h"
 #include "verbena_build.h"
@@ -225,21 +224,31 @@ bool send_pending_forgets() {
   return true;
 }
 
-// Receives one message.  Sets `passed_fd` to the message's descriptor, or to -1.  Returns the
-// number of bytes; 0 at the end of the connection; a negative number for an error.
-long receive(int fd, std::span<std::byte> out, int& passed_fd, int flags) {
+// The descriptors of a message.  A message has none, or those of a Pair: the memory of the streams,
+// and then the memory of the end.
+using PassedFds = std::array<os::Fd, 2>;
+
+// Receives one message and its descriptors.  Returns the number of bytes; 0 at the end of the
+// connection; a negative number for an error.
+long receive(int fd, std::span<std::byte> out, PassedFds& passed_fds, int flags) {
   iovec vector{.iov_base = out.data(), .iov_len = out.size()};
-  alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(sizeof(int))> control{};
+  std::array<int, std::tuple_size_v<PassedFds>> numbers{};
+  alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(sizeof(numbers))> control{};
   msghdr header{};
   header.msg_iov = &vector;
   header.msg_iovlen = 1;
   header.msg_control = control.data();
   header.msg_controllen = control.size();
-  passed_fd = -1;
+  passed_fds = PassedFds();
   const long bytes = repeat_call(SYS_recvmsg, fd, &header, flags | MSG_CMSG_CLOEXEC);
   if (bytes <= 0) return bytes;
   const cmsghdr* c = CMSG_FIRSTHDR(&header);
-  if (c != nullptr && c->cmsg_type == SCM_RIGHTS) memcpy(&passed_fd, CMSG_DATA(c), sizeof(int));
+  if (c == nullptr || c->cmsg_type != SCM_RIGHTS) return bytes;
+  // If this process can have only one more descriptor, the kernel passes only one.
+  const std::size_t count =
+      std::min((c->cmsg_len - CMSG_LEN(0)) / sizeof(int), std::tuple_size_v<PassedFds>);
+  memcpy(numbers.data(), CMSG_DATA(c), count * sizeof(int));
+  for (std::size_t i = 0; i < count; ++i) passed_fds[i] = os::Fd(numbers[i]);
   return bytes;
 }
 
@@ -271,9 +280,8 @@ ConnectResult handshake(int fd) {
                             .program = program_name()};
   if (!send(fd, hello, memory->fd.get())) return ConnectResult::kNoAnswer;
   std::array<std::byte, broker::kMessageBytesMax> buffer;
-  int passed_fd = -1;
-  const long bytes = receive(fd, buffer, passed_fd, 0);
-  if (passed_fd >= 0) close_descriptor(passed_fd);
+  PassedFds none;
+  const long bytes = receive(fd, buffer, none, 0);
   if (bytes <= 0) return bytes < 0 ? ConnectResult::kNoAnswer : ConnectResult::kNoService;
   const auto welcome =
       broker::decode<broker::Welcome>(std::span(buffer).first(static_cast<std::size_t>(bytes)));
@@ -375,13 +383,14 @@ std::optional<broker::Connection> connection_of(int fd) {
   return broker::Connection{.local = *local_name, .peer = *peer_name};
 }
 
-void handle_message(std::span<const std::byte> message, int memory) {
+void handle_message(std::span<const std::byte> message, const PassedFds& fds) {
   const auto pair = broker::decode<broker::Pair>(message);
-  if (!pair || memory < 0) return;
+  if (!pair || !fds[1]) return;
   // The program may have closed the socket since the report.
   const SocketUse socket = SocketTable::find_number(pair->number);
   if (!socket || socket->cookie != pair->cookie) return;
-  change_over::map_memory(*socket, memory, pair->side);
+  change_over::map_memory(*socket,
+                          {.streams = fds[0].get(), .end = fds[1].get(), .side = pair->side});
 }
 
 // Reports the socket to the service.  Returns false if the report cannot be sent, or if the socket
@@ -468,13 +477,12 @@ void receive_answers(bool checks_service) {
   if (fd < 0) return;
   for (;;) {
     std::array<std::byte, broker::kMessageBytesMax> buffer;
-    int memory = -1;
-    const long bytes = receive(fd, buffer, memory, MSG_DONTWAIT);
+    PassedFds fds;
+    const long bytes = receive(fd, buffer, fds, MSG_DONTWAIT);
     if (bytes == 0 || (bytes < 0 && errno != EAGAIN)) return disconnect();
     if (bytes < 0) return;
     ++link.received_count;
-    handle_message(std::span(buffer).first(static_cast<std::size_t>(bytes)), memory);
-    if (memory >= 0) close_descriptor(memory);
+    handle_message(std::span(buffer).first(static_cast<std::size_t>(bytes)), fds);
   }
 }
 
@@ -486,9 +494,8 @@ std::optional<Memory> request_memory(int fd, Socket& socket) {
   const Time until = os::now() + kAnswerTimeout;
   while (os::now() < until) {
     std::array<std::byte, broker::kMessageBytesMax> buffer;
-    int passed_fd = -1;
-    const long bytes = receive(channel, buffer, passed_fd, 0);
-    os::Fd memory(passed_fd);
+    PassedFds fds;
+    const long bytes = receive(channel, buffer, fds, 0);
     if (bytes <= 0) break;
     ++link.received_count;
     const auto message = std::span(buffer).first(static_cast<std::size_t>(bytes));
@@ -497,10 +504,10 @@ std::optional<Memory> request_memory(int fd, Socket& socket) {
       return std::nullopt;
     }
     const auto pair = broker::decode<broker::Pair>(message);
-    if (memory && pair && pair->number == socket.number() && pair->cookie == socket.cookie) {
-      return Memory{std::move(memory), pair->side};
+    if (fds[1] && pair && pair->number == socket.number() && pair->cookie == socket.cookie) {
+      return Memory{std::move(fds[0]), std::move(fds[1]), pair->side};
     }
-    handle_message(message, memory.get());
+    handle_message(message, fds);
   }
   disconnect();
   return std::nullopt;

@@ -8,6 +8,7 @@
 #include "base/time.h"
 #include "broker/messages.h"
 #include "os/fd.h"
+#include "preload/change_over.h"
 #include "preload/socket_table.h"
 
 // Connects this process with the socket service, for all of its sockets.
@@ -53,8 +54,13 @@ bool is_offered(const Socket& socket);
 
 // Holds the memory of a stream, and the socket's side of the stream.
 struct Memory {
-  os::Fd fd;
+  os::Fd streams;
+  os::Fd end;
   std::uint32_t side = 0;
+
+  change_over::StreamMemory view() const {
+    return {.streams = streams.get(), .end = end.get(), .side = side};
+  }
 };
 // Asks the service for the memory of a connection that has changed over.  Waits at most one second
 // for other threads that use the link to the service, and at most two seconds for the answer.

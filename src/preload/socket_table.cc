@@ -92,6 +92,7 @@ Socket* SocketTable::add(int fd) {
   socket->has_withdrawn_for_ever.store(false, std::memory_order_relaxed);
   socket->is_closed.store(false, std::memory_order_relaxed);
   socket->peer_checked_at.store(0, std::memory_order_relaxed);
+  socket->lock_is_stuck.store(false, std::memory_order_relaxed);
   socket->sleepers = 0;
   socket->references.store(1, std::memory_order_release);
   set_slot(fd, *socket);
@@ -117,7 +118,10 @@ void SocketTable::release(Socket& socket) {
   // call that this library does not wrap.  Another file may have the descriptor's number now.
   constexpr int kNoDescriptor = -1;
   if (!socket.is_closed.load()) change_over::close(kNoDescriptor, socket);
-  if (socket.has_memory.exchange(false)) ::munmap(socket.memory.data(), socket.memory.size());
+  if (socket.has_memory.exchange(false)) {
+    ::munmap(socket.memory.data(), socket.memory.size());
+    ::munmap(socket.end, stream::kEndBytes);
+  }
   std::uint64_t head = free_head.load(std::memory_order_relaxed);
   std::uint64_t next = 0;
   do {

@@ -81,6 +81,7 @@ class Socket {
   // The stream's memory, after the service's answer.  Its address does not change while the socket
   // is tracked.
   std::span<std::byte> memory{};
+  stream::EndState* end = nullptr;  // the memory that only the processes of this end have
   std::uint32_t side = 0;
   std::atomic<bool> has_memory{false};
   std::atomic<bool> nonblocking{false};  // the value of O_NONBLOCK that this process has set last
@@ -101,6 +102,7 @@ class Socket {
   std::uint32_t sleepers = 0;
   // The time, in nanoseconds, when the sender last checked that the peer lives.
   std::atomic<std::int64_t> peer_checked_at{0};
+  std::atomic<bool> lock_is_stuck{false};  // see EndLock
 
   stream::Sender sender() const { return stream::Sender(*stream::direction_memory(memory, side)); }
   stream::Receiver receiver() const {
@@ -108,9 +110,7 @@ class Socket {
   }
   // Counts the processes that have this end of the stream, and its descriptors in transit to other
   // processes.  The count still includes a killed process.
-  std::atomic_ref<std::uint32_t> holders() const {
-    return std::atomic_ref(reinterpret_cast<stream::Control*>(memory.data())->holders[side]);
-  }
+  std::atomic_ref<std::uint32_t> holders() const { return std::atomic_ref(end->holders); }
   // Returns true if the stream carries the connection's bytes.
   bool uses_stream() const { return state.load(std::memory_order_acquire) == State::kOnStream; }
 
@@ -118,8 +118,7 @@ class Socket {
   // option.
   std::optional<EmulatedOption> emulated_option(int level, int option) const {
     if (level != IPPROTO_TCP || (option != TCP_NODELAY && option != TCP_CORK)) return std::nullopt;
-    auto& word = reinterpret_cast<stream::Control*>(memory.data())->emulated_options[side];
-    return EmulatedOption(word, option == TCP_NODELAY ? 1 : 2);
+    return EmulatedOption(end->emulated_options, option == TCP_NODELAY ? 1 : 2);
   }
 
   // Adds bytes to a count of TCP bytes.  A fork in another thread may move the counts at the same

@@ -27,15 +27,14 @@ class Send {
       : fd_(fd),
         socket_(socket),
         sender_(socket.sender()),
-        lock_(stream::direction_memory(socket.memory, socket.side)->direction->send_lock),
+        lock_(socket.end->send_lock, socket.lock_is_stuck),
         cursor_(parts, count),
         // With MSG_MORE, TCP could delay bytes while later bytes go by the ring.
         flags_(flags & ~(MSG_DONTWAIT | MSG_MORE)),
         blocks_(may_block(fd, socket, flags)) {}
 
   ssize_t run() {
-    if (lock_.outcome() == EndLock::Outcome::kNotTaken) return failed(EINTR);
-    if (lock_.outcome() == EndLock::Outcome::kOwnerDied && !sender_.recover()) return reset(fd_);
+    if (const auto result = check_lock()) return *result;
     if (const int error = socket_.take_error()) return failed(error);
     // A call without bytes goes to the kernel, which knows whether the program may still send.
     if (cursor_.at_end()) return kernel_call(next().sendmsg, fd_, cursor_, flags_);
@@ -62,6 +61,18 @@ class Send {
   }
 
  private:
+  // Returns nothing if this thread has the lock, and otherwise the result of the program's call.
+  std::optional<ssize_t> check_lock() {
+    switch (lock_.outcome()) {
+      case EndLock::Outcome::kTaken: return std::nullopt;
+      case EndLock::Outcome::kNotTaken: return end_with_error(EINTR);
+      case EndLock::Outcome::kGivenUp: return reset(fd_);
+      case EndLock::Outcome::kOwnerDied: break;
+    }
+    if (!sender_.recover()) return reset(fd_);
+    return std::nullopt;
+  }
+
   // Sends the remaining bytes in calls of at most kPartsMax parts, until a call sends fewer bytes
   // than requested.
   ssize_t send_by_plain_tcp() {
@@ -143,10 +154,7 @@ class Send {
     // kernel, so that poll() and SO_ERROR report it.
     if (cursor_.done() > 0 && has_error(fd_)) return done();
     lock_.lock_again();
-    if (lock_.outcome() == EndLock::Outcome::kNotTaken)
-      return cursor_.done() > 0 ? done() : failed(EINTR);
-    if (lock_.outcome() == EndLock::Outcome::kOwnerDied && !sender_.recover()) return reset(fd_);
-    return std::nullopt;
+    return check_lock();
   }
 
   int fd_;

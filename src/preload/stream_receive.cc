@@ -45,7 +45,7 @@ class Receive {
       : fd_(fd),
         socket_(socket),
         receiver_(socket.receiver()),
-        lock_(stream::direction_memory(socket.memory, 1 - socket.side)->direction->receive_lock),
+        lock_(socket.end->receive_lock, socket.lock_is_stuck),
         cursor_(parts, count),
         flags_(flags & ~(MSG_WAITALL | MSG_DONTWAIT)),
         peeks_((flags & MSG_PEEK) != 0),
@@ -53,8 +53,7 @@ class Receive {
         blocks_(may_block(fd, socket, flags)) {}
 
   ssize_t run() {
-    if (lock_.outcome() == EndLock::Outcome::kNotTaken) return failed(EINTR);
-    if (lock_.outcome() == EndLock::Outcome::kOwnerDied && !receiver_.recover()) return reset(fd_);
+    if (const auto result = check_lock()) return *result;
     if (const int error = socket_.take_error()) return failed(error);
     while (!cursor_.at_end()) {
       const auto step = receiver_.read(cursor_.part(), peeks_);
@@ -364,8 +363,18 @@ class Receive {
   // Takes the lock again.  If this fails, returns the result of the program's call.
   std::optional<ssize_t> relock() {
     lock_.lock_again();
-    if (lock_.outcome() == EndLock::Outcome::kNotTaken) return end_with_error(EINTR);
-    if (lock_.outcome() == EndLock::Outcome::kOwnerDied && !receiver_.recover()) return reset(fd_);
+    return check_lock();
+  }
+
+  // Returns nothing if this thread has the lock, and otherwise the result of the program's call.
+  std::optional<ssize_t> check_lock() {
+    switch (lock_.outcome()) {
+      case EndLock::Outcome::kTaken: return std::nullopt;
+      case EndLock::Outcome::kNotTaken: return end_with_error(EINTR);
+      case EndLock::Outcome::kGivenUp: return reset(fd_);
+      case EndLock::Outcome::kOwnerDied: break;
+    }
+    if (!receiver_.recover()) return reset(fd_);
     return std::nullopt;
   }
 

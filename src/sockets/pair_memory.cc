@@ -4,8 +4,6 @@
 #include <array>
 #include <utility>
 
-#include "stream/idle_ring.h"
-
 namespace verbena::sockets {
 namespace {
 
@@ -17,9 +15,19 @@ bool is_return_to_tcp(stream::Reason reason) {
 }  // namespace
 
 Result<PairMemory> PairMemory::create(std::size_t ring_bytes, Time now) {
-  return PairMemory(VB_TRY(os::create_partly_mapped_memory(
-                        "verbena-stream", stream::memory_bytes(ring_bytes), stream::kControlBytes)),
-                    ring_bytes, now);
+  os::SharedMemory streams = VB_TRY(os::create_partly_mapped_memory(
+      "verbena-stream", stream::memory_bytes(ring_bytes), stream::kControlBytes));
+  std::array<os::SharedMemory, 2> ends;
+  for (os::SharedMemory& end : ends) {
+    end = VB_TRY(os::create_shared_memory("verbena-end", stream::kEndBytes));
+  }
+  return PairMemory(std::move(streams), std::move(ends), ring_bytes, now);
+}
+
+std::size_t PairMemory::resident_bytes() const {
+  std::size_t bytes = ring_resident_bytes();
+  for (const os::SharedMemory& end : ends_) bytes += os::resident_bytes(end.fd);
+  return bytes;
 }
 
 broker::Traffic PairMemory::traffic(std::uint32_t side, Time now) {
@@ -48,20 +56,20 @@ PairMemory::ReleaseResult PairMemory::release_idle_rings() {
   ReleaseResult result;
   std::array<bool, 2> is_idle{};
   for (const std::uint32_t side : {0U, 1U}) {
-    const std::uint64_t position = stream::IdleRing(direction(side)).position();
+    const std::uint64_t position = idle_ring(side).position();
     is_idle[side] = std::exchange(last_positions_[side], position) == position;
     if (!is_idle[side]) ++result.active_rings;
   }
-  const std::size_t before = resident_bytes();
+  const std::size_t before = ring_resident_bytes();
   if (before <= stream::kControlBytes) return result;
   for (const std::uint32_t side : {0U, 1U}) {
-    stream::IdleRing ring(direction(side));
+    stream::IdleRing ring = idle_ring(side);
     if (!is_idle[side] || !ring.begin()) continue;
-    (void)os::release_pages(memory_.fd, stream::kControlBytes + side * ring_bytes_, ring_bytes_)
+    (void)os::release_pages(streams_.fd, stream::kControlBytes + side * ring_bytes_, ring_bytes_)
         .has_value();  // if this fails, a later call tries again
     ring.end();
   }
-  result.released_bytes = before - std::min(before, resident_bytes());
+  result.released_bytes = before - std::min(before, ring_resident_bytes());
   return result;
 }
 

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,7 @@ namespace {
 
 constexpr std::size_t kPage = 4096;
 constexpr Time kBegin{std::chrono::seconds(100)};
+constexpr std::size_t kStreamBytes = stream::memory_bytes(RingSizes::kMediumRingBytes);
 
 // Simulates both programs of a connection.
 class PairMemoryTest : public testing::Test {
@@ -45,7 +47,7 @@ class PairMemoryTest : public testing::Test {
 
   PairMemory memory_ = *PairMemory::create(RingSizes::kMediumRingBytes, kBegin);
   os::Mapping program_memory_ =
-      *os::map_shared(memory_.fd().get(), memory_.bytes(), memory_.bytes(), true);
+      *os::map_shared(memory_.fd().get(), kStreamBytes, kStreamBytes, true);
 };
 
 TEST_F(PairMemoryTest, ImpossibleNumbersOfAProgramAreNotReported) {
@@ -68,7 +70,7 @@ TEST_F(PairMemoryTest, PagesOfAnIdleRingAreGivenBack) {
   const auto result = memory_.release_idle_rings();
   EXPECT_EQ(result.active_rings, 0U);
   EXPECT_GE(result.released_bytes, 300'000U);
-  EXPECT_EQ(memory_.resident_bytes(), kPage);
+  EXPECT_EQ(memory_.resident_bytes(), 3 * kPage);
   EXPECT_EQ(memory_.release_idle_rings().released_bytes, 0U);
 }
 
@@ -79,6 +81,31 @@ TEST_F(PairMemoryTest, ARingIsUsedAgainAfterItsPagesWereGivenBack) {
     memory_.release_idle_rings();
     EXPECT_GE(memory_.release_idle_rings().released_bytes, 50'000U) << i;
   }
+}
+
+TEST_F(PairMemoryTest, EachEndHasAMemoryThatThePeersProcessesDoNotGet) {
+  const auto map_end = [this](std::uint32_t side) {
+    return *os::map_shared(memory_.end_fd(side).get(), stream::kEndBytes, stream::kEndBytes, true);
+  };
+  const os::Mapping first = map_end(0);
+  const os::Mapping second = map_end(1);
+  std::ranges::fill(first.bytes(), std::byte{0xff});
+  EXPECT_EQ(std::ranges::count(second.bytes(), std::byte{}), std::ssize(second.bytes()));
+  EXPECT_EQ(
+      std::ranges::count(program_memory_.bytes().first(sizeof(stream::Control)), std::byte{0xff}),
+      0);
+}
+
+TEST_F(PairMemoryTest, PagesStayWhileASenderHoldsItsLock) {
+  write(0, 9'000);
+  ASSERT_TRUE(read(0, 9'000));
+  const os::Mapping end =
+      *os::map_shared(memory_.end_fd(0).get(), stream::kEndBytes, stream::kEndBytes, true);
+  auto& state = *reinterpret_cast<stream::EndState*>(end.bytes().data());
+  state.send_lock[0] = std::byte{1};
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(memory_.release_idle_rings().released_bytes, 0U);
+  state.send_lock[0] = std::byte{};
+  EXPECT_EQ(memory_.release_idle_rings().released_bytes, 3 * kPage);
 }
 
 TEST_F(PairMemoryTest, PagesWithUnreadBytesStay) {

@@ -289,7 +289,8 @@ void Service::perform(const broker::Broker::SendMemory& output) {
   const auto session = sessions_.find(output.program);
   const auto memory = memories_.find(output.pair);
   if (session == sessions_.end() || memory == memories_.end()) return;
-  session->second->send(output.message, memory->second.fd().get());
+  session->second->send(output.message, {memory->second.fd().get(),
+                                         memory->second.end_fd(output.message.side).get()});
 }
 
 void Service::perform(const broker::Broker::SendUnknown& output) {

@@ -13,26 +13,26 @@ Session::Session(asio::io_context& loop, os::UnixChannel channel, std::uint64_t 
       deferred_end_(loop, [this] { owner_.on_session_end(*this); }),
       watch_(loop, channel_.fd(), [this] { on_readable(); }) {}
 
-void Session::send_bytes(std::span<const std::byte> message, int fd) {
+void Session::send_bytes(std::span<const std::byte> message, std::initializer_list<int> fds) {
   if (has_ended_ || is_finishing_) return;
   if (queue_.empty()) {
-    const auto sent = send_now(message, fd);
+    const auto sent = send_now(message, fds);
     if (sent) return;
     if (!os::would_block(sent.error())) return end();
     watch_.when_writable([this] { on_writable(); });
   }
   if (queue_.size() >= kQueueMax) return end();
   Outgoing outgoing{.message = {message.begin(), message.end()}};
-  if (fd >= 0) {
+  for (const int fd : fds) {
     auto copy = os::duplicate_fd(fd);
     if (!copy) return end();
-    outgoing.fd = std::move(*copy);
+    outgoing.fds.push_back(std::move(*copy));
   }
   queue_.push_back(std::move(outgoing));
 }
 
-Result<void> Session::send_now(std::span<const std::byte> message, int fd) {
-  VB_TRY_VOID(channel_.send(message, std::span<const int>(&fd, fd >= 0 ? 1 : 0)));
+Result<void> Session::send_now(std::span<const std::byte> message, std::span<const int> fds) {
+  VB_TRY_VOID(channel_.send(message, fds));
   if (mailbox_) {
     auto* memory = reinterpret_cast<broker::MailboxMemory*>(mailbox_.bytes().data());
     std::atomic_ref(memory->sent).fetch_add(1, std::memory_order_release);
@@ -42,7 +42,9 @@ Result<void> Session::send_now(std::span<const std::byte> message, int fd) {
 
 void Session::on_writable() {
   while (!queue_.empty() && !has_ended_) {
-    if (const auto sent = send_now(queue_.front().message, queue_.front().fd.get()); !sent) {
+    std::vector<int> fds;
+    for (const os::Fd& fd : queue_.front().fds) fds.push_back(fd.get());
+    if (const auto sent = send_now(queue_.front().message, fds); !sent) {
       if (!os::would_block(sent.error())) return end();
       return watch_.when_writable([this] { on_writable(); });
     }

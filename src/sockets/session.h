@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <initializer_list>
 #include <optional>
 #include <string>
 #include <vector>
@@ -46,11 +47,11 @@ class Session {
 
   std::uint64_t id() const { return id_; }
 
-  // Sends a message with at most one descriptor.  If the message has to wait in the queue, the
-  // session duplicates the descriptor.
+  // Sends a message with descriptors.  If the message has to wait in the queue, the session
+  // duplicates the descriptors.
   template <class Message>
-  void send(const Message& message, int fd = -1) {
-    send_bytes(broker::bytes_of(message), fd);
+  void send(const Message& message, std::initializer_list<int> fds = {}) {
+    send_bytes(broker::bytes_of(message), fds);
   }
   // Receives no more messages, and ends the session when all messages in the queue are sent.
   void finish();
@@ -68,11 +69,11 @@ class Session {
  private:
   struct Outgoing {
     std::vector<std::byte> message{};
-    os::Fd fd{};
+    std::vector<os::Fd> fds{};
   };
 
-  void send_bytes(std::span<const std::byte> message, int fd);
-  Result<void> send_now(std::span<const std::byte> message, int fd);
+  void send_bytes(std::span<const std::byte> message, std::initializer_list<int> fds);
+  Result<void> send_now(std::span<const std::byte> message, std::span<const int> fds);
   void on_readable();
   void on_writable();
   void end();

@@ -61,7 +61,8 @@ class TracingTest : public testing::Test, public Session::Owner {
     report(server_, kServerCookie);
     report(client_, kClientCookie);
     const PairMemory& memory = memories_.begin()->second;
-    program_memory_ = *os::map_shared(memory.fd().get(), memory.bytes(), memory.bytes(), true);
+    const std::size_t bytes = stream::memory_bytes(memory.ring_bytes());
+    program_memory_ = *os::map_shared(memory.fd().get(), bytes, bytes, true);
   }
   stream::DirectionMemory mapped(std::size_t side) {
     return *stream::direction_memory(program_memory_.bytes(), side);

@@ -22,7 +22,9 @@ namespace verbena::stream {
 template <class Memory = ring::SharedMemory>
 class BasicIdleRing {
  public:
-  explicit BasicIdleRing(Direction& direction) : d_(direction) {}
+  // `sender` is the state of the end that sends by this direction.
+  BasicIdleRing(Direction& direction, const EndState& sender)
+      : d_(direction), send_lock_(send_lock_of(sender)) {}
 
   // Returns how many bytes have entered the ring so far, modulo 2^48.
   std::uint64_t position() const { return State(Memory::load_acquire(d_.state)).tail(); }
@@ -35,7 +37,7 @@ class BasicIdleRing {
     if (state.tail() != (Memory::load_acquire(d_.head) & kOffsetMask)) return false;
     if (state.sleepers() == State::kSleepersMask) return false;
     if (!Memory::compare_exchange(d_.state, word, word + 1)) return false;
-    if (Memory::load_seq_cst(send_lock_of(d_)) == 0) return true;
+    if (Memory::load_seq_cst(send_lock_) == 0) return true;
     end();
     return false;
   }
@@ -50,6 +52,7 @@ class BasicIdleRing {
 
  private:
   Direction& d_;
+  const std::uint32_t& send_lock_;
 };
 
 using IdleRing = BasicIdleRing<>;

@@ -36,7 +36,8 @@ class IdleRingTest : public testing::Test {
   DirectionMemory mapped_ = *direction_memory(memory_, 0);
   Sender sender_{mapped_};
   Receiver receiver_{mapped_};
-  IdleRing ring_{*mapped_.direction};
+  EndState sender_end_{};
+  IdleRing ring_{*mapped_.direction, sender_end_};
 };
 
 TEST_F(IdleRingTest, BytesGoByTcpWhileTheRingsPagesAreGivenBack) {
@@ -60,7 +61,7 @@ TEST_F(IdleRingTest, BeginRefusesARingWithUnreadBytes) {
 }
 
 TEST_F(IdleRingTest, BeginRefusesARingWhileASenderHoldsItsLock) {
-  mapped_.direction->send_lock[1] = std::byte{1};
+  sender_end_.send_lock[1] = std::byte{1};
   EXPECT_FALSE(ring_.begin());
   EXPECT_EQ(write("by the ring"), WriteStep::Kind::kCopied);
 }

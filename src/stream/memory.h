@@ -34,7 +34,8 @@
 // The memory contains the whole state of both directions.  So several processes can share one end
 // (after fork, exec, or a passed descriptor) without further messages between them.  One compare
 // and exchange, or one store, commits the bytes of a copy.  So a process can be killed between any
-// two accesses; see recover() for the time between a system call and its report.
+// two accesses; see recover() for the time between a system call and its report.  Each end has a
+// second memory, EndState, which only the processes of this end map.
 //
 // Neither end trusts the other.  The other end can write anything anywhere in the memory at any
 // time, and so corrupt the bytes that it sends or receives, as it can do on any connection.  Each
@@ -42,7 +43,7 @@
 // After an invalid number, functions return kMalformed, where Error::detail is a Fault.  The caller
 // then resets the connection (ECONNRESET).
 //
-// No function calls the operating system, waits, allocates or locks.  The memory has space for the
+// No function calls the operating system, waits, allocates or locks.  EndState has space for the
 // locks of the caller.
 namespace verbena::stream {
 
@@ -113,7 +114,6 @@ class State {
 // side that writes it.  Zeroed memory is a new direction.
 struct Direction {
   static constexpr std::size_t kSegments = 32;
-  static constexpr std::size_t kLockBytes = 64;
 
   // The sender writes this line.  In `state`, only the sender moves the tail, but both sides and
   // the socket service (idle_ring.h) change the other bits.
@@ -140,17 +140,11 @@ struct Direction {
   // begins.
   alignas(64) std::array<std::uint64_t, kSegments> segment_starts;
   std::uint64_t ring_start;  // the offset of the first byte that the ring has carried
-
-  // The caller's locks, one for the processes and threads of each end.  The first 32 bits of
-  // send_lock are not zero while a sender holds it, and the lock operation is sequentially
-  // consistent.
-  alignas(64) std::array<std::byte, kLockBytes> send_lock;
-  alignas(64) std::array<std::byte, kLockBytes> receive_lock;
 };
-static_assert(sizeof(Direction) == 576);
+static_assert(sizeof(Direction) == 448);
 static_assert(std::endian::native == std::endian::little, "futex_word() is the state's low half");
 
-// Counts the descriptors of one side that are in transit (SCM_RIGHTS) to another process, which
+// Counts the descriptors of one end that are in transit (SCM_RIGHTS) to another process, which
 // will continue the stream.
 struct Passing {
   std::uint32_t count;
@@ -161,19 +155,34 @@ struct Passing {
 // the ring of direction 1.  Side 0 sends by direction 0, side 1 by direction 1.
 struct Control {
   std::array<Direction, 2> directions;
-  // Counts, for each side, the processes that have the socket, and the socket's descriptors in
-  // transit to a process.  This layer does not use this count or the members below, and does not
-  // take the locks.
-  alignas(64) std::array<std::uint32_t, 2> holders;
-  // Holds the values of socket options that the program of each side has set, while the kernel's
-  // socket has other values.  All processes of a side see the same values.
-  std::array<std::uint32_t, 2> emulated_options;
-  // The receive_lock of a side's incoming direction guards the changes of a side's `count`.  While
-  // `count` is not 0, setsockopt() changes `user_timeout` without the lock.
-  std::array<Passing, 2> passing;
 };
 inline constexpr std::size_t kControlBytes = 4096;
 static_assert(sizeof(Control) <= kControlBytes);
+
+// Holds what the processes of one end share among themselves, in a memory of its own, which is
+// padded to kEndBytes.  The peer cannot map this memory.  So the peer cannot make this end wait for
+// a lock, or change the end's counts and options.  This layer does not use the members; the owner
+// of the streams does.  Zeroed memory is a new end.
+struct EndState {
+  static constexpr std::size_t kLockBytes = 64;
+
+  // Each lock serializes one direction's calls from all threads and processes of the end.  The
+  // first 32 bits of send_lock are not zero while a sender holds it, and the lock operation is
+  // sequentially consistent.
+  alignas(64) std::array<std::byte, kLockBytes> send_lock;
+  alignas(64) std::array<std::byte, kLockBytes> receive_lock;
+  // Counts the processes that have the socket, and the socket's descriptors in transit to a
+  // process.
+  std::uint32_t holders;
+  // Holds the values of socket options that the program has set, while the kernel's socket has
+  // other values.  All processes of the end see the same values.
+  std::uint32_t emulated_options;
+  // The receive_lock guards the changes of `count`.  While `count` is not 0, setsockopt() changes
+  // `user_timeout` without the lock.
+  Passing passing;
+};
+inline constexpr std::size_t kEndBytes = 4096;
+static_assert(sizeof(EndState) <= kEndBytes);
 
 // A ring smaller than 16 KiB gains nothing over TCP; the layer accepts smaller rings for tests.
 // Only the pages of a ring that were written cost memory, and the sender fills an empty ring from
@@ -182,8 +191,8 @@ static_assert(sizeof(Control) <= kControlBytes);
 inline constexpr std::size_t kRingBytesMin = 16;
 inline constexpr std::size_t kRingBytesMax = std::size_t{1} << 30;
 
-inline const std::uint32_t& send_lock_of(const Direction& direction) {
-  return *reinterpret_cast<const std::uint32_t*>(direction.send_lock.data());
+inline const std::uint32_t& send_lock_of(const EndState& end) {
+  return *reinterpret_cast<const std::uint32_t*>(end.send_lock.data());
 }
 
 constexpr std::size_t memory_bytes(std::size_t ring_bytes) {

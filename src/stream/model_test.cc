@@ -93,6 +93,7 @@ class Conversation {
     return explorer.explore(
         [&] {
           memory_ = std::make_unique<Bytes>();
+          sender_end_ = {};
           tcp_ = Tcp();
           bytes_read_.clear();
           ended_ = woken_ = false;
@@ -147,9 +148,7 @@ class Conversation {
       if (n == 0 && !has_error_) wait([&] { return tcp_.writable(); });
     }
   }
-  std::uint32_t& send_lock() {
-    return const_cast<std::uint32_t&>(send_lock_of(*direction_memory(*memory_, 0)->direction));
-  }
+  std::uint32_t& send_lock() { return const_cast<std::uint32_t&>(send_lock_of(sender_end_)); }
   // Returns how many bytes were written; 0: TCP is full, or there was an error.
   std::size_t write_step(BasicSender<Memory>& sender, std::span<const std::byte> bytes) {
     Result<WriteStep> step = sender.write(bytes);
@@ -234,7 +233,7 @@ class Conversation {
   // Simulates the service, which makes a hole in the ring.
   void release_pages() {
     const DirectionMemory mapped = *direction_memory(*memory_, 0);
-    BasicIdleRing<Memory> ring(*mapped.direction);
+    BasicIdleRing<Memory> ring(*mapped.direction, sender_end_);
     if (!ring.begin()) return;
     current_explorer->fence();
     std::ranges::fill(mapped.ring, std::byte{0xee});
@@ -284,6 +283,7 @@ class Conversation {
 
   Program program_;
   std::unique_ptr<Bytes> memory_;
+  EndState sender_end_{};
   Tcp tcp_;
   std::vector<std::byte> bytes_read_;
   bool ended_ = false;

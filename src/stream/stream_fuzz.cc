@@ -105,7 +105,7 @@ class Ends {
       case 4: (void)sender_.leave(Reason::kOther); break;
       case 5: (void)counters_of(guarded_.direction); break;
       case 6:
-        if (IdleRing ring(guarded_.direction); ring.begin()) ring.end();
+        if (IdleRing ring(guarded_.direction, sender_end_); ring.begin()) ring.end();
         break;
       default: sender_.start(input.take<std::uint64_t>());
     }
@@ -125,6 +125,7 @@ class Ends {
   }
 
   GuardedMemory guarded_;
+  EndState sender_end_{};
   std::array<std::byte, 128> buffer_{};
   Sender sender_{DirectionMemory{&guarded_.direction, guarded_.ring}};
   Receiver receiver_{DirectionMemory{&guarded_.direction, guarded_.ring}};

@@ -58,12 +58,12 @@ class Tcp {
 
 struct Shared {
   alignas(64) std::array<std::byte, memory_bytes(kRingBytes)> memory{};
+  EndState sender_end{};
   Tcp tcp;
 };
 
 std::atomic_ref<std::uint32_t> send_lock(Shared& shared) {
-  return std::atomic_ref(
-      const_cast<std::uint32_t&>(send_lock_of(*direction_memory(shared.memory, 0)->direction)));
+  return std::atomic_ref(const_cast<std::uint32_t&>(send_lock_of(shared.sender_end)));
 }
 
 void write_all(Shared& shared, std::uint64_t seed) {
@@ -146,7 +146,7 @@ TEST(StreamThreads, NoByteIsLostWhileAThirdThreadGivesTheRingsPagesBack) {
   std::thread writer = start_writer(*shared, 3);
   std::thread service([&] {
     const DirectionMemory mapped = *direction_memory(shared->memory, 0);
-    IdleRing ring(*mapped.direction);
+    IdleRing ring(*mapped.direction, shared->sender_end);
     // At the end the ring is idle, so that begin() succeeds at least once.
     for (bool has_begun = false; !has_begun || !is_done.load();) {
       if (!ring.begin()) continue;

@@ -1,7 +1,7 @@
 #!/bin/bash
 # ctest: PLAIN
-# The rings of idle connections must use only one page for each connection.  The socket service frees all other pages,
-# and later bytes must arrive unchanged.
+# Each idle connection must use only three pages: one of both ends, and one of each end.  The socket service frees all
+# other pages, and later bytes must arrive unchanged.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 need python3
 count=800 bytes=150000
@@ -20,11 +20,11 @@ PY
 }
 # has_exchanged COUNT: succeeds if the programs have exchanged bytes COUNT times, and now wait for a line.
 has_exchanged() { [ "$(grep -c '^holding' "$work/out")" -eq "$1" ]; }
-# Succeeds if the service has freed all pages but the first page of each connection, which has no bytes of the program.
-only_first_pages() { [ "$(service resident_bytes)" -eq $((count * 4096)) ]; }
+# Succeeds if the service has freed all pages but three of each connection, which have no bytes of the program.
+only_first_pages() { [ "$(service resident_bytes)" -eq $((count * 3 * 4096)) ]; }
 
 # The first 16 connections have rings of 8 MiB, the next 512 of 1 MiB, and the others of 128 KiB.
-all_rings=$((count * 4096 + 2 * 1024 * (16 * 8192 + 512 * 1024 + (count - 16 - 512) * 128)))
+all_rings=$((count * 3 * 4096 + 2 * 1024 * (16 * 8192 + 512 * 1024 + (count - 16 - 512) * 128)))
 
 mkfifo "$work/in"
 start run --sockets -- "$VB_PREFIX/bench/idle_sockets" $count $bytes <"$work/in" >"$work/out" 2>&1 &
@@ -47,8 +47,8 @@ while [ $((++round)) -le 3 ] || [ "$freed" -lt $wanted ]; do
   until_true 20 only_first_pages || fail "round $round: memory is not freed: $(verbena sockets stat)"
   read -r _ _ _ client _ server < <(tail -1 "$work/out")
   kib_left=$(memory_kib "$client" "$server" "$(service pid)")
-  # Each connection has one page, and some memory of the service.  The rest belongs to the three programs themselves.
-  [ "$kib_left" -lt $((count * 8 + 16384)) ] || fail "round $round: $kib_left KiB are left of $count connections"
+  # Each connection has three pages, and some memory of the service.  The rest belongs to the three programs themselves.
+  [ "$kib_left" -lt $((count * 16 + 16384)) ] || fail "round $round: $kib_left KiB are left of $count connections"
   freed=$(service given_back_bytes)
   echo "round $round: $kib_left KiB, $freed bytes freed so far"
   send_newline "$to"
