@@ -303,13 +303,13 @@ struct vb_recv_wr {
   uint32_t num_sge;
 };
 
-// Sets *room to the number of free entries of the send queue.  EOPNOTSUPP: over an adapter.
-VB_API int vb_qp_send_room(vb_handle qp, uint32_t* room);
-
 // Posts a send request.  ENOMEM: the queue is full.  EINVAL: the request or the state is wrong.
 // EOPNOTSUPP: the opcode is not implemented.  To post a list, set `more` in all calls but the last
 // one.  Only a call without `more` starts the engine.
 VB_API int vb_post_send(vb_handle qp, const struct vb_send_wr* wr, int more);
+// Posts all requests of an array, or none of them if vb_post_send() would refuse one, with its
+// error.  EOPNOTSUPP: over an adapter.
+VB_API int vb_post_send_list(vb_handle qp, const struct vb_send_wr* wrs, uint32_t count);
 VB_API int vb_post_recv(vb_handle qp, const struct vb_recv_wr* wr);
 VB_API int vb_post_srq_recv(vb_handle srq, const struct vb_recv_wr* wr);
 

@@ -431,10 +431,11 @@ int vb_qp_detach(vb_handle qp, const uint8_t group[16]) {
   });
 }
 
-// This call is not supported, because an adapter only reports that a queue is full.
-int vb_qp_send_room(vb_handle, uint32_t*) {
+// This call is not supported, because an adapter that refuses a request of a list has already
+// posted the requests before it.
+int vb_post_send_list(vb_handle, const struct vb_send_wr*, uint32_t) {
   return c_api::failed(
-      {Errc::kNotSupported, 0, "an adapter does not report the number of free entries"});
+      {Errc::kNotSupported, 0, "an adapter cannot post either all requests of a list or none"});
 }
 
 int vb_post_send(vb_handle qp, const struct vb_send_wr* wr, int /*more*/) {

@@ -168,31 +168,42 @@ Result<std::span<const hca::Sge>> sges_of(const vb_sge* list, std::uint32_t coun
   return sges.first(count);
 }
 
-Result<void> post(hca::Engine& engine, vb_handle qp, const vb_send_wr& wr) {
+// Converts a send request, and stores its elements in `storage`.
+Result<hca::SendRequest> send_request_of(const vb_send_wr& wr, SgeStorage& storage) {
   if (wr.opcode > std::to_underlying(hca::WrOpcode::kAtomicWrite)) {
     return verbena::fail(Errc::kNotSupported, "this send opcode is not supported");
   }
   if ((wr.send_flags & ~kSendFlagsKnown) != 0) {
     return verbena::fail(Errc::kInvalidArgument, "unknown send flags");
   }
+  return hca::SendRequest{.wr_id = wr.wr_id,
+                          .opcode = static_cast<hca::WrOpcode>(wr.opcode),
+                          .flags = wr.send_flags,
+                          .sges = VB_TRY(sges_of(wr.sg_list, wr.num_sge, storage)),
+                          .immediate = wr.imm,
+                          .remote_address = wr.remote_addr,
+                          .r_key = wr.rkey,
+                          .bind = {.address = wr.bind_addr,
+                                   .length = wr.bind_length,
+                                   .lkey = wr.bind_lkey,
+                                   .access_flags = wr.bind_access},
+                          .compare_add = wr.compare_add,
+                          .swap = wr.swap,
+                          .remote_qpn = {wr.remote_qpn},
+                          .remote_qkey = {wr.remote_qkey},
+                          .ah = {wr.ah}};
+}
+
+Result<void> post(hca::Engine& engine, vb_handle qp, const vb_send_wr& wr) {
   SgeStorage storage;
-  return engine.post_send(as_handle<hca::QpHandle>(qp),
-                          {.wr_id = wr.wr_id,
-                           .opcode = static_cast<hca::WrOpcode>(wr.opcode),
-                           .flags = wr.send_flags,
-                           .sges = VB_TRY(sges_of(wr.sg_list, wr.num_sge, storage)),
-                           .immediate = wr.imm,
-                           .remote_address = wr.remote_addr,
-                           .r_key = wr.rkey,
-                           .bind = {.address = wr.bind_addr,
-                                    .length = wr.bind_length,
-                                    .lkey = wr.bind_lkey,
-                                    .access_flags = wr.bind_access},
-                           .compare_add = wr.compare_add,
-                           .swap = wr.swap,
-                           .remote_qpn = {wr.remote_qpn},
-                           .remote_qkey = {wr.remote_qkey},
-                           .ah = {wr.ah}});
+  return engine.post_send(as_handle<hca::QpHandle>(qp), VB_TRY(send_request_of(wr, storage)));
+}
+
+Result<void> post_list(hca::Engine& engine, vb_handle qp, std::span<const vb_send_wr> wrs) {
+  SgeStorage storage;
+  return engine.post_send_list(
+      as_handle<hca::QpHandle>(qp), wrs.size(),
+      [first = wrs.data(), &storage](std::size_t i) { return send_request_of(first[i], storage); });
 }
 
 Result<void> post(hca::Engine& engine, vb_handle qp, const vb_recv_wr& wr) {
@@ -376,15 +387,6 @@ int vb_qp_detach(vb_handle qp, const uint8_t group[16]) {
   });
 }
 
-int vb_qp_send_room(vb_handle qp, uint32_t* room) {
-  return on_object([&](Client& client) {
-    const auto found = client.engine().free_send_slots(as_handle<hca::QpHandle>(qp));
-    if (!found) return failed(found.error());
-    *room = *found;
-    return 0;
-  });
-}
-
 int vb_post_send(vb_handle qp, const struct vb_send_wr* wr, int more) {
   Client* client = client_if_any();
   if (client == nullptr) return EINVAL;
@@ -392,6 +394,14 @@ int vb_post_send(vb_handle qp, const struct vb_send_wr* wr, int more) {
   // Also kicks the driver after an error, because earlier requests may have been posted with `more`
   // set, and nothing else would send them.
   if (more == 0 || error != 0) client->kick();
+  return error;
+}
+
+int vb_post_send_list(vb_handle qp, const struct vb_send_wr* wrs, uint32_t count) {
+  Client* client = client_if_any();
+  if (client == nullptr) return EINVAL;
+  const int error = errno_of_post(post_list(client->engine(), qp, std::span(wrs, count)));
+  if (error == 0) client->kick();
   return error;
 }
 

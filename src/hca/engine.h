@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -171,6 +173,10 @@ class Engine {
   // accepted and flushed.  kNoResources: the queue is full.  The completion reports wrong keys and
   // lengths, as with hardware.
   Result<void> post_send(QpHandle qp, const SendRequest& request);
+  // Posts `count` requests, or none of them if post_send() would refuse one.  `request_at` returns
+  // the request with this index, which is valid until the next call, or an error of its own.
+  using SendRequestAt = std::function<Result<SendRequest>(std::size_t)>;
+  Result<void> post_send_list(QpHandle qp, std::size_t count, const SendRequestAt& request_at);
   // Returns how many send requests can be posted now.  Only posts make that number smaller.
   Result<std::uint32_t> free_send_slots(QpHandle qp) const;
   // Posts a receive.  kBadState: the state is kReset.  kInvalidArgument: the QP uses an SRQ.

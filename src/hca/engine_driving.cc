@@ -1,4 +1,6 @@
 // Implements the data path of engine.h: posting, polling, packets and time.
+#include <cstddef>
+#include <functional>
 #include <utility>
 
 #include "hca/engine.h"
@@ -25,6 +27,17 @@ Result<void> Engine::post_send(QpHandle handle, const SendRequest& request) {
   Qp& qp = *VB_TRY(find(state_->qps, handle, kNoQp));
   const AddressHandle* const ah = request.ah ? state_->ahs.find(request.ah) : nullptr;
   if (VB_TRY(qp.post_send(request, ah))) state_->ready.push(qp);
+  return {};
+}
+
+Result<void> Engine::post_send_list(QpHandle handle, std::size_t count,
+                                    const SendRequestAt& request_at) {
+  Qp& qp = *VB_TRY(find(state_->qps, handle, kNoQp));
+  const auto request_with_ah = [&](std::size_t i) -> Result<PostQueues::ListedSend> {
+    const SendRequest request = VB_TRY(request_at(i));
+    return PostQueues::ListedSend{request, request.ah ? state_->ahs.find(request.ah) : nullptr};
+  };
+  if (VB_TRY(qp.post_send_list(count, std::cref(request_with_ah)))) state_->ready.push(qp);
   return {};
 }
 

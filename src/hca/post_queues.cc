@@ -16,6 +16,12 @@ std::uint32_t send_element_bytes(const QpCaps& caps) {
   return std::max(caps.max_inline_bytes, elements + kCopiedBytesMax);
 }
 
+std::uint64_t total_length(std::span<const Sge> sges) {
+  std::uint64_t length = 0;
+  for (const Sge& sge : sges) length += sge.length;
+  return length;
+}
+
 template <class Wqe>
 std::uint64_t copy_sges(Wqe& wqe, std::span<const Sge> sges) {
   std::uint64_t length = 0;
@@ -120,19 +126,22 @@ void PostQueues::copy_small_request(SendWqe& wqe) const {
   }
 }
 
-Result<bool> PostQueues::post_send(const SendRequest& request, const AddressHandle* ah) {
-  std::uint64_t length = 0;
-  for (const Sge& sge : request.sges) length += sge.length;
-  VB_TRY_VOID(check_send(request, ah, length));
-
-  const std::scoped_lock lock(sends_.mutex());
-  const QpState state = state_.load(std::memory_order_relaxed);
-  if (state < QpState::kRts) return fail(Errc::kBadState, "the QP is not ready to send");
-  if (sends_.full()) {
+// REQUIRES: the caller of check_send_queue() or prepare_send() has locked the send queue.
+Result<void> PostQueues::check_send_queue(std::size_t requests) const {
+  if (state_.load(std::memory_order_relaxed) < QpState::kRts) {
+    return fail(Errc::kBadState, "the QP is not ready to send");
+  }
+  if (!sends_.has_room(requests)) {
     core_.shared.sends_refused.fetch_add(1, std::memory_order_relaxed);
     return fail(Errc::kNoResources, "the send queue is full");
   }
-  SendWqe& wqe = sends_.prepare();
+  return {};
+}
+
+// Fills the slot of a request that is posted after `skip` others.
+void PostQueues::prepare_send(const SendRequest& request, const AddressHandle* ah,
+                              std::uint64_t length, std::uint32_t skip) {
+  SendWqe& wqe = sends_.prepare(skip);
   wqe.wr_id = request.wr_id;
   wqe.length = saturated_length(length);
   wqe.r_key = request.r_key;
@@ -155,8 +164,39 @@ Result<bool> PostQueues::post_send(const SendRequest& request, const AddressHand
     ::new (sends_.extra_space(wqe))
         DatagramTarget{ah->path.address, request.remote_qpn, request.remote_qkey};
   }
-  if (needs_response(request.opcode)) newest_with_response_ = sends_.next_number();
+  if (needs_response(request.opcode)) newest_with_response_ = sends_.next_number(skip);
+}
+
+Result<bool> PostQueues::post_send(const SendRequest& request, const AddressHandle* ah) {
+  const std::uint64_t length = total_length(request.sges);
+  VB_TRY_VOID(check_send(request, ah, length));
+
+  const std::scoped_lock lock(sends_.mutex());
+  VB_TRY_VOID(check_send_queue(1));
+  prepare_send(request, ah, length, 0);
   sends_.publish();
+  return true;
+}
+
+Result<bool> PostQueues::post_send_list(
+    std::size_t count, const std::function<Result<ListedSend>(std::size_t)>& request_at) {
+  const std::scoped_lock lock(sends_.mutex());
+  VB_TRY_VOID(check_send_queue(count));
+  const std::uint32_t newest_posted_with_response = newest_with_response_;
+  for (std::size_t i = 0; i < count; ++i) {
+    const auto prepared = [&]() -> Result<void> {
+      const auto [request, ah] = VB_TRY(request_at(i));
+      const std::uint64_t length = total_length(request.sges);
+      VB_TRY_VOID(check_send(request, ah, length));
+      prepare_send(request, ah, length, static_cast<std::uint32_t>(i));
+      return {};
+    }();
+    if (!prepared) {
+      newest_with_response_ = newest_posted_with_response;
+      return std::unexpected(prepared.error());
+    }
+  }
+  sends_.publish(static_cast<std::uint32_t>(count));
   return true;
 }
 
@@ -170,7 +210,7 @@ Result<bool> PostQueues::post_recv(const RecvRequest& request) {
   const std::scoped_lock lock(receives_.mutex());
   const QpState state = state_.load(std::memory_order_relaxed);
   if (state == QpState::kReset) return fail(Errc::kBadState, "the QP is in RESET");
-  if (receives_.full()) {
+  if (!receives_.has_room(1)) {
     core_.shared.receives_refused.fetch_add(1, std::memory_order_relaxed);
     return fail(Errc::kNoResources, "the receive queue is full");
   }

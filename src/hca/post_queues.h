@@ -1,6 +1,9 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
 
 #include "base/error.h"
 #include "hca/qp_core.h"
@@ -19,9 +22,19 @@ class PostQueues {
   // object.
   explicit PostQueues(QpCore& core);
 
+  // A send request of a list, with its address handle.
+  struct ListedSend {
+    SendRequest request;
+    const AddressHandle* ah = nullptr;
+  };
+
   // ---- any thread ----
-  // post_send() and post_recv() return true if the driver must handle the post.
+  // The next functions return true if the driver must handle the post.
   Result<bool> post_send(const SendRequest& request, const AddressHandle* ah);
+  // Posts `count` requests, or none of them if one is refused.  `request_at` returns the request
+  // with this index, which is valid until the next call.
+  Result<bool> post_send_list(std::size_t count,
+                              const std::function<Result<ListedSend>(std::size_t)>& request_at);
   Result<bool> post_recv(const RecvRequest& request);
   std::uint32_t free_send_slots() const { return sends_.free_slots(); }
 
@@ -37,6 +50,9 @@ class PostQueues {
  private:
   Result<void> check_send(const SendRequest& request, const AddressHandle* ah,
                           std::uint64_t length) const;
+  Result<void> check_send_queue(std::size_t requests) const;
+  void prepare_send(const SendRequest& request, const AddressHandle* ah, std::uint64_t length,
+                    std::uint32_t skip);
   bool waits_at_fence(const SendWqe& wqe) const;
   void copy_small_request(SendWqe& wqe) const;
 

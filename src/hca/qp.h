@@ -29,8 +29,8 @@ namespace verbena::hca {
 // kFlushed.  The responder may still send the responses to earlier READs, and then its NAK.  If the
 // error has no NAK, the responder may still send the responses to earlier requests.
 //
-// Threads: any thread may call post_send(), post_recv() and free_send_slots(); the driver makes all
-// other calls.
+// Threads: any thread may call post_send(), post_send_list(), post_recv() and free_send_slots();
+// the driver makes all other calls.
 class Qp {
  public:
   // Limits the packets that one QP may send before the next QP gets its turn.
@@ -41,9 +41,14 @@ class Qp {
      SharedReceiveQueue* srq, const QpInit& init, Qpn qpn);
 
   // ---- any thread ----
-  // post_send() and post_recv() return true if the driver must handle the post.
+  // The next functions return true if the driver must handle the post (see PostQueues).
   Result<bool> post_send(const SendRequest& request, const AddressHandle* ah) {
     return queues_.post_send(request, ah);
+  }
+  Result<bool> post_send_list(
+      std::size_t count,
+      const std::function<Result<PostQueues::ListedSend>(std::size_t)>& request_at) {
+    return queues_.post_send_list(count, request_at);
   }
   Result<bool> post_recv(const RecvRequest& request) { return queues_.post_recv(request); }
 

@@ -92,9 +92,9 @@ struct RecvWqe {
 // request of this queue, is polled (vol1 10.8.5.1).  So an unsignaled request keeps its slot until
 // a later completion is polled.
 //
-// To post: lock mutex(), check full() and the QP's state (which changes only under both mutexes of
-// the QP), fill the slot that prepare() returns, and call publish().  The driver reads [head, tail)
-// without a lock.
+// To post: lock mutex(), check has_room() and the QP's state (which changes only under both mutexes
+// of the QP), fill the slots that prepare() returns, and call publish().  The driver reads
+// [head, tail) without a lock.
 template <class Wqe>
 class WorkQueue {
  public:
@@ -113,7 +113,7 @@ class WorkQueue {
 
   // ---- producers, under mutex() ----
   std::mutex& mutex() { return mutex_; }
-  bool full() const { return free_slots() == 0; }
+  bool has_room(std::size_t requests) const { return requests <= free_slots(); }
   // Any thread may call this function without the mutex.  Then other posts may change the result.
   std::uint32_t free_slots() const {
     // Reads freed_ first, because a newer freed_ may be after an older tail_.  A newer tail_ may be
@@ -122,21 +122,23 @@ class WorkQueue {
     const std::uint32_t used = tail_.load(std::memory_order_relaxed) - freed;
     return capacity_ - std::min(capacity_, used);
   }
-  // Constructs the Wqe of the next slot, and returns it.  The constructor of the queue does not do
+  // Returns the number of the request that is posted after `skip` others.
+  std::uint32_t next_number(std::uint32_t skip = 0) const {
+    return tail_.load(std::memory_order_relaxed) + skip;
+  }
+  // Constructs the Wqe of such a request, and returns it.  The constructor of the queue does not do
   // this, so that an unused queue touches no pages.
-  Wqe& prepare() {
-    return *::new (slot_address(tail_.load(std::memory_order_relaxed) & (capacity_ - 1))) Wqe();
+  Wqe& prepare(std::uint32_t skip = 0) {
+    return *::new (slot_address(next_number(skip) & (capacity_ - 1))) Wqe();
   }
-  // Returns the number of the request in the slot that prepare() returns.
-  std::uint32_t next_number() const { return tail_.load(std::memory_order_relaxed); }
-  // Returns true if this earlier request of the queue is not complete.  If it returns false, the
-  // caller also sees the data that the request has brought.
+  // Returns true if this request is not complete.  If it returns false, the caller also sees the
+  // data that the request has brought.
   bool is_pending(std::uint32_t number) const {
-    const std::uint32_t oldest = head_.load(std::memory_order_acquire);
-    return number - oldest < tail_.load(std::memory_order_relaxed) - oldest;
+    return number - head_.load(std::memory_order_acquire) < capacity_;
   }
-  void publish() {
-    tail_.store(tail_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+  // Passes the requests in the next slots to the driver.
+  void publish(std::uint32_t requests = 1) {
+    tail_.store(next_number(requests), std::memory_order_release);
   }
 
   // ---- driver ----

@@ -305,12 +305,6 @@ VB_API int vb_qp_destroy(vb_handle qp) {
   }
   return state().qps.erase(qp) == 1 ? 0 : EINVAL;
 }
-VB_API int vb_qp_send_room(vb_handle qp, uint32_t* room) {
-  RETURN_ERROR_OR_LOCK();
-  FIND_OR_RETURN(found, qps, qp);
-  *room = state().queue_capacity - static_cast<uint32_t>(found->sent.size());
-  return 0;
-}
 VB_API int vb_post_send(vb_handle qp, const vb_send_wr* wr, int more) {
   RETURN_ERROR_OR_LOCK();
   FIND_OR_RETURN(found, qps, qp);
@@ -320,6 +314,17 @@ VB_API int vb_post_send(vb_handle qp, const vb_send_wr* wr, int more) {
   found->inlined.emplace_back(inlined ? reinterpret_cast<const char*>(wr->sg_list[0].addr) : "",
                               inlined ? wr->sg_list[0].length : 0);
   found->more.push_back(more);
+  return 0;
+}
+VB_API int vb_post_send_list(vb_handle qp, const vb_send_wr* wrs, uint32_t count) {
+  {
+    RETURN_ERROR_OR_LOCK();
+    FIND_OR_RETURN(found, qps, qp);
+    if (count > state().queue_capacity - found->sent.size()) return ENOMEM;
+  }
+  for (uint32_t i = 0; i < count; ++i) {
+    if (int error = vb_post_send(qp, &wrs[i], i + 1 < count ? 1 : 0)) return error;
+  }
   return 0;
 }
 VB_API int vb_post_recv(vb_handle qp, const vb_recv_wr* wr) {

@@ -31,3 +31,8 @@ run_pair 18606 ibv_rc_pingpong -g "$index" -n 300 -c -o -P
 run_pair 18607 ibv_rc_pingpong -g "$index" -n 300 -c -O
 # The time stamps at the end of the output show that extended queues were used.
 grep -q 'completion clock' "$work/times" || fail "no time stamps: $(cat "$work/times")"
+
+# A refused batch of ibv_wr_*() has no effect.
+verbena run -- timeout 60 "$VB_PREFIX/tests/programs/refused_batches" >"$work/out" 2>&1 ||
+  fail "refused_batches: exit $?: $(cat "$work/out")"
+[ "$(grep -c '^good ' "$work/out")" -eq 9 ] || fail "refused_batches: $(cat "$work/out")"

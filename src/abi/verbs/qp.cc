@@ -7,6 +7,7 @@
 #include "abi/library.h"
 #include "abi/verbs/events.h"
 #include "abi/verbs/ops.h"
+#include "abi/verbs/wr_builder.h"
 #include "c_api/attributes.h"
 
 // Implements queue pairs, and posting to them.
@@ -21,7 +22,7 @@ EventTargets<Qp>& qps() {
 namespace {
 
 using c_api::from_c_api;
-using c_api::to_c_api;  // this file adds one overload
+using c_api::to_c_api;
 
 // libverbena refuses a request with these flags (EINVAL).
 constexpr std::uint32_t kInvalidFlags = ~0u;
@@ -38,9 +39,9 @@ std::uint32_t bound_key(const decltype(ibv_send_wr::bind_mw)& bind) {
   return (bind.mw->rkey & ~kProgramBits) | (bind.rkey & kProgramBits);
 }
 
-// Converts a request, even an invalid one.  libverbena has to refuse an invalid request itself,
-// because it then starts the earlier requests of the list.
-vb_send_wr to_c_api(const ibv_send_wr& wr, bool is_ud) {
+}  // namespace
+
+vb_send_wr send_request_of(const ibv_send_wr& wr, bool is_ud) {
   vb_send_wr out{};
   out.wr_id = wr.wr_id;
   out.sg_list = to_c_api(wr.sg_list);
@@ -76,11 +77,13 @@ vb_send_wr to_c_api(const ibv_send_wr& wr, bool is_ud) {
   return out;
 }
 
+namespace {
+
 int post_send(ibv_qp* qp, ibv_send_wr* wr, ibv_send_wr** bad_wr) {
   const auto& self = *qp_of(qp);
   const bool is_ud = qp->qp_type == IBV_QPT_UD;
   for (; wr != nullptr; wr = wr->next) {
-    const vb_send_wr request = to_c_api(*wr, is_ud);
+    const vb_send_wr request = send_request_of(*wr, is_ud);
     if (int error = vb_post_send(self.library_handle, &request, wr->next != nullptr ? 1 : 0)) {
       *bad_wr = wr;
       return with_errno(error);

@@ -72,22 +72,28 @@ void WrBuilder::fail(int error) {
   if (error_ == 0) error_ = error;
 }
 
-int WrBuilder::complete(ibv_qp& qp, std::uint32_t free_entries) {
-  if (items_.size() > free_entries) fail(ENOMEM);
-  for (std::size_t i = 0; i < items_.size(); ++i) {
-    Item& item = items_[i];
-    item.wr.next = i + 1 < items_.size() ? &items_[i + 1].wr : nullptr;
-    item.wr.sg_list = sges_.data() + item.first_sge;
-    if ((item.wr.send_flags & IBV_SEND_INLINE) == 0) continue;
-    item.wr.sg_list[0] = {.addr = reinterpret_cast<std::uintptr_t>(bytes_.data() + item.first_byte),
-                          .length = static_cast<std::uint32_t>(item.byte_count),
-                          .lkey = 0};
-  }
-  ibv_send_wr* bad = nullptr;
-  if (error_ == 0 && !items_.empty()) fail(ibv_post_send(&qp, &items_[0].wr, &bad));
+int WrBuilder::complete(const Qp& qp) {
+  if (error_ == 0 && !items_.empty()) fail(guarded([&] { return post_all(qp); }));
   const int error = error_;
   mutex_.unlock();
   return error;
+}
+
+int WrBuilder::post_all(const Qp& qp) {
+  const bool is_ud = qp.qp_base.qp_type == IBV_QPT_UD;
+  requests_.clear();
+  for (Item& item : items_) {
+    item.wr.sg_list = sges_.data() + item.first_sge;
+    if ((item.wr.send_flags & IBV_SEND_INLINE) != 0) {
+      item.wr.sg_list[0] = {
+          .addr = reinterpret_cast<std::uintptr_t>(bytes_.data() + item.first_byte),
+          .length = static_cast<std::uint32_t>(item.byte_count),
+          .lkey = 0};
+    }
+    requests_.push_back(send_request_of(item.wr, is_ud));
+  }
+  return vb_post_send_list(qp.library_handle, requests_.data(),
+                           static_cast<std::uint32_t>(requests_.size()));
 }
 
 void WrBuilder::abort() { mutex_.unlock(); }
@@ -195,11 +201,7 @@ void wr_set_inline_data_list(ibv_qp_ex* qp, std::size_t num_buf, const ibv_data_
 
 void wr_start(ibv_qp_ex* qp) { builder_of(qp).start(); }
 int wr_complete(ibv_qp_ex* qp) {
-  std::uint32_t free_entries = 0;
-  WrBuilder& builder = builder_of(qp);
-  if (int error = vb_qp_send_room(static_cast<Qp*>(qp)->library_handle, &free_entries))
-    builder.fail(error);
-  return with_errno(builder.complete(qp->qp_base, free_entries));
+  return with_errno(builder_of(qp).complete(*static_cast<Qp*>(qp)));
 }
 void wr_abort(ibv_qp_ex* qp) { builder_of(qp).abort(); }
 

@@ -8,10 +8,18 @@
 #include <span>
 #include <vector>
 
+#include "abi/objects.h"
+#include "verbena/c_api.h"
+
 namespace verbena::abi {
 
-// Collects the requests of one QP between ibv_wr_start() and ibv_wr_complete(), and posts them with
-// ibv_post_send().  Its buffers grow to the size of the largest batch and live as long as the QP.
+// Converts a request, even an invalid one.  libverbena has to refuse an invalid request itself,
+// because it then starts the earlier requests of the program's list.  `is_ud` is true if the QP has
+// the type UD.
+vb_send_wr send_request_of(const ibv_send_wr& wr, bool is_ud);
+
+// Collects the requests of one QP between ibv_wr_start() and ibv_wr_complete(), and posts them
+// together.  Its buffers grow to the size of the largest batch and live as long as the QP.
 //
 // Threads: start() waits while another thread is between its start() and its complete() or abort().
 // Only the thread that has called start() may call the other functions.
@@ -29,12 +37,14 @@ class WrBuilder {
   void set_inline(std::span<const ibv_data_buf> buffers);
   // Records an error.  complete() returns the first recorded error.
   void fail(int error);
-  // Posts all requests.  If fail() has recorded an error, posts none and returns that error.
-  // Returns ENOMEM if the send queue has too few free entries (`free_entries`) for all requests.
-  int complete(ibv_qp& qp, std::uint32_t free_entries);
+  // Posts all requests, or none of them if one is invalid, the send queue has too few free entries,
+  // or fail() has recorded an error.  Returns 0 or the error.
+  int complete(const Qp& qp);
   void abort();
 
  private:
+  int post_all(const Qp& qp);
+
   struct Item {
     ibv_send_wr wr;
     std::size_t first_sge, first_byte, byte_count;
@@ -46,6 +56,7 @@ class WrBuilder {
   std::vector<Item> items_;
   std::vector<ibv_sge> sges_;
   std::vector<std::byte> bytes_;
+  std::vector<vb_send_wr> requests_;  // the items as complete() posts them
 };
 
 }  // namespace verbena::abi
