@@ -352,10 +352,10 @@ TEST(Connect, AStaleConnectionIsReset) {
   EXPECT_EQ(net.text(), R"(
  11010 ms  A --- REQ --> P
  11011 ms  A <-- REJ --- P  10
- 11011 ms  P Disconnected: reset
  11011 ms  A <-- DREQ --- P
  11012 ms  A Rejected 10
  11012 ms  A --- DREP --> P
+ 11013 ms  P Disconnected: reset
  11014 ms  A TimewaitExit
  11016 ms  P TimewaitExit
  11020 ms  A --- REQ --> P
@@ -364,6 +364,27 @@ TEST(Connect, AStaleConnectionIsReset) {
  11022 ms  A RepReceived
  11022 ms  A --- RTU --> P
  11023 ms  P Established by RTU)");
+}
+
+// A bug or an attack: the REQ names a QP of A that has a connection, but A knows this connection.
+TEST(Connect, ConnectionThatThePeerStillHasSurvivesAReqOfItsQp) {
+  Net net;
+  const auto first = net.a.connect({0x11}, net.p.gid());
+  net.run(10ms);
+  net.clear();
+  net.a.connect({0x11}, net.p.gid(), 2);
+  net.run(10s);
+  const auto disconnected_at_p = [&] {
+    int count = 0;
+    for (const auto& [endpoint, outcome] : net.p.outcomes) count += outcome.disconnected;
+    return count;
+  };
+  EXPECT_EQ(net.a.cm.view(first)->state, State::kEstablished);
+  EXPECT_EQ(disconnected_at_p(), 0) << net.text();
+  net.a.call([&](Manager& m) { (void)m.disconnect(first, {}, net.world.now()); });
+  net.run(1s);
+  EXPECT_EQ(disconnected_at_p(), 1) << net.text();
+  EXPECT_EQ(net.a.outcomes.at(first).disconnected, 1) << net.text();
 }
 
 }  // namespace

@@ -50,30 +50,41 @@ Result<void> Endpoint::disconnect(std::span<const std::byte> private_data, Time 
   return fail(Errc::kBadState, "not connected");
 }
 
-void Endpoint::reset(Time now) {
+void Endpoint::check_stale(Time now) {
   switch (state_) {
     case State::kReqReceived:
-    case State::kMraReqSent:
+    case State::kMraReqSent:  // the peer does not know our id yet, so a probe would get a DREP
       report_rejected(RejReason::kStaleConnection);
       return refuse_req({.reason = RejReason::kStaleConnection}, now);
     case State::kRepReceived:
-      report_rejected(RejReason::kStaleConnection);
-      send_rej(RejSubject::kRep, {.reason = RejReason::kStaleConnection});
-      return enter_timewait(now);
-    case State::kRepSent:
-    case State::kMraRepReceived:
-      report_rejected(RejReason::kStaleConnection);
-      if (is_queued()) return refuse_req({.reason = RejReason::kStaleConnection}, now);
-      reported_disconnected_ = true;
-      return send_dreq({}, now);
     case State::kEstablished:
-      report_disconnected(Disconnected::Cause::kReset, nullptr);
-      return send_dreq({}, now);
+      if (!probe_) send_probe(now);
+      return;
+    case State::kRepSent:
+    case State::kMraRepReceived:  // the REP itself is a probe: the peer answers it, or it times out
     case State::kReqSent:
     case State::kMraReqReceived:
     case State::kDreqSent:
     case State::kTimewait:
     case State::kClosed: return;
+  }
+}
+
+void Endpoint::send_probe(Time now) {
+  constexpr Qpn kNoQpn{};
+  probe_ = std::make_unique<Probe>();
+  probe_->sent =
+      store(Dreq{.local_comm_id = local_id_, .remote_comm_id = remote_id_, .remote_qpn = kNoQpn});
+  probe_->retry.start(now, round_trip(), kProbeTimeout, kProbeRepeatsMax, services_.random);
+  send(probe_->sent);
+}
+
+// A silent peer has the connection, or cannot be reached.  Both are no reason to end it.
+void Endpoint::on_probe_timer(Time now) {
+  switch (probe_->retry.next_action(now, services_.random)) {
+    case Retry::Action::kWait: break;
+    case Retry::Action::kRepeat: send(probe_->sent, Outbox::Kind::kRepeat); break;
+    case Retry::Action::kGiveUp: probe_.reset(); break;
   }
 }
 
@@ -106,6 +117,14 @@ void Endpoint::on_dreq(const Dreq& dreq, Time now) {
 }
 
 void Endpoint::on_drep(Time now) {
+  if (probe_) {
+    if (state_ == State::kRepReceived) {
+      report_rejected(RejReason::kStaleConnection);
+    } else {
+      report_disconnected(Disconnected::Cause::kReset, nullptr);
+    }
+    return enter_timewait(now);
+  }
   if (state_ != State::kDreqSent) {
     if (state_ == State::kTimewait) return count_duplicate(AttributeId::kDrep);
     return ignore(Ignored::kWrongState);
@@ -128,6 +147,7 @@ void Endpoint::send_dreq(std::span<const std::byte> private_data, Time now) {
   Dreq dreq{.local_comm_id = local_id_, .remote_comm_id = remote_id_, .remote_qpn = remote_qpn_};
   std::ranges::copy(private_data, dreq.private_data.begin());
   request_ = store(dreq);
+  probe_.reset();
   state_ = State::kDreqSent;
   queue_request(now, kDisconnectTimeout, repeats_max_);
 }

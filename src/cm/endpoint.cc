@@ -137,6 +137,7 @@ void Endpoint::on_timer(Time now) {
     if (now < deadline()) return;
     return retry_.has_timed_out(now) ? give_up(now) : send_request(now);
   }
+  if (probe_) on_probe_timer(now);
   switch (retry_.next_action(now, services_.random)) {
     case Retry::Action::kWait: break;
     case Retry::Action::kRepeat:

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <list>
 #include <memory>
@@ -50,14 +51,15 @@ using PeerToPeerKey = std::tuple<ServiceId, Gid, Gid>;
 //     | establish(): RTU                            |  <-> kMraRepReceived
 //     |                                             | RTU, data, DREQ, LAP; none: REJ 4, kTimewait
 //     +-----------------> kEstablished <------------+
-//                           |        | disconnect(), reset(), abandon(): DREQ
+//                           |        | disconnect(), abandon(): DREQ
 //         DREQ: send DREP,  |     kDreqSent
 //         or any REJ        |        | DREP, DREQ, REJ or silence
 //                           +----> kTimewait ----> kClosed
 //
-// The drawing leaves out the arrows into kTimewait and kClosed that a REJ causes.  It also leaves
-// out the arrow from kReqSent to kReqReceived: a peer connects to us at the same time, and our REQ
-// loses against its REQ (become_passive()).
+// The drawing leaves out the arrows into kTimewait and kClosed that a REJ causes, and the arrow
+// from kEstablished to kTimewait that the answer to a Probe causes.  It also leaves out the arrow
+// from kReqSent to kReqReceived: a peer connects to us at the same time, and our REQ loses against
+// its REQ (become_passive()).
 //
 // The code is split by side: active.cc, passive.cc, disconnect.cc, alternate.cc (LAP and APR, while
 // connected).  endpoint.cc has what both sides do.
@@ -68,6 +70,7 @@ using PeerToPeerKey = std::tuple<ServiceId, Gid, Gid>;
 //  * request_ is the message that the Retry repeats; answer_ is the reply to a duplicate.
 //    Alternate::sent replaces both for LAP and APR.  All are stored as bytes as long as repeats may
 //    be needed, so that each repeat is the same message.
+//  * `probe_` exists only in kRepReceived and kEstablished.
 //  * `retry_` is armed in kReqSent, kRepSent, kDreqSent and the two kMra...Received states.  It is
 //    also armed in kEstablished while our LAP waits for its APR.  In kTimewait its deadline
 //    is the end of timewait.
@@ -107,6 +110,16 @@ class Endpoint {
     std::optional<mad::Address> accepted{};  // the QP may migrate to this path
     std::optional<mad::Address> former{};    // the path before the last migration
   };
+
+  // Asks the peer whether it still has the connection.  The probe is a DREQ with a QPN that no
+  // connection has.  A peer that knows the connection ignores such a DREQ.  A peer that does not
+  // know the ids answers with a DREP (vol1 12.9.8.1).  Linux and Verbena do both.
+  struct Probe {
+    StoredMad sent{};
+    Retry retry{};
+  };
+  static constexpr Duration kProbeTimeout = std::chrono::seconds(4);
+  static constexpr std::uint32_t kProbeRepeatsMax = 7;
 
   // Creates the active side.
   Endpoint(Services& services, const ConnectRequest& request, CommId id, std::uint64_t tid,
@@ -151,8 +164,11 @@ class Endpoint {
   // Ends the endpoint for its owner: sends the REJ or DREQ that the state requires, and reports
   // nothing from now on.
   void abandon(Time now);
-  // Ends the connection, because the peer has begun a new connection with the same QP.
-  void reset(Time now);
+  // Decides what to do when a message says that the peer has begun a new connection with the QP of
+  // this one.  Others may have made the message.  So an established connection is only probed, and
+  // the peer's answer ends it.  A connection that waits for the answer to its REP ends by itself if
+  // the peer does not know it.  A REQ that the consumer has not answered is given up.
+  void check_stale(Time now);
 
   // ---- Wire and time
   void on_duplicate_req(Time now);
@@ -170,7 +186,9 @@ class Endpoint {
   void on_lap(const wire::cm::Lap& lap, std::uint64_t tid);
   void on_apr(const wire::cm::Apr& apr, std::uint64_t tid);
   void on_timer(Time now);
-  Time deadline() const { return retry_.deadline(); }
+  Time deadline() const {
+    return probe_ ? std::min(retry_.deadline(), probe_->retry.deadline()) : retry_.deadline();
+  }
 
   // ---- Queries
   State state() const { return state_; }
@@ -245,6 +263,7 @@ class Endpoint {
   void queue_request(Time now, Duration give_up_after, std::uint32_t repeats_max);
   // Stops the repeats of request_.
   void finish_request() {
+    probe_.reset();
     retry_.stop();
     sending_ = Sending::kNone;
   }
@@ -257,6 +276,8 @@ class Endpoint {
   void send_timeout_rej(wire::cm::RejSubject subject);
   void remember_rej(Time now);
   void refuse_req(const RejectParameters& parameters, Time now);
+  void send_probe(Time now);
+  void on_probe_timer(Time now);
   void give_up(Time now);
   void report_established(Established::Cause cause, const wire::cm::Rtu* rtu);
   void report_disconnected(Disconnected::Cause cause, const wire::cm::Dreq* dreq);
@@ -304,6 +325,7 @@ class Endpoint {
   Sending sending_ = Sending::kNone;  // the state of request_
   StoredMad answer_{};
   Retry retry_;
+  std::unique_ptr<Probe> probe_;  // only while a probe waits for its answer
   std::uint32_t repeats_max_ = Retry::kNoLimit;
   std::uint8_t packet_life_ = 0;            // timeout code
   std::uint8_t peer_response_timeout_ = 0;  // timeout code

@@ -178,7 +178,7 @@ class Manager {
   Result<Endpoint*> find(EndpointHandle handle) const;
   Time quiesce_until(Qpn local_qpn, Time now) const;
   std::vector<CommId> connections_of_qp(Qpn qpn, Guid guid, const Gid& from) const;
-  void reset_endpoints(const std::vector<CommId>& ids, Time now);
+  void check_stale(const std::vector<CommId>& ids, Time now);
   CommId new_id();
   Result<EndpointHandle> add_endpoint(std::unique_ptr<Endpoint> endpoint, Time now);
   // Updates counters and the trace if the state changed.

@@ -10,6 +10,7 @@
 namespace verbena::cm {
 namespace {
 
+using wire::cm::Drep;
 using wire::cm::Dreq;
 using wire::cm::Rej;
 using wire::cm::RejReason;
@@ -48,6 +49,148 @@ TEST_F(PeerIdentityTest, ARepOrRtuForTheWrongSideIsIgnored) {
   EXPECT_EQ(cm.counters().of(Ignored::kWrongState), 2u);
 }
 
+class StaleConnectionTest : public PeerTest {
+ protected:
+  // Makes a connection with the peer's QP 0x77.
+  StaleConnectionTest() {
+    receive(req());
+    endpoint = last_request();
+    EXPECT_TRUE(cm.accept(endpoint, {.qpn = kOurQpn}, now));
+    our_id = std::get<Rep>(*drain()).local_comm_id;
+    receive(Rtu{.local_comm_id = kPeerId, .remote_comm_id = our_id});
+    EXPECT_EQ(cm.view(endpoint)->state, State::kEstablished);
+  }
+
+  // Receives a new REQ that names the QP of the connection.  Returns the last message that was
+  // sent.
+  std::optional<wire::cm::Message> receive_stale_req() { return receive(req(++next_id)); }
+  // Advances the time until no timer is armed.  Returns the number of messages that were sent.
+  int run() {
+    int count = 0;
+    while (cm.deadline() != kNever) {
+      now = cm.deadline();
+      cm.on_timer(now);
+      if (drain()) ++count;
+    }
+    return count;
+  }
+
+  static constexpr CommId kPeerId{0xaaaa};
+  static constexpr Qpn kOurQpn{0x500};
+  EndpointHandle endpoint{};
+  CommId our_id{};
+  std::uint32_t next_id = 0xbbbb;
+};
+
+// Any user of any host can make such a REQ, because GUIDs, QPNs and addresses are easy to guess.
+TEST_F(StaleConnectionTest, ReqThatThePeerDidNotSendDoesNotEndAConnection) {
+  for (int i = 0; i < 3; ++i) {
+    receive_stale_req();
+    EXPECT_EQ(cm.counters().rejects_sent.at(10), static_cast<std::uint64_t>(i + 1));
+    run();  // the peer ignores the probe
+    EXPECT_EQ(cm.view(endpoint)->state, State::kEstablished);
+  }
+  EXPECT_TRUE(std::holds_alternative<Established>(events.back()));
+  receive(Dreq{.local_comm_id = kPeerId, .remote_comm_id = our_id, .remote_qpn = kOurQpn});
+  EXPECT_EQ(std::get<Disconnected>(events.back()).cause, Disconnected::Cause::kPeer);
+}
+
+// A peer that has the connection ignores a DREQ that names another QP.
+TEST_F(StaleConnectionTest, ProbeNamesNoQpOfThePeer) {
+  const auto probe = receive_stale_req();
+  ASSERT_TRUE(probe && std::holds_alternative<Dreq>(*probe));
+  EXPECT_EQ(std::get<Dreq>(*probe).local_comm_id, our_id);
+  EXPECT_EQ(std::get<Dreq>(*probe).remote_comm_id, kPeerId);
+  EXPECT_EQ(std::get<Dreq>(*probe).remote_qpn, Qpn{});
+}
+
+TEST_F(StaleConnectionTest, PeerThatHasForgottenTheConnectionEndsIt) {
+  receive_stale_req();
+  receive(Drep{.local_comm_id = kPeerId, .remote_comm_id = our_id});
+  EXPECT_EQ(std::get<Disconnected>(events.back()).cause, Disconnected::Cause::kReset);
+  EXPECT_EQ(cm.view(endpoint)->state, State::kTimewait);
+  run();
+  EXPECT_TRUE(std::holds_alternative<TimewaitExit>(events.back()));
+  receive_stale_req();
+  EXPECT_TRUE(std::holds_alternative<ReqReceived>(events.back())) << "the QP is free";
+}
+
+TEST_F(StaleConnectionTest, LostProbeIsRepeated) {
+  receive_stale_req();
+  now = cm.deadline();
+  cm.on_timer(now);
+  const auto repeated = drain();
+  ASSERT_TRUE(repeated && std::holds_alternative<Dreq>(*repeated));
+  receive(Drep{.local_comm_id = kPeerId, .remote_comm_id = our_id});
+  EXPECT_EQ(cm.view(endpoint)->state, State::kTimewait);
+}
+
+// Otherwise somebody could make this host send probes without a limit.
+TEST_F(StaleConnectionTest, ManyReqsCauseOneProbeAtATime) {
+  receive_stale_req();
+  const auto before = cm.counters().of(wire::cm::AttributeId::kDreq).sent;
+  for (int i = 0; i < 10; ++i) receive_stale_req();
+  EXPECT_EQ(cm.counters().of(wire::cm::AttributeId::kDreq).sent, before);
+  EXPECT_LE(run(), 8);
+}
+
+TEST_F(StaleConnectionTest, UnaskedDrepDoesNotEndAConnection) {
+  receive(Drep{.local_comm_id = kPeerId, .remote_comm_id = our_id});
+  EXPECT_EQ(cm.view(endpoint)->state, State::kEstablished);
+  receive_stale_req();
+  run();
+  receive(Drep{.local_comm_id = kPeerId, .remote_comm_id = our_id});  // too late
+  EXPECT_EQ(cm.view(endpoint)->state, State::kEstablished);
+}
+
+TEST_F(StaleConnectionTest, ProgramThatDisconnectsDuringAProbeSendsItsOwnDreq) {
+  receive_stale_req();
+  ASSERT_TRUE(cm.disconnect(endpoint, {}, now));
+  const auto dreq = drain();
+  ASSERT_TRUE(dreq && std::holds_alternative<Dreq>(*dreq));
+  EXPECT_EQ(std::get<Dreq>(*dreq).remote_qpn, Qpn{0x77});
+  receive(Drep{.local_comm_id = kPeerId, .remote_comm_id = our_id});
+  EXPECT_EQ(std::get<Disconnected>(events.back()).cause, Disconnected::Cause::kLocal);
+}
+
+// The REP is a probe: a peer that does not know it sends a REJ, or is silent.
+TEST_F(StaleConnectionTest, AcceptedRequestSurvivesAReqOfItsQp) {
+  receive(req(0x1111, 0x99));
+  const EndpointHandle accepted = last_request();
+  ASSERT_TRUE(cm.accept(accepted, {.qpn = {0x501}}, now));
+  const CommId id = std::get<Rep>(*drain()).local_comm_id;
+  receive(req(0x2222, 0x99));
+  EXPECT_EQ(cm.view(accepted)->state, State::kRepSent);
+  receive(Rtu{.local_comm_id = {0x1111}, .remote_comm_id = id});
+  EXPECT_EQ(cm.view(accepted)->state, State::kEstablished);
+}
+
+// The peer does not know our id yet, so it cannot be asked.
+TEST_F(StaleConnectionTest, UnansweredRequestEndsWithAReqOfItsQp) {
+  receive(req(0x1111, 0x99));
+  receive(req(0x2222, 0x99));
+  ASSERT_TRUE(std::holds_alternative<Rejected>(events.back()));
+  EXPECT_EQ(std::get<Rejected>(events.back()).rej.reason, RejReason::kStaleConnection);
+  receive(req(0x3333, 0x99));
+  EXPECT_TRUE(std::holds_alternative<ReqReceived>(events.back()));
+}
+
+TEST_F(StaleConnectionTest, ConnectionThatTheProgramHasNotConfirmedIsProbed) {
+  const EndpointHandle active = connect();
+  const CommId id = std::get<Req>(*drain()).local_comm_id;
+  receive(Rep{.local_comm_id = {0x1111},
+              .remote_comm_id = id,
+              .local_qpn = {0x99},
+              .local_ca_guid = kPeerGuid});
+  const auto probe = receive(req(0x2222, 0x99));
+  ASSERT_TRUE(probe && std::holds_alternative<Dreq>(*probe));
+  EXPECT_EQ(cm.view(active)->state, State::kRepReceived);
+  receive(Drep{.local_comm_id = {0x1111}, .remote_comm_id = id});
+  EXPECT_EQ(cm.view(active)->state, State::kTimewait);
+  ASSERT_TRUE(std::holds_alternative<Rejected>(events.back()));
+  EXPECT_EQ(std::get<Rejected>(events.back()).rej.reason, RejReason::kStaleConnection);
+}
+
 // The peer's host was restarted, and uses the same QP numbers again.
 TEST_F(PeerIdentityTest, RepOfAConnectedQpEndsItsOldConnection) {
   const EndpointHandle old_endpoint = connect();
@@ -69,12 +212,13 @@ TEST_F(PeerIdentityTest, RepOfAConnectedQpEndsItsOldConnection) {
   ASSERT_TRUE(last && std::holds_alternative<Dreq>(*last));
   EXPECT_EQ(std::get<Dreq>(*last).local_comm_id, old_id);
   EXPECT_EQ(cm.counters().rejects_sent.at(10), 1u);
+  receive(Drep{.local_comm_id = {1}, .remote_comm_id = old_id});
   EXPECT_EQ(std::get<Disconnected>(events.back()).cause, Disconnected::Cause::kReset);
 
   EXPECT_EQ(std::get<Rejected>(events.end()[-2]).endpoint, new_endpoint);
   EXPECT_EQ(std::get<Rejected>(events.end()[-2]).rej.reason, RejReason::kStaleConnection);
 
-  // Connects with another QP, because the old QP still waits for its DREP.
+  // Connects with another QP, because the old QP is in timewait.
   ASSERT_TRUE(cm.connect({.address = address, .service_id = kService, .qpn = {0x12}, .path_mtu = 3},
                          5, now));
   rep.remote_comm_id = std::get<Req>(*drain()).local_comm_id;
@@ -100,7 +244,11 @@ class OtherAddressTest : public PeerIdentityTest {
   // address.
   bool req_ends_connection(EndpointHandle endpoint, const Gid& remote) {
     address.path.destination = remote;
-    receive(req(++next_id));  // its primary path begins at `remote` as well
+    const auto sent = receive(req(++next_id));  // its primary path begins at `remote` as well
+    if (sent && std::holds_alternative<Dreq>(*sent)) {  // a peer that was restarted answers
+      const auto& probe = std::get<Dreq>(*sent);
+      receive(Drep{.local_comm_id = probe.remote_comm_id, .remote_comm_id = probe.local_comm_id});
+    }
     return cm.view(endpoint)->state != State::kEstablished;
   }
 

@@ -153,7 +153,7 @@ void Manager::receive_req(const mad::Delivered& received, const Req& req, Time n
   if (const auto old_ids = connections_of_qp(req.local_qpn, req.local_ca_guid, mad.from.remote());
       !old_ids.empty()) {
     refuse(mad, req.local_comm_id, RejSubject::kReq, RejReason::kStaleConnection);
-    return reset_endpoints(old_ids, now);
+    return check_stale(old_ids, now);
   }
   const auto refuse_req = [&](RejReason reason) {
     refuse(mad, req.local_comm_id, RejSubject::kReq, reason);
@@ -174,11 +174,11 @@ void Manager::receive_req(const mad::Delivered& received, const Req& req, Time n
 }
 
 // Returns the connections that this QP of the peer still has here.  A QP has only one connection,
-// so a new connection shows that the old ones are over (vol1 12.9.8.3.1).  Connections that are
-// ending are left out: they may be over for the peer already, because its timewait may be shorter
-// than ours.  Only a host at the peer's address may end a connection like this, because CA GUIDs
-// and QPNs are easy to guess.  (Without a GRH, the address of a REQ is only the one that it names
-// itself.)
+// so a new connection shows that the old ones are stale (vol1 12.9.8.3.1), unless somebody else has
+// sent the message (Endpoint::check_stale()).  Connections that are ending are left out: they may
+// be over for the peer already, because its timewait may be shorter than ours.  So are those with a
+// peer at another address, because CA GUIDs and QPNs are easy to guess.  (Without a GRH, the
+// address of a REQ is only the one that it names itself.)
 std::vector<CommId> Manager::connections_of_qp(Qpn qpn, Guid guid, const Gid& from) const {
   std::vector<CommId> found;
   if (qpn == Qpn{}) return found;  // the peer has no QP
@@ -190,11 +190,11 @@ std::vector<CommId> Manager::connections_of_qp(Qpn qpn, Guid guid, const Gid& fr
   return found;
 }
 
-void Manager::reset_endpoints(const std::vector<CommId>& ids, Time now) {
+void Manager::check_stale(const std::vector<CommId>& ids, Time now) {
   for (const CommId id : ids) {
     Endpoint* const endpoint = tables_->by_local_id(id);
     if (endpoint == nullptr) continue;
-    endpoint->reset(now);
+    endpoint->check_stale(now);
     update_or_remove(*endpoint, now);
   }
 }
@@ -240,7 +240,7 @@ void Manager::receive_rep(const mad::Delivered& mad, const Rep& rep, Time now) {
                         .reason = RejReason::kStaleConnection},
                        now);
       update_or_remove(*endpoint, now);
-      return reset_endpoints(old_ids, now);
+      return check_stale(old_ids, now);
     }
   }
   endpoint->on_rep(mad, rep, now);

@@ -242,7 +242,7 @@ class TablesRun {
       case 15: return (void)endpoint.disconnect({}, now_);
       case 16: return endpoint.on_dreq({}, now_);
       case 17: return endpoint.on_drep(now_);
-      case 18: return endpoint.reset(now_);
+      case 18: return endpoint.check_stale(now_);
       default: return endpoint.abandon(now_);
     }
   }
