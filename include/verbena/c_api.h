@@ -360,9 +360,11 @@ VB_API int vb_cm_bind(vb_handle id, const struct sockaddr* addr);
 VB_API int vb_cm_resolve_addr(vb_handle id, const struct sockaddr* src, const struct sockaddr* dst,
                               int timeout_ms);
 VB_API int vb_cm_resolve_route(vb_handle id, int timeout_ms);
+// Binds an id, if it is not bound yet, to the IPv4 wildcard and a free port.
 VB_API int vb_cm_listen(vb_handle id, int backlog);
 // Sets an option of rdma_set_option(3).  RDMA_OPTION_IB_PATH sets the path of an id on InfiniBand,
-// after its address was resolved; then ROUTE_RESOLVED follows.
+// after its address was resolved; then ROUTE_RESOLVED follows.  ENOSYS: there is no such option.
+// EINVAL: the value has another length than that of the option.
 VB_API int vb_cm_set_option(vb_handle id, int level, int optname, const void* value, size_t bytes);
 
 // Attaches a QP to the id.  If `qp` is 0, detaches the QP from the id.  This call moves the QP to

@@ -139,8 +139,9 @@ int resolve_route(const Submission* submission, const vb_cm_args& args) {
 int listen(const Submission* submission, const vb_cm_args& args) {
   const auto filter = filter_of(args.filter);
   if (!filter) return failed(filter.error());
-  return call_or_submit_for_id<ipc::Done>(
-      submission, args.id, [&](Process& process, ConnectionHandle id, Time, Done done) {
+  return call_or_submit_for_id<ipc::Bound>(
+      submission, args.id,
+      [&](Process& process, ConnectionHandle id, Time, Completion<ipc::Bound> done) {
         return process.listen(id, args.backlog, *filter, std::move(done));
       });
 }

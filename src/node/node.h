@@ -315,6 +315,7 @@ class Node {
   Result<bool> on(ClientId client, std::uint64_t request, const ipc::Migrated& m, Time now);
   Result<bool> on(ClientId client, std::uint64_t request, const ipc::AttachLane& m, Time now);
   Result<bool> on(ClientId client, std::uint64_t request, const ipc::CloseLane& m, Time now);
+  Result<bool> reply_bound(ClientId client, std::uint64_t request, rdmacm::IdHandle id);
   void close_lanes(ClientId client);
   void report_lane_closed(LaneId lane, const LaneTable::Lane& closed, ClientId closing_client);
   void report_lane_range(ClientId owner, std::uint16_t range, bool is_leased);

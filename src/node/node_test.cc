@@ -177,6 +177,15 @@ TEST_F(NodeTest, RequestWithoutANumberIsAnsweredOnlyIfItFails) {
 }
 
 // A program that creates an id without waiting for the reply may send more requests that name it.
+TEST_F(NodeTest, ListeningBindsAnUnboundIdAndRepliesWithItsPort) {
+  const rdmacm::IdHandle id = create_id(one_);
+  const rdmacm::SocketAddress source = ask<ipc::Bound>(one_, ipc::Listen{id, 1}).source;
+  EXPECT_EQ(source.family, 4);
+  EXPECT_EQ(source.ip, wire::ipv4_gid(0));
+  EXPECT_NE(source.port, 0);
+  EXPECT_EQ(error_of(two_, ipc::Bind{create_id(two_), source}), Errc::kAddressInUse);
+}
+
 TEST_F(NodeTest, RequestsForAnIdThatCouldNotBeCreatedGetTheReason) {
   const ClientId three = node_.add_program(now_);
   for (std::uint32_t index = 1; index <= rdmacm::kIdsPerOwnerMax; ++index) {
@@ -192,7 +201,7 @@ TEST_F(NodeTest, RequestsForAnIdThatCouldNotBeCreatedGetTheReason) {
   EXPECT_EQ(error_of(three, ipc::Listen{name(1), 1}), Errc::kNoResources)
       << "the id was not created again";
   EXPECT_THAT(send(three, ipc::CreateId{name(1), rdmacm::kPortSpaceTcp, 2}), ::testing::IsEmpty());
-  EXPECT_FALSE(ask(three, ipc::Listen{name(1), 1}).failed);
+  EXPECT_NE(ask<ipc::Bound>(three, ipc::Listen{name(1), 1}).source.port, 0);
   EXPECT_EQ(send(three, ipc::CreateId{name(2), rdmacm::kPortSpaceTcp, 2}).size(), 1u);
   EXPECT_FALSE(ask(three, ipc::DestroyId{name(2)}).failed);
   EXPECT_EQ(error_of(three, ipc::Listen{name(2), 1}), Errc::kBadHandle);

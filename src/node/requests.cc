@@ -299,7 +299,12 @@ std::string Node::describe_port_conflict(ClientId client, rdmacm::IdHandle name,
 Result<bool> Node::on(ClientId client, std::uint64_t request, const ipc::Bind& m, Time now) {
   VB_TRY_VOID(check_port_of(client, m.address));
   VB_TRY_VOID(rdmacm_.bind(client, m.id, m.address, now));
-  const rdmacm::IdInfo info = VB_TRY(rdmacm_.info(client, m.id));
+  return reply_bound(client, request, m.id);
+}
+
+// Replies with the address to which the id is bound.
+Result<bool> Node::reply_bound(ClientId client, std::uint64_t request, rdmacm::IdHandle id) {
+  const rdmacm::IdInfo info = VB_TRY(rdmacm_.info(client, id));
   send_to(client, ipc::encode(request, ipc::Bound{.source = info.source,
                                                   .on_device = info.bound_to_device != 0,
                                                   .path = info.path}));
@@ -313,7 +318,8 @@ Result<bool> Node::on(ClientId client, std::uint64_t, const ipc::ResolveAddress&
   return false;
 }
 
-Result<bool> Node::on(ClientId client, std::uint64_t, const ipc::Listen& m, Time) {
+// Replies with the address, because listen() binds an id that the program has not bound.
+Result<bool> Node::on(ClientId client, std::uint64_t request, const ipc::Listen& m, Time) {
   const rdmacm::IdInfo info = VB_TRY(rdmacm_.info(client, m.id));
   VB_TRY_VOID(check_port_of(client, info.source, m.filter.mask));
   const auto backlog = m.backlog < 0 ? 0 : static_cast<std::uint32_t>(m.backlog);
@@ -321,7 +327,7 @@ Result<bool> Node::on(ClientId client, std::uint64_t, const ipc::Listen& m, Time
   // filter.
   VB_TRY_VOID(m.filter == rdmacm::Filter{} ? rdmacm_.listen(client, m.id, backlog)
                                            : rdmacm_.listen_for(client, m.id, m.filter, backlog));
-  return false;
+  return reply_bound(client, request, m.id);
 }
 
 bool Node::has_leased(ClientId client, Qpn qpn) const {

@@ -107,12 +107,16 @@ Started<ipc::Bound> Process::bind(ConnectionHandle id, const rdmacm::SocketAddre
         if (bound && connection != nullptr) {
           if (connection->stage == Stage::kNew) connection->stage = Stage::kBound;
           connection->program_chose_port = true;
-          connection->source = bound->source;
-          connection->bound = bound->on_device;
-          if (bound->on_device) connection->path = bound->path;
+          set_source(*connection, *bound);
         }
         done(std::move(bound));
       }));
+}
+
+void Process::set_source(Connection& connection, const ipc::Bound& bound) {
+  connection.source = bound.source;
+  connection.bound = bound.on_device;
+  if (bound.on_device) connection.path = bound.path;
 }
 
 Started<ipc::Done> Process::resolve_address(ConnectionHandle id,
@@ -182,10 +186,20 @@ Completion<ipc::Done> Process::set_stage_on_success(ConnectionHandle id, Stage s
   };
 }
 
-Started<ipc::Done> Process::listen(ConnectionHandle id, int backlog, const rdmacm::Filter& filter,
-                                   Completion<ipc::Done> done) {
+Started<ipc::Bound> Process::listen(ConnectionHandle id, int backlog, const rdmacm::Filter& filter,
+                                    Completion<ipc::Bound> done) {
+  const Connection* const requester = connections_.find(id);
+  const Stage stage_before = requester == nullptr ? Stage::kNew : requester->stage;
   return ask_about(id, ipc::Listen{{}, backlog, filter},
-                   set_stage_on_success(id, Stage::kListening, std::move(done)));
+                   Completion<ipc::Bound>([this, id, stage_before, done = std::move(done)](
+                                              Result<ipc::Bound> bound) mutable {
+                     Connection* const connection = connections_.find(id);
+                     if (bound && connection != nullptr) {
+                       if (connection->stage == stage_before) connection->stage = Stage::kListening;
+                       set_source(*connection, *bound);
+                     }
+                     done(std::move(bound));
+                   }));
 }
 
 Result<void> Process::notify(ConnectionHandle id) {

@@ -233,10 +233,11 @@ class Process {
   Started<ipc::ServiceAdded> add_service(PortId port, const ipc::Service& service,
                                          Completion<ipc::ServiceAdded> done);
   Started<ipc::Done> remove_service(std::uint64_t registration, Completion<ipc::Done> done);
-  // Listens with the id.  `filter` is for ids without a port space.
-  Started<ipc::Done> listen(ConnectionHandle id, int backlog, const rdmacm::Filter& filter,
-                            Completion<ipc::Done> done);
-  Started<ipc::Done> listen(ConnectionHandle id, int backlog, Completion<ipc::Done> done) {
+  // Listens with the id.  Binds the id, if it is not bound yet, to the IPv4 wildcard and a port
+  // that the agent chooses.  `filter` is for ids without a port space.
+  Started<ipc::Bound> listen(ConnectionHandle id, int backlog, const rdmacm::Filter& filter,
+                             Completion<ipc::Bound> done);
+  Started<ipc::Bound> listen(ConnectionHandle id, int backlog, Completion<ipc::Bound> done) {
     return listen(id, backlog, {}, std::move(done));
   }
   Started<ipc::Done> connect(ConnectionHandle id, const rdmacm::ConnParam& param,
@@ -327,6 +328,7 @@ class Process {
   void create_in_agent(Connection& connection);
   // Wraps `done`, so that it also clears `unanswered` of the id if the agent has agreed.
   Completion<ipc::Done> mark_answered(ConnectionHandle id, Completion<ipc::Done> done);
+  static void set_source(Connection& connection, const ipc::Bound& bound);
   // Wraps `done`, so that it also moves the id to `stage` if the agent has agreed.  The id does not
   // move if another request has moved it meanwhile.
   Completion<ipc::Done> set_stage_on_success(ConnectionHandle id, Connection::Stage stage,

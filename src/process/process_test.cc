@@ -167,6 +167,19 @@ TEST_F(ProcessTest, TheFirstRequestForAnIdCreatesTheIdInTheAgent) {
   EXPECT_EQ(expect_message<ipc::DestroyId>().message.id, made.id);
 }
 
+TEST_F(ProcessTest, AListenerKnowsTheAddressThatTheAgentChose) {
+  const ConnectionHandle id = create_id();
+  keep_pending(process_.listen(id, 1, [](const auto&) {}));
+  answer<ipc::Listen>(ipc::Bound{.source = {.ip = kLocalGid, .port = 40'000, .family = 4},
+                                 .on_device = true,
+                                 .path = {.sgid_index = 3}});
+  const Connection& connection = *process_.connection(id).value();
+  EXPECT_EQ(connection.source.port, 40'000);
+  EXPECT_EQ(connection.source.family, 4);
+  EXPECT_TRUE(connection.bound);
+  EXPECT_EQ(connection.path.sgid_index, 3u);
+}
+
 TEST_F(ProcessTest, TheTextOfARefusalIsStored) {
   Error error{};
   const ConnectionHandle id = create_id();
@@ -270,7 +283,7 @@ TEST_F(ProcessTest, AcceptMovesTheQpToRtsBeforeTheRepIsSent) {
 TEST_F(ProcessTest, DestroyingAListenerDestroysUnseenRequests) {
   const ConnectionHandle listener = create_id();
   keep_pending(process_.listen(listener, 1, [](const auto&) {}));
-  answer<ipc::Listen>(ipc::Done{});
+  answer<ipc::Listen>(ipc::Bound{});
   deliver(rdmacm::Event{.id = kChildId, .listen_id = kFirstId, .kind = EventKind::kConnectRequest});
   ASSERT_TRUE(process_.destroy_id(listener).has_value());
   EXPECT_EQ(expect_message<ipc::DestroyId>().message.id, kFirstId);

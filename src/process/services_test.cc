@@ -216,7 +216,7 @@ class AlternatePathsOfRoutes : public IdsOnInfiniband {
   void accept_request(rdmacm::Event request, bool expects_alternate) {
     const ConnectionHandle listener = create_id();
     keep_pending(process_.listen(listener, 1, [](auto) {}));
-    answer<ipc::Listen>(ipc::Done{});
+    answer<ipc::Listen>(ipc::Bound{});
     request.id = kChildId;
     request.listen_id = kFirstId;
     deliver(request);
