@@ -5,6 +5,8 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
+#include <cerrno>
+#include <cstdlib>
 #include <optional>
 #include <string_view>
 
@@ -18,6 +20,16 @@ namespace verbena::cli {
 namespace {
 
 using Words = std::vector<std::string>;
+
+// Refuses numbers that CLI11 would read as 2^64 - 1, because they are larger.
+CLI::Validator fits_64_bits() {
+  return {[](std::string& text) -> std::string {
+            errno = 0;
+            (void)std::strtoull(text.c_str(), nullptr, 0);
+            return errno == ERANGE ? text + " is not below 2^64" : "";
+          },
+          ""};
+}
 
 // Defines the grammar of the command line, except for the program of `run` (see
 // find_program_start).
@@ -94,7 +106,7 @@ struct Grammar {
         ->type_name("NAME");
     run->add_option("--node", command.run.node,
                     "Run on the virtual host NAME of a fabric (see verbena fabric), with its "
-                    "devices and addresses")
+                    "devices and addresses. The description or the GUID of an HCA also names it")
         ->type_name("NAME");
     run->add_option("--fabric", command.run.fabric,
                     "The fabric of that host (default: the one that is up)")
@@ -189,10 +201,12 @@ struct Grammar {
     }
     services->add_option("NAME", options.service_name,
                          "Only services of this name (default: of any name)");
-    services->add_option("--id", options.service_id, "Only services of this service id");
+    services->add_option("--id", options.service_id, "Only services of this service id")
+        ->check(fits_64_bits());
     register_service->add_option("NAME", options.service_name, "The name, of 64 bytes at most")
         ->required();
     register_service->add_option("ID", options.service_id, "The service id: 0x1061bbd, for example")
+        ->check(fits_64_bits())
         ->required();
     register_service
         ->add_option("--lease", options.lease_seconds,
@@ -294,9 +308,11 @@ struct Grammar {
                      "packets); slow DELAY (as 5ms); or mtu BYTES")
         ->required()
         ->expected(-1);
-    fault_link->add_option("--seed", options.seed,
-                           "With lossy: decides which packets are lost, the same ones each time "
-                           "(default: 1). With flapping: the periods are random");
+    fault_link
+        ->add_option("--seed", options.seed,
+                     "With lossy: decides which packets are lost, the same ones each time "
+                     "(default: 1). With flapping: the periods are random")
+        ->check(fits_64_bits());
     fault_node->add_option("NODE", options.a, "A host, HCA or switch")->required();
     fault_node
         ->add_option(

@@ -163,6 +163,14 @@ TEST(Arguments, MistakesInFaultsAreReported) {
   EXPECT_EQ(message_of({"fabric", "fault", "link", "a", "b", "down", "--seed", "5"}),
             "2 verbena fabric fault: only lossy and flapping accept a seed; see 'verbena fabric "
             "fault --help'");
+  EXPECT_EQ(message_of({"fabric", "fault", "link", "a", "b", "lossy", "1", "--seed",
+                        "99999999999999999999999"}),
+            "2 verbena fabric fault: --seed: 99999999999999999999999 is not below 2^64; see "
+            "'verbena fabric fault --help'");
+  EXPECT_TRUE(
+      parse({"fabric", "fault", "link", "a", "b", "lossy", "1", "--seed", "18446744073709551615"}));
+  EXPECT_FALSE(parse({"sa", "services", "--id", "99999999999999999999999"}));
+  EXPECT_TRUE(parse({"sa", "services", "--id", "0xffffffffffffffff"}));
   EXPECT_FALSE(parse({"fabric", "fault", "link", "a", "b", "down", "5"}));
   EXPECT_FALSE(parse({"fabric", "fault", "link", "a", "b", "lossy", "101"}));
   EXPECT_FALSE(parse({"fabric", "fault", "link", "a", "b", "gone"}));
