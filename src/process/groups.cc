@@ -202,14 +202,14 @@ void Process::report_join(ConnectionHandle id, std::uint64_t cookie,
 
 Result<void> Process::leave_multicast(ConnectionHandle id, std::uint64_t cookie) {
   Connection& connection = *VB_TRY(find(id));
-  const auto found = connection.groups.find(cookie);
-  if (found == connection.groups.end()) return fail(Errc::kAddressNotFound, "no such group");
-  leave(found->second);
-  connection.groups.erase(found);
   std::erase_if(notices_, [&](const Notice& notice) {
     const auto* cm = std::get_if<CmNotice>(&notice);
     return cm != nullptr && cm->id == id && cm->group == cookie;
   });
+  const auto found = connection.groups.find(cookie);
+  if (found == connection.groups.end()) return fail(Errc::kAddressNotFound, "no such group");
+  leave(found->second);
+  connection.groups.erase(found);
   return {};
 }
 

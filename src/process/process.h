@@ -184,7 +184,8 @@ class Process {
   // the group has ended or its parameters have changed, and that the id has left the group.
   Result<void> join_multicast(ConnectionHandle id, const rdmacm::SocketAddress& group,
                               bool receives, std::uint64_t cookie);
-  // Leaves at once.  No event of the join follows.
+  // Leaves at once.  No event of the join follows.  Fails with kAddressNotFound if the join has
+  // failed or the group has ended, whether or not the program has read the MULTICAST_ERROR.
   Result<void> leave_multicast(ConnectionHandle id, std::uint64_t cookie);
   // Returns the path of an address handle or QP: from the port `to.port` to the destination of
   // `to`.  If there is a GRH, as always on Ethernet, the source is the GID with index `sgid_index`.

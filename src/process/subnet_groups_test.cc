@@ -496,5 +496,15 @@ TEST_F(SubnetGroups, JoinsThatWaitForTheSubnetAreLimitedAndCounted) {
   EXPECT_TRUE(join(id, 1).has_value());
 }
 
+TEST_F(SubnetGroups, LeavingAGroupThatHasEndedDropsItsEvent) {
+  const auto id = bound_id();
+  complete_join(id, 9, join_reply(33));
+  deliver(ipc::encode(0, ipc::MulticastLost{.membership = 33, .error = ENETRESET}));
+  const auto left = process_.leave_multicast(id, 9);
+  ASSERT_FALSE(left.has_value());
+  EXPECT_EQ(left.error().code, Errc::kAddressNotFound);
+  EXPECT_TRUE(cm_notices().empty());
+}
+
 }  // namespace
 }  // namespace verbena::process

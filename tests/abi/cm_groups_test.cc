@@ -129,9 +129,9 @@ TEST_F(CmGroups, AnMgidAndAWildcardAddressArePassedOnUnchanged) {
   expect_unchanged(wildcard6);
 }
 
-// When the error is reported, the agent has already left the group.  So the program cannot leave
-// the group any more, but may join it again.
-TEST_F(CmGroups, ALostMembershipIsReportedAsAnErrorAndIsRemoved) {
+// When the error is reported, the agent has already left the group.  As with librdmacm, the program
+// leaves it as well, and may join it again.
+TEST_F(CmGroups, AGroupWhoseMembershipWasLostIsLeftWithSuccessOnce) {
   int mark = 0;
   ASSERT_EQ(rdma_join_multicast(id_, as_sockaddr(group_), &mark), 0);
   rdma_ack_cm_event(next_event());
@@ -143,10 +143,26 @@ TEST_F(CmGroups, ALostMembershipIsReportedAsAnErrorAndIsRemoved) {
   EXPECT_EQ(event->status, -ENETRESET);
   EXPECT_EQ(event->param.ud.private_data, &mark);
   rdma_ack_cm_event(event);
+  newest_fake_id().groups.clear();
+  EXPECT_EQ(rdma_leave_multicast(id_, as_sockaddr(group_)), 0);
   EXPECT_EQ(rdma_leave_multicast(id_, as_sockaddr(group_)), -1);
   EXPECT_EQ(errno, EADDRNOTAVAIL);
   EXPECT_EQ(rdma_join_multicast(id_, as_sockaddr(group_), &mark), 0);
   rdma_ack_cm_event(next_event());
+}
+
+TEST_F(CmGroups, AfterALostMembershipTheNewJoinIsLeftFirst) {
+  ASSERT_EQ(rdma_join_multicast(id_, as_sockaddr(group_), nullptr), 0);
+  rdma_ack_cm_event(next_event());
+  vb_cm_event lost = make_event(RDMA_CM_EVENT_MULTICAST_ERROR, -ENETRESET);
+  lost.group_cookie = newest_fake_id().groups.begin()->first;
+  newest_fake_id().groups.clear();
+  report_event(newest_fake_id(), lost);
+  rdma_ack_cm_event(next_event());
+  ASSERT_EQ(rdma_join_multicast(id_, as_sockaddr(group_), nullptr), 0);
+  rdma_ack_cm_event(next_event());
+  EXPECT_EQ(rdma_leave_multicast(id_, as_sockaddr(group_)), 0);
+  EXPECT_TRUE(newest_fake_id().groups.empty());
 }
 
 TEST_F(CmGroups, TheExtendedJoinMayBeSendOnly) {
@@ -167,7 +183,7 @@ TEST_F(CmGroups, TheExtendedJoinMayBeSendOnly) {
   EXPECT_EQ(newest_fake_id().groups.size(), 2u);
 }
 
-TEST_F(CmGroups, ARefusedOrFailedJoinLeavesNoMembership) {
+TEST_F(CmGroups, ARefusedJoinCannotBeLeftAndAFailedJoinCan) {
   fake::state().injected_errors["vb_cm_join"] = ENODEV;
   EXPECT_EQ(rdma_join_multicast(id_, as_sockaddr(group_), nullptr), -1);
   EXPECT_EQ(errno, ENODEV);
@@ -181,6 +197,7 @@ TEST_F(CmGroups, ARefusedOrFailedJoinLeavesNoMembership) {
   EXPECT_EQ(event->status, -ENOMEM);
   EXPECT_EQ(event->param.ud.private_data, &mark);
   rdma_ack_cm_event(event);
+  EXPECT_EQ(rdma_leave_multicast(id_, as_sockaddr(group_)), 0);
   EXPECT_EQ(rdma_leave_multicast(id_, as_sockaddr(group_)), -1);
 }
 

@@ -81,7 +81,6 @@ bool fill_group(const vb_cm_event& from, CmId& id, CmEvent& event) {
   param.ah_attr.static_rate = from.group_rate;
   param.qp_num = from.qp_num;
   param.qkey = from.qkey;
-  if (event.event == RDMA_CM_EVENT_MULTICAST_ERROR) id.groups.erase(joined);
   return true;
 }
 
