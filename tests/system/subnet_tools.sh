@@ -68,7 +68,7 @@ done
 verbena run --fabric tools --node Hca3 --sysfs -- ibstatus >"$work/out" 2>&1 || fail "ibstatus: $(cat "$work/out")"
 output_has "base lid:.*$hex\$"
 output_has 'link_layer:.*InfiniBand'
-show_files='cd /sys/class; cat infiniband/verbena0/node_desc infiniband_mad/umad0/ibdev infiniband_mad/umad0/port
+show_files='cd /sys/class; cat infiniband/verbena0/node_desc infiniband_mad/umad0/ibdev infiniband_mad/umad0/port \
 infiniband_mad/issm0/ibdev infiniband_mad/abi_version; ls /dev/infiniband'
 verbena run --fabric tools --node Hca3 --sysfs -- sh -c "$show_files" 2>&1 | tr '\n' ' ' >"$work/out"
 grep -q '^Hca3 verbena0 1 verbena0 5 issm0 umad0 uverbs0 $' "$work/out" || fail "the files of a node: $(cat "$work/out")"
