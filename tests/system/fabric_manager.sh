@@ -111,7 +111,7 @@ check_nothing_left
 echo "kill -9: ok"
 
 # ---- impossible requests are refused
-expect_refusal "the file has no node 'Hca9'" --sm Hca9
+expect_refusal "there is no node 'Hca9'" --sm Hca9
 expect_refusal 'Switch1: it is a switch' --sm Switch1
 expect_refusal 'Hca4: the HCA has no cable' --sm Hca4
 mkdir "$work/bin"
