@@ -184,6 +184,8 @@ class Agent final : public Connection::Owner, private Network::User {
   // program has another build, and the agent serves one user and has no program and no capture,
   // also releases the port and the name of the listening socket.
   std::string reason_to_refuse(const Session& session, const std::string& build);
+  // Returns a text that names the limit of open files if it leaves no room for a program.
+  std::string reason_of_files() const;
   Result<os::Fd> pidfd_of(const Session& session, std::vector<os::Fd>& fds) const;
   void welcome(Session& session, std::uint64_t request, const ipc::Hello& hello);
   void refuse(Session& session, std::uint64_t request, std::string text);

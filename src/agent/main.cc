@@ -109,6 +109,9 @@ int run(const Arguments& arguments) {
   }
   options.trace = arguments.trace && !arguments.log.empty();
 
+  if (const std::string low = os::find_low_limit(os::agent_limits()); !low.empty()) {
+    return report_failure(arguments, low);
+  }
   const std::string name = options.all_users ? os::all_users_agent_name() : arguments.name;
   auto listener = claim_name(name, ::geteuid(), os::now() + kClaimTimeout);
   if (!listener) return report_failure(arguments, listener.error());

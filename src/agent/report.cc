@@ -8,6 +8,7 @@
 #include "ipc/qp_table.h"
 #include "ipc/tool_messages.h"
 #include "os/clock.h"
+#include "os/limits.h"
 #include "os/shared_memory.h"
 
 // Implements the part of Agent that answers `verbena ps` and `verbena agent status` and adds up the
@@ -26,6 +27,9 @@ ipc::StatusReply Agent::status() const {
   reply.build = options_.build;
   reply.uptime = os::now() - started_;
   reply.all_users = options_.all_users;
+  const os::AgentLimits limits = os::agent_limits();
+  reply.open_files_max = limits.open_files;
+  reply.cpu_seconds_max = limits.cpu_seconds;
   reply.programs = static_cast<std::uint32_t>(programs());
   reply.leases = static_cast<std::uint32_t>(network_->leases());
   reply.ids = static_cast<std::uint32_t>(node_.ids());

@@ -12,6 +12,7 @@
 #include "ipc/tool_messages.h"
 #include "os/clock.h"
 #include "os/file_rights.h"
+#include "os/limits.h"
 #include "os/process.h"
 
 // Implements the part of Agent that serves programs and tools.
@@ -201,7 +202,20 @@ std::string Agent::reason_to_refuse(const Session& session, const std::string& b
   if (welcomed_sessions() >= kClientsMax) {
     return fmt::format("the agent serves {} programs already", kClientsMax);
   }
-  return {};
+  return reason_of_files();
+}
+
+std::string Agent::reason_of_files() const {
+  const std::uint64_t limit = os::agent_limits().open_files;
+  // Files are counted only if the usual number for each program would not fit.
+  const std::uint64_t usual = os::kAgentFiles + programs() * os::kAgentFilesPerProgram;
+  if (os::has_files_for_program(limit, usual)) return {};
+  if (os::has_files_for_program(limit, os::count_open_files(limit))) return {};
+  return fmt::format(
+      "the agent (pid {}) may open only {} files (RLIMIT_NOFILE), as the program that started it, "
+      "and serves {} programs already: 'verbena agent stop', then 'verbena agent start' with a "
+      "higher limit (ulimit -n)",
+      ::getpid(), limit, programs());
 }
 
 // Returns the pidfd of the session's process.  Uses the pidfd that the program has sent if it

@@ -14,6 +14,7 @@
 #include "ipc/tool_messages.h"
 #include "link/capture.h"
 #include "node/gid_table.h"
+#include "os/limits.h"
 #include "wire/ip.h"
 
 namespace verbena::cli {
@@ -21,11 +22,11 @@ namespace {
 
 using Level = Finding::Level;
 
-// These numbers of open files were measured.  The agent needs kAgentFiles, and in addition
-// kAgentFilesPerProgram for each program.  Each program needs kOpenFilesMin.
+using os::kAgentFiles;
+using os::kAgentFilesPerProgram;
+
+// Each program needs this number of open files, which was measured.
 constexpr std::uint64_t kOpenFilesMin = 32;
-constexpr std::uint64_t kAgentFilesPerProgram = 7;
-constexpr std::uint64_t kAgentFiles = 32;
 constexpr std::uint64_t kProgramsRecommended = 100;
 
 constexpr const char* kReinstall = "install Verbena again: cmake --install build/release";
@@ -232,15 +233,41 @@ void add_links_within_host(Report& report, const HostFacts& facts) {
       "process_vm_writev in the container's seccomp profile");
 }
 
+std::uint64_t programs_of(std::uint64_t open_files) {
+  if (open_files == os::kUnlimited) return os::kUnlimited;
+  return (open_files - std::min(open_files, kAgentFiles)) / kAgentFilesPerProgram;
+}
+
+// Reports low limits of the running agent, which are those of the program that started it.
+void add_limits_of_agent(Report& report, const HostFacts& facts) {
+  if (!facts.agent) return;
+  constexpr const char* kFix =
+      "'verbena agent stop', then 'verbena agent start' with higher limits";
+  const auto& agent = *facts.agent;
+  if (const std::uint64_t programs = programs_of(agent.open_files_max);
+      programs < kProgramsRecommended) {
+    report.note("agent's open files",
+                fmt::format("RLIMIT_NOFILE of the agent (pid {}) is {}, as in the program that "
+                            "started it: it can serve about {}",
+                            agent.pid, agent.open_files_max, programs_text(programs)),
+                kFix);
+  }
+  if (agent.cpu_seconds_max != os::kUnlimited) {
+    report.note("agent's CPU time",
+                fmt::format("RLIMIT_CPU of the agent (pid {}) is {} s, as in the program that "
+                            "started it: the kernel ends the agent then",
+                            agent.pid, agent.cpu_seconds_max),
+                kFix);
+  }
+}
+
 void add_limits(Report& report, const HostFacts& facts) {
+  add_limits_of_agent(report, facts);
   const auto& files = facts.open_files;
   const std::string fact = fmt::format("RLIMIT_NOFILE is {} (soft), {} (hard)",
                                        count_text(files.soft), count_text(files.hard));
-  const std::uint64_t programs =
-      files.hard == os::kUnlimited
-          ? os::kUnlimited
-          : (files.hard - std::min(files.hard, kAgentFiles)) / kAgentFilesPerProgram;
-  if (files.soft < kOpenFilesMin || files.hard < kAgentFiles + kAgentFilesPerProgram) {
+  const std::uint64_t programs = programs_of(files.hard);
+  if (files.soft < kOpenFilesMin || programs < 2) {
     report.problem("open files", fact + "; a program and the agent need about 32 each",
                    "ulimit -n 1024 (or 'nofile' in /etc/security/limits.conf)");
   } else if (programs < kProgramsRecommended) {

@@ -39,6 +39,13 @@ HostFacts healthy_host() {
               {.address = wire::ipv4_gid(0x0a000001), .index = 2, .name = "eth0", .up = true}}};
 }
 
+// Returns those facts with an agent that runs.
+HostFacts host_with_agent() {
+  HostFacts facts = healthy_host();
+  facts.agent = ipc::StatusReply{.pid = 42, .ports = {{.device = "verbena0", .active = true}}};
+  return facts;
+}
+
 Finding finding_about(const HostFacts& facts, const std::string& what) {
   const auto findings = diagnose(facts);
   const auto found = std::ranges::find(findings, what, &Finding::what);
@@ -204,6 +211,17 @@ TEST(Doctor, PrintsTextAndJson) {
   const auto json = nlohmann::json::parse(as_json(findings));
   EXPECT_EQ(json["findings"][0]["level"], "ok");
   EXPECT_EQ(json["findings"][1]["fix"], "mend it");
+}
+
+TEST(Doctor, LowLimitOfTheAgentIsNamed) {
+  HostFacts facts = host_with_agent();
+  EXPECT_THAT(finding_about(facts, "agent's open files").what, HasSubstr("nothing"));
+  facts.agent->open_files_max = 60;
+  const Finding files = finding_about(facts, "agent's open files");
+  EXPECT_EQ(files.level, Level::kNote);
+  EXPECT_THAT(files.fact, HasSubstr("RLIMIT_NOFILE of the agent (pid 42) is 60"));
+  facts.agent->cpu_seconds_max = 100;
+  EXPECT_THAT(finding_about(facts, "agent's CPU time").fact, HasSubstr("100 s"));
 }
 
 }  // namespace

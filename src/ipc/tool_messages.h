@@ -66,9 +66,15 @@ struct StatusReply {
   std::uint32_t programs = 0;
   std::uint32_t leases = 0;
   std::uint32_t ids = 0;
+  // The agent's own resource limits; the largest number means "no limit".
+  std::uint64_t open_files_max = ~std::uint64_t{0};
+  std::uint64_t cpu_seconds_max = ~std::uint64_t{0};
   std::vector<PortStatus> ports{};
   std::vector<NamedCount> counters{};
-  void fields(auto& a) { a(pid, build, uptime, all_users, programs, leases, ids, ports, counters); }
+  void fields(auto& a) {
+    a(pid, build, uptime, all_users, programs, leases, ids, open_files_max, cpu_seconds_max, ports,
+      counters);
+  }
   // Returns the first port that is not active, or null.
   const PortStatus* find_down_port() const;
 };

@@ -52,3 +52,31 @@ wait_listening 7174
 agent=$(agent_pid)
 check_agent_limits
 kill $server
+wait $server || true
+verbena agent stop >/dev/null
+until_true 20 no_verbena_process || fail "the agent is still there"
+
+# An agent that could serve no second program must not start, and must name the limit.
+if (ulimit -n 24 && verbena run -- rping -s) >"$work/out" 2>&1; then fail "a program runs with 24 open files"; fi
+grep -q "the limit of open files (RLIMIT_NOFILE) is 24" "$work/out" || fail "the limit is not named: $(cat "$work/out")"
+until_true 20 no_verbena_process || fail "an agent with 24 open files runs"
+
+# An agent that can serve few programs must refuse the others by a message that names the limit.
+(ulimit -n 64 && start run -- rping -s -p 7200) >"$work/first" 2>&1 &
+programs=($!)
+wait_listening 7200
+verbena doctor >"$work/doctor" || true
+grep -E "^note +agent's open files: RLIMIT_NOFILE of the agent \(pid $(agent_pid)\) is 64" "$work/doctor" ||
+  fail "doctor does not name the agent's limit: $(cat "$work/doctor")"
+for i in $(seq 1 20); do
+  start run -- rping -s -p $((7200 + i)) >"$work/next" 2>&1 &
+  next=$!
+  listens_or_ended() { has_listener $((7200 + i)) || ! kill -0 $next 2>/dev/null; }
+  until_true 20 listens_or_ended || fail "program $i waits: $(cat "$work/next")"
+  if ! kill -0 $next 2>/dev/null; then break; fi
+  programs+=($next)
+done
+[ $i -gt 1 ] || fail "the agent serves only one program: $(cat "$work/next")"
+[ $i -lt 20 ] || fail "the agent refuses nobody"
+grep -q "may open only 64 files (RLIMIT_NOFILE)" "$work/next" || fail "program $i is refused without the limit: $(cat "$work/next")"
+kill "${programs[@]}"
