@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "os/clock.h"
+#include "os/socket_owner.h"
 
 namespace verbena::agent {
 
@@ -26,6 +27,11 @@ std::expected<std::optional<os::UnixListener>, std::string> claim_name(const std
       if (peer && peer->uid == uid) return std::nullopt;
       return std::unexpected(
           fmt::format("the name '{}' is held by {}", name, os::describe_name_owner(*other)));
+    }
+    // A socket that is only bound, or whose backlog is full, tells nobody its owner.
+    if (const auto owner = os::find_name_owner(name); owner && *owner != uid) {
+      return std::unexpected(
+          fmt::format("the name '{}' is held by {}", name, os::describe_stranger(*owner)));
     }
     if (os::now() >= deadline) {
       return std::unexpected(

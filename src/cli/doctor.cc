@@ -100,6 +100,13 @@ void add_files(Report& report, const HostFacts& facts) {
   }
 }
 
+void add_names(Report& report, const HostFacts& facts) {
+  for (const HostFacts::Squatter& squatter : facts.name_squatters) {
+    report.note("names", fmt::format("{} has the name of {}", squatter.owner, squatter.whose),
+                "end that process (root may): until then, that service cannot start");
+  }
+}
+
 void add_agent(Report& report, const HostFacts& facts) {
   if (!facts.name_owner.empty()) {
     return report.problem(
@@ -411,6 +418,7 @@ void add_rights(Report& report, const HostFacts& facts) {
 std::vector<Finding> diagnose(const HostFacts& facts) {
   Report report;
   add_files(report, facts);
+  add_names(report, facts);
   add_agent(report, facts);
   add_port(report, facts);
   add_limits(report, facts);

@@ -30,8 +30,13 @@ struct HostFacts {
   std::string agent_path{};
 
   // ---- the agent
-  std::string agent_problem{};              // the reason why the agent does not serve this tool
-  std::string name_owner{};                 // a process of another user that has the agent's name
+  std::string agent_problem{};  // the reason why the agent does not serve this tool
+  std::string name_owner{};     // a process of another user that has the agent's name
+  struct Squatter {
+    std::string whose{};  // the service to which the name belongs
+    std::string owner{};
+  };
+  std::vector<Squatter> name_squatters{};   // others who have a service's name
   std::optional<ipc::StatusReply> agent{};  // the agent's status, if one runs
   std::vector<ipc::GidEntry> gids{};        // the agent's GID table
 

@@ -224,5 +224,13 @@ TEST(Doctor, LowLimitOfTheAgentIsNamed) {
   EXPECT_THAT(finding_about(facts, "agent's CPU time").fact, HasSubstr("100 s"));
 }
 
+TEST(Doctor, StrangerWithTheNameOfAServiceIsNamed) {
+  HostFacts facts = healthy_host();
+  facts.name_squatters = {{.whose = "root's socket service", .owner = "a process of mallory"}};
+  const Finding names = finding_about(facts, "names");
+  EXPECT_EQ(names.level, Level::kNote);
+  EXPECT_THAT(names.fact, HasSubstr("a process of mallory has the name of root's socket service"));
+}
+
 }  // namespace
 }  // namespace verbena::cli

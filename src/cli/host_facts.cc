@@ -16,6 +16,7 @@
 #include "link/capture.h"
 #include "os/agent_name.h"
 #include "os/clock.h"
+#include "os/socket_owner.h"
 #include "os/unix_channel.h"
 #include "verbena_build.h"
 #include "wire/ip.h"
@@ -94,13 +95,34 @@ void collect_files(HostFacts& facts) {
   facts.agent_can_be_run = ::access(facts.agent_path.c_str(), X_OK) == 0;
 }
 
+// Finds strangers who have taken a name that programs of this user look for.
+void collect_name_squatters(HostFacts& facts) {
+  const auto look_up = [&](const char* whose, const std::string& name, uid_t user) {
+    const auto owner = os::find_name_owner(name);
+    if (!owner || *owner == 0 || *owner == user) return;
+    facts.name_squatters.push_back({.whose = whose,
+                                    .owner = "a process of " + os::user_name(*owner) + " (uid " +
+                                             std::to_string(*owner) + ")"});
+  };
+  constexpr uid_t kRoot = 0;
+  look_up("root's agent for all users", os::all_users_agent_name(), kRoot);
+  look_up("root's socket service", os::root_socket_service_name(), kRoot);
+  if (os::socket_service_name() != os::root_socket_service_name()) {
+    look_up("this user's socket service", os::socket_service_name(), ::geteuid());
+  }
+}
+
 void collect_agent(HostFacts& facts) {
   auto agent = AgentConnection::find();
   if (!agent) {
     facts.agent_problem = agent.error();
     const auto channel = os::UnixChannel::connect(os::agent_socket_name(), os::now());
-    if (channel && !channel->check_peer_uid(::geteuid()))
+    if (channel && !channel->check_peer_uid(::geteuid())) {
       facts.name_owner = os::describe_name_owner(*channel);
+    } else if (const auto owner = os::find_name_owner(os::agent_socket_name());
+               !channel && owner && os::is_stranger(*owner)) {
+      facts.name_owner = os::describe_stranger(*owner);
+    }
     return;
   }
   if (!*agent) return;
@@ -149,6 +171,7 @@ HostFacts collect_host_facts() {
   collect_files(facts);
   collect_network(facts);
   collect_port(facts);
+  collect_name_squatters(facts);
   collect_agent(facts);
   facts.open_files = os::open_files_limit();
   facts.locked_memory = os::locked_memory_limit();

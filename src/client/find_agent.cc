@@ -10,6 +10,7 @@
 
 #include "os/agent_name.h"
 #include "os/clock.h"
+#include "os/socket_owner.h"
 
 namespace verbena::client {
 namespace {
@@ -85,6 +86,13 @@ Result<os::UnixChannel> find_agent(std::string& problem, os::Daemon& daemon) {
     }
     daemon = *std::move(started);
     agent = os::UnixChannel::connect(name, deadline);
+  }
+  if (!agent && agent.error().code == Errc::kPermission) {
+    const auto owner = os::find_name_owner(name);
+    problem = "the name of this user's agent ('" + name + "') is held by " +
+              (owner ? os::describe_stranger(*owner) : "another user") +
+              ": end that process, or see 'verbena doctor'";
+    return std::unexpected(agent.error());
   }
   if (!agent) {
     problem = std::string("cannot connect to the agent: ") + agent.error().context;

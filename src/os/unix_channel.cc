@@ -15,6 +15,7 @@
 #include "base/printable.h"
 #include "os/clock.h"
 #include "os/process.h"
+#include "os/socket_owner.h"
 #include "os/system_call.h"
 
 namespace verbena::os {
@@ -107,11 +108,20 @@ bool take_descriptors(msghdr& message, std::vector<Fd>& fds) {
 Result<UnixChannel> UnixChannel::connect(std::string_view name, Time deadline) {
   const Address address = VB_TRY(abstract_address(name));
   Fd fd = VB_TRY(open_socket());
-  for (;;) {
+  VB_TRY_VOID(set_nonblocking(fd.get(), true));
+  for (bool may_wait = false;;) {
     const timeval time_limit = time_left(deadline);
     ::setsockopt(fd.get(), SOL_SOCKET, SO_SNDTIMEO, &time_limit, sizeof(time_limit));
     if (system_call(SYS_connect, fd.get(), &address.un, address.bytes) == 0) break;
     if (errno == EINTR) continue;
+    if (errno == EAGAIN && !std::exchange(may_wait, true)) {
+      const auto owner = find_name_owner(name);
+      if (owner && is_stranger(*owner)) {
+        return fail(Errc::kPermission, "another user has taken the name, and accepts nobody");
+      }
+      VB_TRY_VOID(set_nonblocking(fd.get(), false));
+      continue;
+    }
     if (errno == EAGAIN) return fail(Errc::kTimedOut, "the listener does not accept connections");
     if (errno == ECONNREFUSED)
       return fail(Errc::kUnreachable, "no process listens on this name", ECONNREFUSED);

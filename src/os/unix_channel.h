@@ -39,7 +39,8 @@ class UnixChannel {
   UnixChannel() = default;
 
   // Connects to the socket of this name.  kUnreachable: nobody listens on that name.  kTimedOut:
-  // the backlog stayed full.
+  // the backlog stayed full.  kPermission: the backlog is full, and the listener belongs neither to
+  // this user nor to root, so it is not worth the wait.
   static Result<UnixChannel> connect(std::string_view name, Time deadline);
   // Makes two connected ends, for tests and embedded use.
   static Result<std::pair<UnixChannel, UnixChannel>> pair();
