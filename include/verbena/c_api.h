@@ -196,6 +196,8 @@ struct vb_ah_attr {
   uint8_t sl, src_path_bits;
   uint16_t dlid;
 };
+// ETIMEDOUT: the kernel has no route to the destination.  ENETUNREACH: it has no multicast route
+// from the GID at sgid_index, which is ::1.
 VB_API int vb_ah_create(uint32_t device, vb_handle pd, const struct vb_ah_attr* attr,
                         vb_handle* ah);
 VB_API int vb_ah_destroy(vb_handle ah);
@@ -260,6 +262,7 @@ struct vb_qp_attr {
 
 VB_API int vb_qp_create(struct vb_qp_init* init, vb_handle* qp, uint32_t* qp_num);
 // `mask` is enum ibv_qp_attr_mask, checked against the specification's table (vol1 11.2.5.2).
+// ETIMEDOUT: the kernel has no route for the path.
 VB_API int vb_qp_modify(vb_handle qp, const struct vb_qp_attr* attr, uint32_t mask);
 VB_API int vb_qp_query(vb_handle qp, struct vb_qp_attr* attr, struct vb_qp_init* init);
 VB_API int vb_qp_destroy(vb_handle qp);  // EBUSY while the QP is attached to a multicast group
@@ -356,7 +359,8 @@ VB_API int vb_cm_id_set_cookie(vb_handle id, uint64_t cookie);
 VB_API int vb_cm_id_migrate(vb_handle id, vb_handle channel);
 VB_API int vb_cm_id_addresses(vb_handle id, struct vb_cm_addresses* addresses);
 VB_API int vb_cm_bind(vb_handle id, const struct sockaddr* addr);
-// Address and route resolution end with an event.
+// Address and route resolution end with an event.  ENETUNREACH: the kernel has no route.  On a
+// virtual host, the event reports this error.
 VB_API int vb_cm_resolve_addr(vb_handle id, const struct sockaddr* src, const struct sockaddr* dst,
                               int timeout_ms);
 VB_API int vb_cm_resolve_route(vb_handle id, int timeout_ms);

@@ -85,8 +85,9 @@ void KernelNetwork::use_port(std::unique_ptr<Port> port) {
   port_ = std::move(port);
   why_no_port_.clear();
   update_port_addresses();
-  user_->port_changed(std::nullopt,
-                      {.udp_port = port_->number(), .why_only_this_host = why_only_this_host_});
+  user_->port_changed(std::nullopt, {.udp_port = port_->number(),
+                                     .why_only_this_host = why_only_this_host_,
+                                     .uses_kernel_routes = !bind_});
 }
 
 void KernelNetwork::open_port() {

@@ -94,5 +94,15 @@ TEST(Error, EveryCodeHasANameAndAnErrno) {
   EXPECT_EQ(names.size(), static_cast<std::size_t>(Errc::kSystem) + 1);
 }
 
+TEST(Error, AnErrnoInTheDetailReplacesThatOfTheCode) {
+  EXPECT_EQ(to_errno({Errc::kAddressNotFound}), EADDRNOTAVAIL);
+  EXPECT_EQ(to_errno({Errc::kAddressNotFound, ENETUNREACH}), ENETUNREACH);
+  EXPECT_EQ(to_errno({Errc::kNotSupported, ENOSYS}), ENOSYS);
+  EXPECT_EQ(to_errno({Errc::kSystem, EMFILE}), EMFILE);
+  EXPECT_EQ(to_errno({Errc::kSystem}), EIO);
+  EXPECT_EQ(to_errno({Errc::kRejected, 8}), ECONNREFUSED) << "the detail is a REJ reason";
+  EXPECT_EQ(to_errno({Errc::kMalformed, 2}), EPROTO) << "the detail is a reason of a layer";
+}
+
 }  // namespace
 }  // namespace verbena

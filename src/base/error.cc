@@ -30,6 +30,8 @@ const char* to_string(Errc code) {
 }
 
 int to_errno(const Error& error) {
+  const bool has_errno = error.code != Errc::kRejected && error.code != Errc::kMalformed;
+  if (has_errno && error.detail != 0) return error.detail;
   switch (error.code) {
     case Errc::kInvalidArgument: return EINVAL;
     case Errc::kBadHandle: return EINVAL;
@@ -47,7 +49,7 @@ int to_errno(const Error& error) {
     case Errc::kCancelled: return ECANCELED;
     case Errc::kDeviceFatal: return EIO;
     case Errc::kPermission: return EACCES;
-    case Errc::kSystem: return error.detail != 0 ? error.detail : EIO;
+    case Errc::kSystem: return EIO;
   }
   return EIO;
 }

@@ -10,8 +10,8 @@
 // VB_CHECK.
 namespace verbena {
 
-// Tells a caller what kind of failure it must handle.  A layer's own detail (a CM REJ reason, an
-// errno, a wire drop reason) is in Error::detail, so that a few codes are enough.
+// Tells a caller what kind of failure it must handle.  Error::detail is the exact errno, if it is
+// not 0.  Two codes have another detail: kRejected and kMalformed.
 enum class Errc : std::uint8_t {
   kInvalidArgument,  // an argument of the request is invalid
   kBadHandle,        // the handle is forged, stale, or of another kind of object
@@ -22,9 +22,9 @@ enum class Errc : std::uint8_t {
   kAddressInUse,     // the port, the service id or the method of a MAD class is in use
   kAddressNotFound,  // the address is unknown, is not one of this host, or has no route to it
   kUnreachable,      // the peer or the subnet cannot be reached, for example if a port is down
-  kRejected,         // the peer refused; detail = CM REJ reason (vol1 12.6.7)
+  kRejected,         // the peer refused; detail = CM REJ reason (vol1 12.6.7) or MAD status
   kTimedOut,         // an answer did not come in time
-  kMalformed,        // bytes from outside that the specification does not allow
+  kMalformed,        // the specification does not allow these bytes; detail = the layer's reason
   kFault,            // the caller's memory is not mapped
   kCancelled,        // the caller dropped the operation
   kDeviceFatal,      // the agent has ended, and the objects that depended on it have failed
@@ -47,7 +47,7 @@ struct Error {
   }
 };
 
-// Returns the errno that the C interfaces give for an error.
+// Returns the errno that the C interfaces give for an error: that of its detail, or of its code.
 int to_errno(const Error& error);
 
 // Adds [[nodiscard]] to std::expected, because the std::expected of GCC 12 lacks it.

@@ -7,6 +7,7 @@
 #include <span>
 
 #include "client/c_api_support.h"
+#include "client/kernel_routes.h"
 #include "client/sockaddr.h"
 
 namespace verbena::client {
@@ -112,6 +113,31 @@ int bind(const Submission* submission, const vb_cm_args& args) {
       });
 }
 
+// Fails if the kernel has no route to the destination, because Linux reports that by the call and
+// not by an event.
+Result<void> check_route(vb_handle id, const rdmacm::SocketAddress& source,
+                         const rdmacm::SocketAddress& destination) {
+  Client* const client = client_if_any();
+  if (client == nullptr) return {};
+  const auto route = client->command([&](Process& process, Time) {
+    return route_to_resolve(process, ConnectionHandle{id}, source, destination);
+  });
+  return route ? route->check() : Result<void>{};
+}
+
+// Writes the same line for `verbena run --verbose` as for an event.  REQUIRES: there is a Client.
+int fail_without_route(const rdmacm::SocketAddress& destination, const Error& error) {
+  const int error_number = to_errno(error);
+  const auto text = text_of(
+      {.kind = rdmacm::EventKind::kAddrError, .status = -error_number, .destination = destination},
+      Connection::Step::kResolve, Duration(0));
+  if (text) {
+    set_last_error(*text);
+    client_if_any()->diagnostics().write(*text, Client::os_now());
+  }
+  return error_number;
+}
+
 int resolve_addr(const Submission* submission, const vb_cm_args& args) {
   const auto destination = from_sockaddr(args.dst);
   if (!destination) return failed(destination.error());
@@ -120,6 +146,9 @@ int resolve_addr(const Submission* submission, const vb_cm_args& args) {
     const auto address = source_from_sockaddr(args.src);
     if (!address) return failed(address.error());
     source = *address;
+  }
+  if (const auto routed = check_route(args.id, source, *destination); !routed) {
+    return fail_without_route(*destination, routed.error());
   }
   return call_or_submit_for_id<ipc::Done>(
       submission, args.id, [&](Process& process, ConnectionHandle id, Time now, Done done) {

@@ -53,10 +53,11 @@ __attribute__((destructor)) void flush_at_exit() {
   if (client->capturing()) client->flush_capture(std::chrono::seconds(2));
 }
 
-// Writes a diagnostic line about a call that failed because of the program's mistake.
+// Writes a diagnostic line about a call that failed because of the program's mistake, or because
+// its destination has no route.
 void report_program_error(const Error& error) {
   const Errc code = error.code;
-  if (!is_program_error(code)) return;
+  if (!is_program_error(code) && code != Errc::kAddressNotFound) return;
   Client* const client = the_client.load(std::memory_order_acquire);
   if (client == nullptr || client->is_in_forked_child()) return;
   client->diagnostics().write_refusal(*error.context != '\0' ? error.context : to_string(code),

@@ -5,6 +5,7 @@
 #include <span>
 
 #include "client/c_api_support.h"
+#include "client/kernel_routes.h"
 #include "client/sizes.h"
 #include "client/unset_array.h"
 #include "wire/source_port.h"
@@ -152,6 +153,32 @@ Result<hca::QpAttributes> attributes_of(Process& process, hca::QpHandle qp, cons
                        sets_destination ? out.destination_qpn : info.attributes.destination_qpn));
   }
   return out;
+}
+
+// Fails if the kernel has no route for a path.  Otherwise all packets of the path would be lost.
+Result<void> check_path(Client& client, std::uint32_t device, const vb_ah_attr& ah) {
+  const auto route = client.command([&](Process& process, Time) {
+    const auto path = path_of(process, device, ah);
+    return path ? route_of_path(process, path->address) : std::nullopt;
+  });
+  if (!route) return {};
+  const auto checked = route->check();
+  if (checked) return {};
+  return std::unexpected(unreachable_path(*route, checked.error()));
+}
+
+// Checks the paths that a call of vb_qp_modify() sets.
+Result<void> check_paths(Client& client, vb_handle qp, const vb_qp_attr& attr, std::uint32_t mask) {
+  constexpr std::uint32_t kPaths = hca::attribute::kPath | hca::attribute::kAlternatePath;
+  if ((mask & kPaths) == 0) return {};
+  const auto info = client.command([&](Process& process, Time) {
+    return process.engine().query_qp(as_handle<hca::QpHandle>(qp));
+  });
+  if (!info) return {};  // vb_qp_modify() reports this error
+  const std::uint32_t device = info->init.device;
+  if ((mask & hca::attribute::kPath) != 0) VB_TRY_VOID(check_path(client, device, attr.ah));
+  if ((mask & hca::attribute::kAlternatePath) == 0) return {};
+  return check_path(client, device, attr.alt_ah);
 }
 
 // Converts a list of scatter/gather elements for the engine, and stores it in `storage`.
@@ -303,6 +330,9 @@ extern "C" {
 
 int vb_ah_create(uint32_t device, vb_handle pd, const struct vb_ah_attr* attr, vb_handle* ah) {
   return on_object_with_agent([&](Client& client) {
+    if (const auto checked = check_path(client, device, *attr); !checked) {
+      return failed(checked.error());
+    }
     const auto result = client.command([&](Process& process, Time) -> Result<hca::AhHandle> {
       const auto path = VB_TRY(path_of(process, device, *attr));
       return process.engine().create_ah(as_handle<hca::PdHandle>(pd), path);
@@ -327,6 +357,9 @@ int vb_qp_create(struct vb_qp_init* init, vb_handle* qp, uint32_t* qp_num) {
 
 int vb_qp_modify(vb_handle qp, const struct vb_qp_attr* attr, uint32_t mask) {
   return on_object([&](Client& client) {
+    if (const auto checked = check_paths(client, qp, *attr, mask); !checked) {
+      return failed(checked.error());
+    }
     return result_of(client.revoke([&](Process& process, Time now) -> Result<void> {
       const auto handle = as_handle<hca::QpHandle>(qp);
       const auto attributes = VB_TRY(attributes_of(process, handle, *attr, mask));

@@ -51,7 +51,9 @@ struct Reach {
   // port and reach only programs of this host, for example the name of the process that has port
   // 4791.
   std::string why_only_this_host{};
-  void fields(auto& a) { a(udp_port, why_only_this_host); }
+  // The kernel's routes are those of the agent, so a program may ask the kernel itself.
+  bool uses_kernel_routes = false;
+  void fields(auto& a) { a(udp_port, why_only_this_host, uses_kernel_routes); }
   friend bool operator==(const Reach&, const Reach&) = default;
 };
 

@@ -152,7 +152,8 @@ void Node::on_lease(std::uint64_t token, const Result<std::uint16_t>& range, Tim
 }
 
 void Node::on_route(std::uint64_t token, const Result<HostRoute>& route, Time now) {
-  Result<rdmacm::Route> answer = fail(Errc::kAddressNotFound, "no route to this address");
+  Result<rdmacm::Route> answer =
+      fail(Errc::kAddressNotFound, "no port has the source address of the route", ENODEV);
   if (!route) {
     answer = std::unexpected(route.error());
   } else if (const auto source = ports_.find(route->source, route->interface)) {

@@ -103,9 +103,13 @@ Result<RouteAnswer> query_route(Netlink& netlink, const Gid& destination, std::o
   }
   const NetlinkMessage& route = answer->front();
   const auto info = route.fixed<rtmsg>();
-  if (info.rtm_type == RTN_UNREACHABLE || info.rtm_type == RTN_BLACKHOLE ||
-      info.rtm_type == RTN_PROHIBIT) {
-    return fail(Errc::kAddressNotFound, "no route to this address", ENETUNREACH);
+  // For IPv6 the kernel returns such a route.  These are the errors that connect(2) has for it.
+  switch (info.rtm_type) {
+    case RTN_UNREACHABLE:
+      return fail(Errc::kAddressNotFound, "no route to this address", EHOSTUNREACH);
+    case RTN_BLACKHOLE: return fail(Errc::kAddressNotFound, "no route to this address", EINVAL);
+    case RTN_PROHIBIT: return fail(Errc::kAddressNotFound, "the route is prohibited", EACCES);
+    default: break;
   }
   RouteAnswer result;
   result.interface = value_of<std::uint32_t>(route.attribute<rtmsg>(RTA_OIF));

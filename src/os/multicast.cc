@@ -26,8 +26,7 @@ Result<void> join_group(int fd, const Gid& group, std::uint32_t interface) {
   const int error = set_membership(fd, MCAST_JOIN_GROUP, group, interface);
   if (error == 0 || error == EADDRINUSE) return {};
   if (error == ENOBUFS || error == ENOMEM) {
-    return fail(Errc::kNoResources, "the host's limit of multicast groups per socket is reached",
-                static_cast<std::uint16_t>(error));
+    return fail(Errc::kNoResources, "the host's limit of multicast groups per socket is reached");
   }
   return system_error(error, "cannot join a multicast group");
 }

@@ -221,6 +221,11 @@ TEST_F(AddressTest, ResolveMayBeRetriedAfterAnError) {
   };
   const IdHandle id = hosts.a.connect(address(hosts.p.ip4(), kPort));
   EXPECT_EQ(hosts.a.last(EventKind::kAddrError)->status, -ENETUNREACH);
+  hosts.a.route = [](const RouteQuery&) -> Result<Route> {
+    return fail(Errc::kAddressNotFound, "no host answers", EHOSTUNREACH);
+  };
+  hosts.a.connect(address(hosts.p.ip4(), kPort));
+  EXPECT_EQ(hosts.a.last(EventKind::kAddrError)->status, -EHOSTUNREACH);
   hosts.a.route = [](const RouteQuery&) -> Result<Route> { return Route{.mtu = 3}; };
   hosts.a.call([&](Manager& m) {
     EXPECT_TRUE(

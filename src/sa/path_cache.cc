@@ -262,8 +262,7 @@ Result<std::vector<PathRecord>> PathCache::paths_in(const PathQuery& query,
     return paths;
   }
   if (paths->empty()) {
-    return fail(Errc::kUnreachable, "the subnet manager has no such record",
-                wire::mad_status_of(wire::SaStatus::kNoRecords));
+    return fail(Errc::kUnreachable, "the subnet manager has no such record");
   }
   std::erase_if(*paths, [&](const PathRecord& path) {
     return path.source_gid != query.source || path.destination_lid == Lid{} ||

@@ -45,21 +45,17 @@ bool is_unserved(std::uint16_t status) {
 Error QueryResult::error() const {
   if (outcome == Outcome::kTimedOut) {
     return {.code = Errc::kTimedOut,
-            .detail = static_cast<std::uint16_t>(std::min<std::uint32_t>(tries, 0xffff)),
             .context = tries == 0 ? "no subnet manager was reachable"
                                   : "the subnet manager did not answer"};
   }
   if (is_unserved(mad_status)) {
     return {.code = Errc::kNotSupported,
-            .detail = mad_status,
             .context = "the subnet manager does not support this request"};
   }
   switch (sa_status()) {
     case wire::SaStatus::kNoRecords:
     case wire::SaStatus::kRequestInvalidGid:
-      return {.code = Errc::kUnreachable,
-              .detail = mad_status,
-              .context = "the subnet manager has no such record"};
+      return {.code = Errc::kUnreachable, .context = "the subnet manager has no such record"};
     default:
       return {.code = Errc::kRejected,
               .detail = mad_status,

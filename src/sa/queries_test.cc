@@ -74,6 +74,7 @@ TEST_F(QueriesTest, ErrorStatusEndsTheQuery) {
   EXPECT_EQ(result->outcome, QueryResult::Outcome::kRefused);
   EXPECT_EQ(result->sa_status(), SaStatus::kNoRecords);
   EXPECT_EQ(result->error().code, Errc::kUnreachable);
+  EXPECT_EQ(to_errno(result->error()), EHOSTUNREACH) << "a MAD status is not an errno";
 }
 
 TEST_F(QueriesTest, TotalDeadlineEndsTheQueryAndReportsTimeAndTries) {
@@ -88,7 +89,7 @@ TEST_F(QueriesTest, TotalDeadlineEndsTheQueryAndReportsTimeAndTries) {
   EXPECT_EQ(result->waited, 10s);
   EXPECT_EQ(result->tries, requests.size());
   EXPECT_EQ(result->error().code, Errc::kTimedOut);
-  EXPECT_EQ(result->error().detail, requests.size());
+  EXPECT_EQ(to_errno(result->error()), ETIMEDOUT);
   EXPECT_FALSE(queries.next_result());
   EXPECT_GT(now, began);
   EXPECT_EQ(queries.outstanding(), 0U);
@@ -169,7 +170,8 @@ TEST_F(QueriesTest, UnknownQueryEndsAtItsNextRefusalIfTheSaAnswersOtherQueries) 
     ASSERT_TRUE(result);
     EXPECT_EQ(result->outcome, QueryResult::Outcome::kRefused);
     EXPECT_EQ(result->error().code, Errc::kNotSupported);
-    EXPECT_EQ(result->error().detail, status);
+    EXPECT_EQ(result->mad_status, status);
+    EXPECT_EQ(to_errno(result->error()), EOPNOTSUPP);
     EXPECT_LE(now - began, 2s);
     EXPECT_FALSE(queries.was_refused_since_last_call());
   }

@@ -18,7 +18,8 @@ expect_line '^verbena: rping\[[0-9]+\]: connect to 127\.0\.0\.1:7174 failed afte
 if verbena run --verbose -- timeout 20 rping -c -a 203.0.113.77 -C 1 >/dev/null 2>"$work/client"; then
   fail "connected to 203.0.113.77"
 fi
-expect_line '^verbena: rping\[[0-9]+\]: resolving 203\.0\.113\.77:7174 failed after ' "$work/client"
+expect_line '^verbena: rping\[[0-9]+\]: resolving 203\.0\.113\.77:7174 failed after 0 ms: Network is unreachable' "$work/client"
+expect_line '^rdma_resolve_addr: Network is unreachable' "$work/client"
 
 # Without --verbose, no line may be printed.
 verbena run -- timeout 20 rping -c -a 127.0.0.1 -C 1 >/dev/null 2>"$work/client" || true

@@ -56,6 +56,15 @@ send_text a ff12::7703 fe80::a "on this link"
 wait_received link "0: on this link"
 ends_well link
 
+# From 127.0.0.1 a message reaches the members on this host.  From ::1 the kernel has no route to any group, so the call
+# must fail instead of losing each message.
+start_member inner a 239.77.1.8 127.0.0.1 1
+send_text a 239.77.1.8 127.0.0.1 "inside"
+wait_received inner "0: inside"
+ends_well inner
+on a verbena run -- timeout 20 "$programs/mcast" say ff15::7701 ::1 lost >"$work/say" 2>&1 && fail "a message from ::1 is lost silently"
+[ "$(cat "$work/say")" = "ibv_create_ah: Network is unreachable" ] || fail "say from ::1: $(cat "$work/say")"
+
 # A killed program must no longer be a member.
 members() { on b ip maddress show dev eth0 | grep -c '239\.77\.1\.5' || true; }
 has_members() { [ "$(members)" -eq "$1" ]; }

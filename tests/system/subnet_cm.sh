@@ -151,7 +151,7 @@ fails_with() {
   grep -q "$text" "$work/out" || fail "$what does not say '$text': $(cat "$work/out")"
 }
 fails_with "an address that nobody has" 'resolving 10.0.0.99.* failed' host2 timeout 20 rping -c -a 10.0.0.99 -C 1
-fails_with "an address without a route" 'No route to host' host2 timeout 20 rping -c -a 192.168.7.7 -C 1
+fails_with "an address without a route" 'Network is unreachable' host2 timeout 20 rping -c -a 192.168.7.7 -C 1
 fails_with "a port where nobody listens" 'no program listens on it' host2 timeout 20 rping -c -a 10.0.0.1 -p 9 -C 1
 
 # ---- if a host is unplugged, other hosts remove only its paths, and find the host again when it is plugged in
