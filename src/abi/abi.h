@@ -51,8 +51,8 @@ int guarded(auto&& body) {
   }
 }
 
-// Returns the lower 32 bits of a handle, for the public `handle` members.  Nothing uses them for
-// lookups.
+// Returns the lower 32 bits of a handle, for the public `handle` members.  Commands compare them:
+// see check_handles().
 inline std::uint32_t low_bits(std::uint64_t handle) { return static_cast<std::uint32_t>(handle); }
 
 }  // namespace verbena::abi

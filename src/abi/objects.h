@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 
+#include "abi/abi.h"
 #include "abi/wall_clock.h"
 #include "verbena/c_api.h"
 
@@ -118,6 +119,24 @@ struct Qp : ibv_qp_ex {
 };
 
 inline Qp* qp_of(ibv_qp* qp) { return static_cast<Qp*>(reinterpret_cast<ibv_qp_ex*>(qp)); }
+
+inline std::uint32_t public_handle_of(const Cq& cq) {
+  return ibv_cq_ex_to_cq(const_cast<Cq*>(&cq))->handle;
+}
+inline std::uint32_t public_handle_of(const Qp& qp) { return qp.qp_base.handle; }
+template <class Object>
+std::uint32_t public_handle_of(const Object& object) {
+  return object.handle;
+}
+
+// Returns ENOENT if the program has overwritten the public handle of one of these objects, and else
+// 0.  The kernel finds the objects of its commands by these handles, so a command must fail then.
+// Posting and polling do not check the handles, because they are not commands of an adapter.
+template <class... Objects>
+int check_handles(const Objects&... objects) {
+  const bool all_valid = ((public_handle_of(objects) == low_bits(objects.library_handle)) && ...);
+  return all_valid ? 0 : ENOENT;
+}
 
 inline ibv_qp_state state_of(std::uint32_t state) { return static_cast<ibv_qp_state>(state); }
 

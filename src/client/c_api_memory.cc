@@ -45,6 +45,16 @@ bool is_accessible(const void* address, std::uint64_t length, std::uint32_t acce
          os::memory_is_mapped(address, length, (access & hca::access::kLocalWrite) != 0);
 }
 
+// Returns true if the range passes the end of the address space, rounded up to whole pages as in
+// the kernel.  On-demand registration may cover all addresses.
+bool wraps(const void* address, std::uint64_t length, std::uint32_t access) {
+  constexpr std::uint64_t kLastPage = ~std::uint64_t{0xfff};
+  const std::uint64_t begin = std::bit_cast<std::uintptr_t>(address), end = begin + length;
+  return end < begin || (end > kLastPage && (access & hca::access::kOnDemand) == 0);
+}
+
+constexpr verbena::Error kWraps{Errc::kInvalidArgument, 0,
+                                "the memory passes the end of the address space"};
 constexpr verbena::Error kNotAccessible{Errc::kFault, 0,
                                         "the memory is not mapped, or may not be written"};
 
@@ -57,6 +67,7 @@ int vb_mr_register(vb_handle pd, void* address, uint64_t length, uint64_t iova, 
   return on_object([&](Client& client) {
     const auto flags = access_of(access);
     if (!flags) return failed(flags.error());
+    if (wraps(address, length, *flags)) return failed(kWraps);
     if (!is_accessible(address, length, *flags)) return failed(kNotAccessible);
     const bool zero_based = (*flags & hca::access::kZeroBased) != 0;
     const auto result = client.command([&](Process& process, Time) {
@@ -98,9 +109,9 @@ int vb_mr_reregister(vb_handle mr, uint32_t what, vb_handle pd, void* address, u
     }
     // If the call does not change the access rights, checks only that the memory is readable.  If
     // the existing rights include writing and the new memory is read-only, a later write faults.
-    if ((what & hca::Engine::MrChange::kTranslation) != 0 &&
-        !is_accessible(address, length, change.access_flags)) {
-      return failed(kNotAccessible);
+    if ((what & hca::Engine::MrChange::kTranslation) != 0) {
+      if (wraps(address, length, change.access_flags)) return failed(kWraps);
+      if (!is_accessible(address, length, change.access_flags)) return failed(kNotAccessible);
     }
     return result_of(client.revoke([&](Process& process, Time) {
       return process.engine().reregister_mr(as_handle<hca::MrHandle>(mr), change);

@@ -106,6 +106,66 @@ TEST_F(Errors, CallsForQueuesAlsoSetErrno) {
   expect_error_and_errno("vb_srq_destroy", [&] { return ibv_destroy_srq(srq_); });
 }
 
+// Makes a call while the public handle of an object has a wrong value.
+template <class Object>
+void expect_unknown(const char* name, Object& object, const std::function<int()>& call) {
+  const std::uint32_t handle = object.handle;
+  object.handle = ~handle;
+  errno = 0;
+  call();
+  EXPECT_EQ(errno, ENOENT) << name;
+  object.handle = handle;
+}
+
+TEST_F(Errors, CommandsDoNotFindAnObjectWhoseHandleTheProgramHasOverwritten) {
+  const auto is_null = [](const void* object) { return object == nullptr ? 0 : 1; };
+  ibv_qp_init_attr init{};
+  init.send_cq = init.recv_cq = cq_;
+  init.qp_type = IBV_QPT_RC;
+  ibv_srq_init_attr srq_init{};
+  ibv_ah_attr ah_attr{};
+  ah_attr.is_global = ah_attr.port_num = 1;
+  ibv_ah* const ah = ibv_create_ah(pd_, &ah_attr);
+  ASSERT_NE(ah, nullptr);
+  ibv_qp_attr attr{};
+  ibv_srq_attr srq_attr{};
+  const ibv_gid gid{};
+  ibv_sge sge{};
+  ibv_pd& pd = *pd_;
+  expect_unknown("dealloc_pd", pd, [&] { return ibv_dealloc_pd(pd_); });
+  expect_unknown("reg_mr", pd, [&] { return is_null(ibv_reg_mr(pd_, memory_, 1, 0)); });
+  expect_unknown("alloc_null_mr", pd, [&] { return is_null(ibv_alloc_null_mr(pd_)); });
+  expect_unknown("advise_mr", pd,
+                 [&] { return ibv_advise_mr(pd_, IBV_ADVISE_MR_ADVICE_PREFETCH, 0, &sge, 1); });
+  expect_unknown("alloc_mw", pd, [&] { return is_null(ibv_alloc_mw(pd_, IBV_MW_TYPE_1)); });
+  expect_unknown("create_ah", pd, [&] { return is_null(ibv_create_ah(pd_, &ah_attr)); });
+  expect_unknown("create_srq", pd, [&] { return is_null(ibv_create_srq(pd_, &srq_init)); });
+  expect_unknown("create_qp", pd, [&] { return is_null(ibv_create_qp(pd_, &init)); });
+  expect_unknown("create_qp, CQ", *cq_, [&] { return is_null(ibv_create_qp(pd_, &init)); });
+  init.srq = srq_;
+  expect_unknown("create_qp, SRQ", *srq_, [&] { return is_null(ibv_create_qp(pd_, &init)); });
+  expect_unknown("rereg_mr, domain", pd,
+                 [&] { return ibv_rereg_mr(mr_, IBV_REREG_MR_CHANGE_PD, pd_, nullptr, 0, 0); });
+  expect_unknown("rereg_mr", *mr_, [&] {
+    return ibv_rereg_mr(mr_, IBV_REREG_MR_CHANGE_ACCESS, nullptr, nullptr, 0, 0);
+  });
+  expect_unknown("dereg_mr", *mr_, [&] { return ibv_dereg_mr(mr_); });
+  expect_unknown("dealloc_mw", *mw_, [&] { return ibv_dealloc_mw(mw_); });
+  expect_unknown("destroy_ah", *ah, [&] { return ibv_destroy_ah(ah); });
+  expect_unknown("resize_cq", *cq_, [&] { return ibv_resize_cq(cq_, 16); });
+  expect_unknown("destroy_cq", *cq_, [&] { return ibv_destroy_cq(cq_); });
+  expect_unknown("modify_qp", *qp_, [&] { return ibv_modify_qp(qp_, &attr, IBV_QP_STATE); });
+  expect_unknown("query_qp", *qp_, [&] { return ibv_query_qp(qp_, &attr, 0, &init); });
+  expect_unknown("attach", *qp_, [&] { return ibv_attach_mcast(qp_, &gid, 0); });
+  expect_unknown("detach", *qp_, [&] { return ibv_detach_mcast(qp_, &gid, 0); });
+  expect_unknown("destroy_qp", *qp_, [&] { return ibv_destroy_qp(qp_); });
+  expect_unknown("modify_srq", *srq_,
+                 [&] { return ibv_modify_srq(srq_, &srq_attr, IBV_SRQ_LIMIT); });
+  expect_unknown("query_srq", *srq_, [&] { return ibv_query_srq(srq_, &srq_attr); });
+  expect_unknown("destroy_srq", *srq_, [&] { return ibv_destroy_srq(srq_); });
+  EXPECT_EQ(ibv_destroy_ah(ah), 0);
+}
+
 TEST_F(Errors, PostingAlsoSetsErrno) {
   ibv_send_wr send{}, *bad_send = nullptr;
   ibv_recv_wr receive{}, *bad_receive = nullptr;

@@ -347,8 +347,10 @@ TEST_F(Verbs, ReregisteringChangesOnlyTheAttributesThatItsFlagsSelect) {
   EXPECT_EQ(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_TRANSLATION, nullptr, nullptr, 16, 0),
             IBV_REREG_MR_ERR_INPUT);
   fake::state().injected_errors["vb_mr_reregister"] = EFAULT;
-  EXPECT_EQ(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_PD, pd_, nullptr, 0, 0), IBV_REREG_MR_ERR_INPUT);
+  EXPECT_EQ(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_PD, pd_, nullptr, 0, 0), IBV_REREG_MR_ERR_CMD);
   EXPECT_EQ(errno, EFAULT);
+  EXPECT_EQ(ibv_rereg_mr(mr, 0x100, nullptr, nullptr, 0, 0), IBV_REREG_MR_ERR_INPUT);
+  EXPECT_EQ(errno, EINVAL);
   EXPECT_EQ(mr->pd, other);  // the PD has not changed
 
   // The PD is not read if it does not change.

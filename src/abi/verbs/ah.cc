@@ -80,6 +80,7 @@ int init_global(ibv_context* context, std::uint8_t port_num, const ibv_grh& grh,
 }  // namespace
 
 VB_EXPORT ibv_ah* ibv_create_ah(ibv_pd* pd, ibv_ah_attr* attr) {
+  if (int error = check_handles(*static_cast<Pd*>(pd))) return null_with(error);
   std::unique_ptr<Ah> ah(new (std::nothrow) Ah{});
   if (!ah) return null_with(ENOMEM);
   const vb_ah_attr address = verbena::c_api::to_c_api(*attr);
@@ -95,6 +96,7 @@ VB_EXPORT ibv_ah* ibv_create_ah(ibv_pd* pd, ibv_ah_attr* attr) {
 
 VB_EXPORT int ibv_destroy_ah(ibv_ah* ah) {
   auto* self = static_cast<Ah*>(ah);
+  if (int error = check_handles(*self)) return with_errno(error);
   if (int error = vb_ah_destroy(self->library_handle)) return with_errno(error);
   delete self;
   return 0;

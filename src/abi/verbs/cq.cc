@@ -143,6 +143,7 @@ VB_EXPORT ibv_cq* ibv_create_cq(ibv_context* context, int cqe, void* cq_context,
 
 VB_EXPORT int ibv_resize_cq(ibv_cq* cq, int cqe) {
   if (cqe < 1) return with_errno(EINVAL);
+  if (int error = check_handles(*cq_of(cq))) return with_errno(error);
   auto entries = static_cast<std::uint32_t>(cqe);
   if (int error = vb_cq_resize(cq_of(cq)->library_handle, &entries)) return with_errno(error);
   cq->cqe = static_cast<int>(entries);
@@ -151,6 +152,7 @@ VB_EXPORT int ibv_resize_cq(ibv_cq* cq, int cqe) {
 
 VB_EXPORT int ibv_destroy_cq(ibv_cq* cq) {
   auto* self = cq_of(cq);
+  if (int error = check_handles(*self)) return with_errno(error);
   if (int error = vb_cq_destroy(self->library_handle)) return with_errno(error);
   const auto owned = cqs().remove(self->cookie);
   wait_until_acknowledged(cq->mutex, cq->cond, cq->comp_events_completed,

@@ -42,6 +42,7 @@ ibv_pd* alloc_parent_domain(ibv_context* context, ibv_parent_domain_init_attr* a
   // `parent` is the protection domain from which the parent domain is made.
   auto* parent = static_cast<Pd*>(attr->pd);
   if (parent->parent != nullptr) return null_with(EINVAL);
+  if (int error = check_handles(*parent)) return null_with(error);
   const bool allocates = (attr->comp_mask & IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS) != 0;
   if (allocates && (attr->alloc == nullptr || attr->free == nullptr)) return null_with(EINVAL);
   auto* domain = new (std::nothrow) Pd{};

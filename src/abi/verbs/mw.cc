@@ -12,6 +12,7 @@ namespace verbena::abi {
 namespace {
 
 ibv_mw* alloc_mw(ibv_pd* pd, ibv_mw_type type) {
+  if (int error = check_handles(*static_cast<Pd*>(pd))) return null_with(error);
   std::unique_ptr<Mw> mw(new (std::nothrow) Mw{});
   if (!mw) return null_with(ENOMEM);
   if (int error = vb_mw_create(static_cast<Pd*>(pd)->library_handle, type, &mw->library_handle,
@@ -28,6 +29,7 @@ ibv_mw* alloc_mw(ibv_pd* pd, ibv_mw_type type) {
 
 int dealloc_mw(ibv_mw* mw) {
   auto* self = static_cast<Mw*>(mw);
+  if (int error = check_handles(*self)) return with_errno(error);
   if (int error = vb_mw_destroy(self->library_handle)) return with_errno(error);
   delete self;
   return 0;

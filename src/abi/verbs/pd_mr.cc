@@ -19,6 +19,7 @@ namespace {
 
 ibv_mr* register_mr(ibv_pd* pd, void* addr, size_t length, std::uint64_t iova,
                     unsigned int access) {
+  if (int error = check_handles(*static_cast<Pd*>(pd))) return null_with(error);
   std::unique_ptr<Mr> mr(new (std::nothrow) Mr{});
   if (!mr) return null_with(ENOMEM);
   // Drops the optional flags, because a program that sets such a flag also works without it.
@@ -37,6 +38,7 @@ ibv_mr* register_mr(ibv_pd* pd, void* addr, size_t length, std::uint64_t iova,
 }
 
 ibv_mr* alloc_null_mr(ibv_pd* pd) {
+  if (int error = check_handles(*static_cast<Pd*>(pd))) return null_with(error);
   std::unique_ptr<Mr> mr(new (std::nothrow) Mr{});
   if (!mr) return null_with(ENOMEM);
   if (int error =
@@ -63,6 +65,7 @@ int advise_mr(ibv_pd* pd, ibv_advise_mr_advice advice, std::uint32_t flags, ibv_
     default: return with_errno(EOPNOTSUPP);
   }
   if (num_sge == 0) return with_errno(EINVAL);
+  if (int error = check_handles(*static_cast<Pd*>(pd))) return with_errno(error);
   return with_errno(vb_mr_prefetch(static_cast<Pd*>(pd)->library_handle,
                                    verbena::c_api::to_c_api(sg_list), num_sge,
                                    advice == IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE ? 1 : 0));
@@ -90,6 +93,7 @@ VB_EXPORT ibv_pd* ibv_alloc_pd(ibv_context* context) {
 
 VB_EXPORT int ibv_dealloc_pd(ibv_pd* pd) {
   auto* self = static_cast<Pd*>(pd);
+  if (int error = check_handles(*self)) return with_errno(error);
   if (self->children != 0) return with_errno(EBUSY);
   if (self->parent != nullptr) {
     --self->parent->children;
@@ -118,10 +122,18 @@ VB_EXPORT ibv_mr* ibv_reg_mr_iova2(ibv_pd* pd, void* addr, size_t length, uint64
 
 VB_EXPORT int ibv_dereg_mr(ibv_mr* mr) {
   auto* self = static_cast<Mr*>(mr);
+  if (int error = check_handles(*self)) return with_errno(error);
   if (int error = vb_mr_deregister(self->library_handle)) return with_errno(error);
   delete self;
   return 0;
 }
+
+namespace {
+
+constexpr int kReregisterFlags =
+    IBV_REREG_MR_CHANGE_TRANSLATION | IBV_REREG_MR_CHANGE_PD | IBV_REREG_MR_CHANGE_ACCESS;
+
+}  // namespace
 
 VB_EXPORT int ibv_rereg_mr(ibv_mr* mr, int flags, ibv_pd* pd, void* addr, size_t length,
                            int access) {
@@ -129,18 +141,23 @@ VB_EXPORT int ibv_rereg_mr(ibv_mr* mr, int flags, ibv_pd* pd, void* addr, size_t
   const bool moves = changes(IBV_REREG_MR_CHANGE_TRANSLATION);
   // Arguments that the flags do not select are not checked, because programs pass any values there.
   if (!changes(IBV_REREG_MR_CHANGE_PD)) pd = nullptr;
-  if ((changes(IBV_REREG_MR_CHANGE_PD) && pd == nullptr) ||
+  if ((flags & ~kReregisterFlags) != 0 || (changes(IBV_REREG_MR_CHANGE_PD) && pd == nullptr) ||
       (moves && (addr == nullptr || length == 0))) {
     errno = EINVAL;
     return IBV_REREG_MR_ERR_INPUT;
   }
-  // ERR_INPUT means that the registration is unchanged, which is true after any error.
-  if (int error =
-          vb_mr_reregister(static_cast<Mr*>(mr)->library_handle, static_cast<std::uint32_t>(flags),
-                           pd != nullptr ? static_cast<Pd*>(pd)->library_handle : 0, addr, length,
-                           static_cast<std::uint32_t>(access))) {
+  // ERR_CMD means that the kernel has refused the command.
+  int error = check_handles(*static_cast<Mr*>(mr));
+  if (error == 0 && pd != nullptr) error = check_handles(*static_cast<Pd*>(pd));
+  if (error == 0) {
+    error =
+        vb_mr_reregister(static_cast<Mr*>(mr)->library_handle, static_cast<std::uint32_t>(flags),
+                         pd != nullptr ? static_cast<Pd*>(pd)->library_handle : 0, addr, length,
+                         static_cast<std::uint32_t>(access));
+  }
+  if (error != 0) {
     errno = error;
-    return IBV_REREG_MR_ERR_INPUT;
+    return IBV_REREG_MR_ERR_CMD;
   }
   if (changes(IBV_REREG_MR_CHANGE_PD)) {
     mr->pd = pd;

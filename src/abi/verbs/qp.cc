@@ -117,6 +117,12 @@ using namespace verbena::abi;
 
 VB_EXPORT ibv_qp* ibv_create_qp(ibv_pd* pd, ibv_qp_init_attr* attr) {
   if (attr->send_cq == nullptr || attr->recv_cq == nullptr) return null_with(EINVAL);
+  if (int error =
+          check_handles(*static_cast<Pd*>(pd), *cq_of(attr->send_cq), *cq_of(attr->recv_cq)))
+    return null_with(error);
+  if (attr->srq != nullptr) {
+    if (int error = check_handles(*static_cast<Srq*>(attr->srq))) return null_with(error);
+  }
   Qp* new_qp = nullptr;
   const int error = guarded([&] {
     auto owned = std::make_unique<Qp>();
@@ -166,6 +172,7 @@ VB_EXPORT ibv_qp* ibv_create_qp(ibv_pd* pd, ibv_qp_init_attr* attr) {
 
 VB_EXPORT int ibv_modify_qp(ibv_qp* qp, ibv_qp_attr* attr, int attr_mask) {
   if ((attr_mask & IBV_QP_RATE_LIMIT) != 0) return with_errno(EOPNOTSUPP);
+  if (int error = check_handles(*qp_of(qp))) return with_errno(error);
   const vb_qp_attr wanted = to_c_api(*attr, attr_mask);
   if (int error =
           vb_qp_modify(qp_of(qp)->library_handle, &wanted, static_cast<std::uint32_t>(attr_mask))) {
@@ -176,6 +183,7 @@ VB_EXPORT int ibv_modify_qp(ibv_qp* qp, ibv_qp_attr* attr, int attr_mask) {
 }
 
 VB_EXPORT int ibv_query_qp(ibv_qp* qp, ibv_qp_attr* attr, int, ibv_qp_init_attr* init_attr) {
+  if (int error = check_handles(*qp_of(qp))) return with_errno(error);
   vb_qp_attr found{};
   vb_qp_init init{};
   if (int error = vb_qp_query(qp_of(qp)->library_handle, &found, &init)) return with_errno(error);
@@ -193,6 +201,7 @@ VB_EXPORT int ibv_query_qp(ibv_qp* qp, ibv_qp_attr* attr, int, ibv_qp_init_attr*
 
 VB_EXPORT int ibv_destroy_qp(ibv_qp* qp) {
   auto* self = qp_of(qp);
+  if (int error = check_handles(*self)) return with_errno(error);
   if (self->cm_id != 0) {
     // fio calls ibv_destroy_qp() for QPs of rdma_create_qp().  The id may be destroyed already, so
     // an error is ignored.
@@ -216,8 +225,10 @@ VB_EXPORT int ibv_set_ece(ibv_qp*, ibv_ece*) { return with_errno(EOPNOTSUPP); }
 
 // The LID is not used, because the GID identifies the group.
 VB_EXPORT int ibv_attach_mcast(ibv_qp* qp, const ibv_gid* gid, uint16_t) {
+  if (int error = check_handles(*qp_of(qp))) return with_errno(error);
   return with_errno(vb_qp_attach(qp_of(qp)->library_handle, gid->raw, 0));
 }
 VB_EXPORT int ibv_detach_mcast(ibv_qp* qp, const ibv_gid* gid, uint16_t) {
+  if (int error = check_handles(*qp_of(qp))) return with_errno(error);
   return with_errno(vb_qp_detach(qp_of(qp)->library_handle, gid->raw));
 }

@@ -57,6 +57,7 @@ void set_srq_ops(verbs_context& verbs) {
 using namespace verbena::abi;
 
 VB_EXPORT ibv_srq* ibv_create_srq(ibv_pd* pd, ibv_srq_init_attr* attr) {
+  if (int error = check_handles(*static_cast<Pd*>(pd))) return null_with(error);
   Srq* srq = nullptr;
   const int error = guarded([&] {
     auto owned = std::make_unique<Srq>();
@@ -86,6 +87,7 @@ VB_EXPORT ibv_srq* ibv_create_srq(ibv_pd* pd, ibv_srq_init_attr* attr) {
 }
 
 VB_EXPORT int ibv_modify_srq(ibv_srq* srq, ibv_srq_attr* attr, int mask) {
+  if (int error = check_handles(*static_cast<Srq*>(srq))) return with_errno(error);
   vb_srq_attr wanted{};
   if ((mask & IBV_SRQ_MAX_WR) != 0) wanted.max_wr = attr->max_wr;
   if ((mask & IBV_SRQ_LIMIT) != 0) wanted.limit = attr->srq_limit;
@@ -94,6 +96,7 @@ VB_EXPORT int ibv_modify_srq(ibv_srq* srq, ibv_srq_attr* attr, int mask) {
 }
 
 VB_EXPORT int ibv_query_srq(ibv_srq* srq, ibv_srq_attr* attr) {
+  if (int error = check_handles(*static_cast<Srq*>(srq))) return with_errno(error);
   vb_srq_attr found{};
   if (int error = vb_srq_query(static_cast<Srq*>(srq)->library_handle, &found))
     return with_errno(error);
@@ -103,6 +106,7 @@ VB_EXPORT int ibv_query_srq(ibv_srq* srq, ibv_srq_attr* attr) {
 
 VB_EXPORT int ibv_destroy_srq(ibv_srq* srq) {
   auto* self = static_cast<Srq*>(srq);
+  if (int error = check_handles(*self)) return with_errno(error);
   if (int error = vb_srq_destroy(self->library_handle)) return with_errno(error);
   const auto owned = srqs().remove(self->cookie);
   wait_until_acknowledged(srq->mutex, srq->cond, srq->events_completed,
