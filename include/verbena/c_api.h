@@ -409,9 +409,10 @@ VB_API int vb_cm_accept(vb_handle id, const struct vb_conn_param* param);
 VB_API int vb_cm_reject(vb_handle id, uint32_t reason, const void* private_data,
                         uint8_t private_data_len);
 VB_API int vb_cm_establish(vb_handle id);  // after CONNECT_RESPONSE, for an id without a QP
-// Tells the CM that the id's QP got its first packet.  EOPNOTSUPP: the type is not
-// IBV_EVENT_COMM_EST.
+// Tells the CM that the id's QP got its first packet.  EINVAL: the type is not IBV_EVENT_COMM_EST,
+// or the id does not accept a connection.
 VB_API int vb_cm_notify(vb_handle id, uint32_t ibv_event_type);
+// While the connection is being made, only moves the QP to the error state.
 VB_API int vb_cm_disconnect(vb_handle id);
 
 // Joins a group with a datagram id that is bound to the device.  MULTICAST_JOIN carries the

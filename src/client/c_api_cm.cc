@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <cstring>
 
 #include "client/c_api_support.h"
@@ -29,6 +30,18 @@ vb_cm_args args_for(vb_handle id) {
   vb_cm_args args{};
   args.id = id;
   return args;
+}
+
+// Returns the length of an option's value, as the kernel requires it; 0 if there is no such option.
+std::size_t value_bytes_of(int level, int option) {
+  if (level != RDMA_OPTION_ID) return 0;
+  switch (option) {
+    case RDMA_OPTION_ID_TOS:
+    case RDMA_OPTION_ID_ACK_TIMEOUT: return sizeof(std::uint8_t);
+    case RDMA_OPTION_ID_REUSEADDR:
+    case RDMA_OPTION_ID_AFONLY: return sizeof(int);
+    default: return 0;
+  }
 }
 
 vb_cm_event to_vb_event(const CmNotice& notice) {
@@ -247,8 +260,12 @@ int vb_cm_set_option(vb_handle id, int level, int optname, const void* value, si
   if (level == RDMA_OPTION_IB && optname == RDMA_OPTION_IB_PATH) {
     return set_paths(id, value, bytes);
   }
+  const std::size_t value_bytes = value_bytes_of(level, optname);
+  if (value_bytes == 0) return failed({Errc::kNotSupported, ENOSYS, "no such option"});
+  if (value == nullptr || bytes != value_bytes) {
+    return failed({Errc::kInvalidArgument, 0, "the option has a value of another length"});
+  }
   std::uint64_t number = 0;
-  if (value == nullptr || bytes == 0 || bytes > sizeof number) return EINVAL;
   std::memcpy(&number, value, bytes);  // an int or a byte, in host order (little-endian)
   return call_or_submit_for_id<ipc::Done>(
       nullptr, id,
@@ -308,7 +325,7 @@ int vb_cm_establish(vb_handle id) { return cm_command(nullptr, VB_CM_ESTABLISH, 
 int vb_cm_notify(vb_handle id, uint32_t ibv_event_type) {
   constexpr std::uint32_t kCommEst = 4;  // IBV_EVENT_COMM_EST
   if (ibv_event_type != kCommEst) {
-    return failed({Errc::kNotSupported, 0, "rdma_notify() accepts only IBV_EVENT_COMM_EST"});
+    return failed({Errc::kInvalidArgument, 0, "rdma_notify() accepts only IBV_EVENT_COMM_EST"});
   }
   return on_object([&](Client& client) {
     return result_of(client.command(

@@ -4,6 +4,7 @@
 #include <infiniband/ib.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <rdma/rdma_cma.h>
 
 #include <atomic>
 #include <cerrno>
@@ -373,6 +374,24 @@ TEST(Sockaddr, IbAddressesSurviveARoundTrip) {
 
 // Without a Client there are no objects, so every handle is invalid.  The calls do not start an
 // agent.
+TEST(CApi, OptionsHaveTheErrorsOfTheKernel) {
+  const int value = 0;
+  const auto set = [&](int level, int option, std::size_t bytes) {
+    return vb_cm_set_option(1, level, option, &value, bytes);
+  };
+  EXPECT_EQ(set(RDMA_OPTION_ID, 99, 4), ENOSYS);
+  EXPECT_EQ(set(RDMA_OPTION_IB, 99, 4), ENOSYS);
+  EXPECT_EQ(set(77, RDMA_OPTION_ID_TOS, 1), ENOSYS);
+  for (const int option : {RDMA_OPTION_ID_TOS, RDMA_OPTION_ID_ACK_TIMEOUT}) {
+    EXPECT_EQ(set(RDMA_OPTION_ID, option, 4), EINVAL);
+    EXPECT_STREQ(vb_last_error(), "the option has a value of another length");
+  }
+  for (const int option : {RDMA_OPTION_ID_REUSEADDR, RDMA_OPTION_ID_AFONLY}) {
+    EXPECT_EQ(set(RDMA_OPTION_ID, option, 1), EINVAL);
+    EXPECT_STREQ(vb_last_error(), "the option has a value of another length");
+  }
+}
+
 TEST(CApi, ForgedHandlesAreErrors) {
   EXPECT_EQ(vb_pd_destroy(1), EINVAL);
   EXPECT_EQ(vb_mr_deregister(0xffffffffffffffff), EINVAL);

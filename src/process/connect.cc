@@ -23,6 +23,14 @@ bool is_rdma_cm_connection(const Connection& connection) {
   return !connection.is_datagram() && !connection.is_without_port_space();
 }
 
+// Returns true if the id has an endpoint of the CM, but nothing that could be disconnected: it
+// listens on a device, or one side has not answered the other.
+bool is_being_made(const Connection& connection) {
+  if (connection.is_without_port_space()) return false;
+  return connection.stage == Stage::kConnecting || connection.stage == Stage::kRequested ||
+         (connection.stage == Stage::kListening && connection.bound);
+}
+
 }  // namespace
 
 Started<ipc::Done> Process::connect(ConnectionHandle id, const rdmacm::ConnParam& param,
@@ -30,6 +38,7 @@ Started<ipc::Done> Process::connect(ConnectionHandle id, const rdmacm::ConnParam
   const auto found = find_with_agent(id);
   if (!found) return failed(found.error());
   Connection& connection = **found;
+  if (const auto valid = check_depths(connection, param); !valid) return failed(valid.error());
   if (connection.stage != Stage::kRouteResolved) {
     return failed({Errc::kBadState, 0, "no route resolved"});
   }
@@ -63,6 +72,19 @@ Started<ipc::Done> Process::connect(ConnectionHandle id, const rdmacm::ConnParam
   return send_without_reply(connection, Stage::kConnecting, std::move(message));
 }
 
+// Refuses more READs and atomics than the device supports, as librdmacm does.  That library does
+// not check ids of other port spaces; their values are cut.
+Result<void> Process::check_depths(const Connection& connection,
+                                   const rdmacm::ConnParam& param) const {
+  constexpr std::uint8_t kDeviceLimit = 0xff;  // RDMA_MAX_RESP_RES, RDMA_MAX_INIT_DEPTH
+  const std::uint8_t depth_max = config_.limits.max_rd_atomic;
+  const auto fits = [&](std::uint8_t depth) { return depth <= depth_max || depth == kDeviceLimit; };
+  if (connection.port_space != rdmacm::kPortSpaceTcp || connection.is_datagram()) return {};
+  if (fits(param.responder_resources) && fits(param.initiator_depth)) return {};
+  return fail(Errc::kInvalidArgument,
+              "responder_resources or initiator_depth exceeds the device's max_qp_rd_atom");
+}
+
 // Refuses a QP of another program, as the node does.
 Result<void> Process::check_qp(Qpn qpn) const {
   if (leases_.numbers().has_leased(qpn)) return {};
@@ -90,6 +112,7 @@ Started<ipc::Done> Process::accept(ConnectionHandle id, const rdmacm::ConnParam&
         id, std::move(message),
         set_stage_on_success(id, Stage::kConnected, mark_answered(id, std::move(done))));
   }
+  if (const auto valid = check_depths(connection, param); !valid) return failed(valid.error());
   if (connection.stage != Stage::kRequested || connection.qp_transition.valid == 0) {
     return failed({Errc::kBadState, 0, "no request to accept"});
   }
@@ -231,6 +254,9 @@ Started<ipc::Done> Process::disconnect(ConnectionHandle id, std::span<const std:
   (void)move_to_error(connection, now).has_value();
   if (const auto alive = find_with_agent(id); !alive) return failed(alive.error());
   if (connection.stage == Stage::kEnded) return Result<ipc::Done>(ipc::Done{});
+  // As on Linux, this call sends no message while the connection is being made.  The QP is in the
+  // error state, so the connection fails when the answer comes.
+  if (is_being_made(connection)) return Result<ipc::Done>(ipc::Done{});
   if (connection.stage < Stage::kResponded || connection.stage == Stage::kRequested) {
     return failed({Errc::kBadState, 0, "not connected"});
   }

@@ -158,6 +158,58 @@ TEST_F(ProcessTest, ThePassiveSideDoesNotWaitForTheAgent) {
 }
 
 // The REQ tells how often this side retries, and the REP tells how often the peer does.
+TEST_F(ProcessTest, MoreReadsThanTheDeviceSupportsAreRefused) {
+  const std::uint8_t limit = process_.engine().limits().max_rd_atomic;
+  const auto too_many = static_cast<std::uint8_t>(limit + 1);
+  const rdmacm::ConnParam wrong_params[] = {
+      {.responder_resources = too_many}, {.initiator_depth = too_many}, {.initiator_depth = 0xfe}};
+  const ConnectionHandle id = create_resolved_id();
+  ASSERT_TRUE(process_.set_qp(id, create_qp(), kNow).has_value());
+  const ConnectionHandle child = report_connect_request(kFirstId);
+  ASSERT_TRUE(process_.set_qp(child, create_qp(), kNow).has_value());
+  for (const rdmacm::ConnParam& param : wrong_params) {
+    EXPECT_EQ(error_of(process_.connect(id, param, {})), Errc::kInvalidArgument);
+    EXPECT_EQ(error_of(process_.accept(child, param, kNow, {})), Errc::kInvalidArgument);
+  }
+  const rdmacm::ConnParam maximum{.responder_resources = 0xff, .initiator_depth = limit};
+  EXPECT_TRUE(is_done(process_.connect(id, maximum, {})));
+  EXPECT_EQ(expect_message<ipc::Connect>().message.param.responder_resources, limit);
+  EXPECT_TRUE(is_done(process_.accept(child, maximum, kNow, {})));
+}
+
+TEST_F(ProcessTest, DisconnectBeforeTheAnswerOnlyMovesTheQpToTheErrorState) {
+  const ConnectionHandle id = create_resolved_id();
+  const hca::QpHandle qp = create_qp();
+  ASSERT_TRUE(process_.set_qp(id, qp, kNow).has_value());
+  EXPECT_EQ(error_of(process_.disconnect(id, kNow, {})), Errc::kBadState);
+  const hca::QpHandle other_qp = create_qp();
+  ASSERT_TRUE(process_.set_qp(id, other_qp, kNow).has_value());
+  ASSERT_TRUE(is_done(process_.connect(id, {}, {})));
+  drop_messages();
+  EXPECT_TRUE(is_done(process_.disconnect(id, kNow, {})));
+  EXPECT_EQ(state(other_qp), QpState::kError);
+  EXPECT_FALSE(process_.poll_message()) << "there is nothing to disconnect yet";
+  deliver(rdmacm::Event{.id = kFirstId, .kind = EventKind::kConnectResponse, .qp = transition()});
+  EXPECT_EQ(cm_notices().at(0).event.kind, EventKind::kConnectError);
+  expect_message<ipc::Reject>();
+
+  const ConnectionHandle child = report_connect_request(kFirstId);
+  EXPECT_TRUE(is_done(process_.disconnect(child, kNow, {})));
+  EXPECT_FALSE(process_.poll_message());
+  EXPECT_TRUE(is_done(process_.reject(child, {}, {}))) << "the request is still unanswered";
+}
+
+TEST_F(ProcessTest, NotifyNeedsAnAcceptedConnection) {
+  EXPECT_EQ(process_.notify(create_id()).error().code, Errc::kBadState);
+  const ConnectionHandle child = report_connect_request(kFirstId);
+  ASSERT_TRUE(process_.set_qp(child, create_qp(), kNow).has_value());
+  EXPECT_EQ(process_.notify(child).error().code, Errc::kBadState);
+  ASSERT_TRUE(is_done(process_.accept(child, {}, kNow, {})));
+  drop_messages();
+  EXPECT_TRUE(process_.notify(child).has_value());
+  expect_message<ipc::Notify>();
+}
+
 TEST_F(ProcessTest, TheRnrTimerFitsTheRetriesThatAcceptAsksFor) {
   create_id();
   const ConnectionHandle child = report_connect_request(kFirstId);

@@ -204,6 +204,9 @@ Started<ipc::Bound> Process::listen(ConnectionHandle id, int backlog, const rdma
 
 Result<void> Process::notify(ConnectionHandle id) {
   const Connection& connection = *VB_TRY(find_with_agent(id));
+  if (connection.stage != Stage::kAccepting && connection.stage != Stage::kConnected) {
+    return fail(Errc::kBadState, "the id does not accept a connection");
+  }
   // If the program created the QP itself, the id does not know the QP.  on_qp_event() notifies the
   // agent of the first packet anyway.
   if (connection.qp) requests_.send(ipc::Notify{connection.qpn});

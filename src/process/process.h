@@ -334,6 +334,7 @@ class Process {
   // move if another request has moved it meanwhile.
   Completion<ipc::Done> set_stage_on_success(ConnectionHandle id, Connection::Stage stage,
                                              Completion<ipc::Done> done) const;
+  Result<void> check_depths(const Connection& connection, const rdmacm::ConnParam& param) const;
   Result<void> check_qp(Qpn qpn) const;
   Result<void> move_qp(hca::QpHandle qp, const hca::QpAttributes& attributes, std::uint32_t mask,
                        Time now);
