@@ -9,14 +9,20 @@ need rping
 make_host a
 make_line "/proc/${host_pid[a]}/ns/net" "guest:$work/guest.b.line"
 configure_host a 1500
-pack_verbena tests/programs/{answers,device_attributes}
+pack_verbena tests/programs/{answers,refusals,device_attributes}
 make_guest b --also "$work/verbena.cpio"
 configure_guest b 1500
 
-run_program a "$VB_PREFIX/tests/programs/answers" 10.77.0.2 fd77::2 >"$work/ours" 2>&1 || fail "ours: $(cat "$work/ours")"
-run_program b /verbena/tests/programs/answers 10.77.0.1 fd77::1 >"$work/linux" 2>&1 || fail "Linux: $(cat "$work/linux")"
-diff "$work/linux" "$work/ours" >"$work/diff" || fail "< Linux, > Verbena: $(cat "$work/diff")"
-cat "$work/linux"
+# compare PROGRAM ARGUMENT ARGUMENT -- ARGUMENT ARGUMENT: runs the program on Verbena with the first two arguments, and on
+# Linux with the last two.  The outputs must be the same.
+compare() {
+  run_program a "$VB_PREFIX/tests/programs/$1" "$2" "$3" >"$work/ours" 2>&1 || fail "ours: $(cat "$work/ours")"
+  run_program b "/verbena/tests/programs/$1" "$5" "$6" >"$work/linux" 2>&1 || fail "Linux: $(cat "$work/linux")"
+  diff "$work/linux" "$work/ours" >"$work/diff" || fail "$1: < Linux, > Verbena: $(cat "$work/diff")"
+  cat "$work/linux"
+}
+compare answers 10.77.0.2 fd77::2 -- 10.77.0.1 fd77::1
+compare refusals 10.77.0.2 10.77.0.1 -- 10.77.0.1 10.77.0.2
 
 run_program a "$VB_PREFIX/tests/programs/device_attributes" >"$work/ours" 2>&1 || fail "ours: $(cat "$work/ours")"
 run_program b /verbena/tests/programs/device_attributes >"$work/linux" 2>&1 || fail "Linux: $(cat "$work/linux")"
