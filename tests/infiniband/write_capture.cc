@@ -124,7 +124,7 @@ int main(int count, char** arguments) {
   os::Fd file(::open(arguments[1], O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
   Time now{std::chrono::seconds(1)};
   agent::Capture capture(std::move(file), 0, now);
-  const int fd = capture.join(1).value();
+  const int fd = capture.join(1, now).value();
   auto memory =
       os::map_shared(fd, link::CaptureRing::kBytes, link::CaptureRing::kBytes, true).value();
   link::CaptureRing ring(memory.bytes());
