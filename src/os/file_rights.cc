@@ -2,6 +2,7 @@
 
 #include <linux/magic.h>
 #include <sys/fsuid.h>
+#include <sys/prctl.h>
 #include <sys/vfs.h>
 #include <unistd.h>
 
@@ -22,6 +23,7 @@ FileRightsOf::FileRightsOf(uid_t user, gid_t group) {
   own_group_ = static_cast<gid_t>(::setfsgid(kInvalidId));
   if (user == own_user_) return;
   changed_ = true;
+  was_dumpable_ = ::prctl(PR_GET_DUMPABLE) == 1;
   ::setfsgid(group);
   ::setfsuid(user);
   taken_ = static_cast<uid_t>(::setfsuid(kInvalidId)) == user &&
@@ -32,6 +34,9 @@ FileRightsOf::~FileRightsOf() {
   if (!changed_) return;
   ::setfsuid(own_user_);
   ::setfsgid(own_group_);
+  // The kernel resets this with each change of the user, and then hides the process's descriptors
+  // from others.
+  if (was_dumpable_) ::prctl(PR_SET_DUMPABLE, 1);
 }
 
 bool is_on_local_filesystem(int fd) {

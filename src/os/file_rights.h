@@ -20,6 +20,7 @@ class FileRightsOf {
 
  private:
   bool changed_ = false;
+  bool was_dumpable_ = false;
   bool taken_ = true;
   uid_t own_user_ = 0;
   gid_t own_group_ = 0;

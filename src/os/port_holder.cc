@@ -5,6 +5,7 @@
 #include <dirent.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <charconv>
 #include <cstdio>
 #include <cstdlib>
@@ -76,6 +77,7 @@ Search search_process(const char* pid, const std::string& socket_name) {
   const std::string directory = std::string("/proc/") + pid + "/fd";
   const Directory fds(::opendir(directory.c_str()));
   if (!fds) return Search::kNotPermitted;
+  bool may_read = true;
   while (const dirent* entry = ::readdir(fds.get())) {
     char target[64];
     const std::string link = directory + "/" + entry->d_name;
@@ -83,8 +85,9 @@ Search search_process(const char* pid, const std::string& socket_name) {
     if (n > 0 && std::string_view(target, static_cast<std::size_t>(n)) == socket_name) {
       return Search::kFound;
     }
+    if (n < 0 && errno == EACCES) may_read = false;
   }
-  return Search::kNotFound;
+  return may_read ? Search::kNotFound : Search::kNotPermitted;
 }
 
 }  // namespace

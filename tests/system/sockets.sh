@@ -179,6 +179,7 @@ cat >"$work/large.py" <<'PY'
 import itertools, json, socket, subprocess, sys, time
 
 MIB = 1 << 20
+PAGES = 3 * 4096  # the state of both directions, and of each end
 listener = socket.create_server(("127.0.0.1", 0), backlog=64)
 
 def query(what):
@@ -219,7 +220,7 @@ pairs = [pair() for _ in range(17)]
 assert fill_ring(pairs[0][0]) == 8 * MIB
 assert fill_ring(pairs[15][0]) == 8 * MIB
 assert fill_ring(pairs[16][0]) == MIB
-assert query("stat")["service"]["memory_bytes"] == 16 * (4096 + 16 * MIB) + 4096 + 2 * MIB
+assert query("stat")["service"]["memory_bytes"] == 16 * (PAGES + 16 * MIB) + PAGES + 2 * MIB
 for end in pairs.pop(0):
     end.close()
 for _ in range(1000):  # until the service has seen that both ends are closed
