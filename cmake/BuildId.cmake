@@ -16,8 +16,18 @@ if(CMAKE_SCRIPT_MODE_FILE)
   string(SHA1 id "${all}")
   string(SUBSTRING ${id} 0 12 id)
   file(CONFIGURE OUTPUT ${OUTPUT} @ONLY CONTENT [[
+#pragma once
+
 #define VB_VERSION "@VERSION@"
 #define VB_BUILD_ID "@VERSION@-@id@"
+
+// Returns VB_BUILD_ID.  The compiler does not see the text here, and so does not copy it into instructions.  Then
+// tests/system/versions.sh can make another build: it replaces the text in the files of this build.
+inline const char* verbena_build_id() {
+  const char* id = VB_BUILD_ID;
+  __asm__("" : "+r"(id));
+  return id;
+}
 ]])
   return()
 endif()

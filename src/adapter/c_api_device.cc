@@ -98,7 +98,7 @@ extern "C" {
 
 const char* vb_last_error(void) { return c_api::last_error(); }
 
-const char* vb_build_id(void) { return VB_BUILD_ID; }
+const char* vb_build_id(void) { return verbena_build_id(); }
 
 int vb_device_query(uint32_t device, struct vb_device_attr* attr) {
   if (device != kOnlyDevice) return c_api::failed({Errc::kSystem, ENOENT, "no such device"});

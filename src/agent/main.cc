@@ -85,7 +85,7 @@ void run_until_stopped(asio::io_context& loop) {
 }
 
 int run(const Arguments& arguments) {
-  Agent::Options options{.build = VB_BUILD_ID};
+  Agent::Options options{.build = verbena_build_id()};
   std::optional<BindAddress> bind;
   options.all_users = arguments.all_users;
   options.idle =

@@ -167,7 +167,7 @@ void collect_network(HostFacts& facts) {
 
 HostFacts collect_host_facts() {
   HostFacts facts;
-  facts.build = VB_BUILD_ID;
+  facts.build = verbena_build_id();
   collect_files(facts);
   collect_network(facts);
   collect_port(facts);

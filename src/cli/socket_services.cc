@@ -38,7 +38,7 @@ Answer<std::optional<os::UnixChannel>> find_socket_service(const std::string& na
     return std::unexpected(
         fmt::format("the name '{}' is held by {}", name, os::describe_name_owner(*channel)));
   }
-  const broker::Hello hello{.build = broker::text_field<broker::kBuildBytes>(VB_BUILD_ID),
+  const broker::Hello hello{.build = broker::text_field<broker::kBuildBytes>(verbena_build_id()),
                             .pid = static_cast<std::uint32_t>(::getpid()),
                             .is_tool = 1,
                             .program = broker::text_field<broker::kNameBytes>("verbena")};

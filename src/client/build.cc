@@ -4,6 +4,6 @@
 
 namespace verbena::client {
 
-const char* build_id() { return VB_BUILD_ID; }
+const char* build_id() { return verbena_build_id(); }
 
 }  // namespace verbena::client

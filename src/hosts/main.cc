@@ -141,7 +141,7 @@ int run(const Arguments& arguments) {
   if (!listener) return failed(arguments, listener.error());
   if (!*listener) return failed(arguments, "a fabric of this name is up already");
   asio::io_context loop(1);
-  Service::Options options{.build = VB_BUILD_ID,
+  Service::Options options{.build = verbena_build_id(),
                            .name = arguments.name,
                            .file = arguments.file,
                            .faults = std::move(*faults),

@@ -275,7 +275,7 @@ enum class ConnectResult : std::uint8_t {
 ConnectResult handshake(int fd) {
   auto memory = os::create_shared_memory("verbena-mailbox", broker::MailboxMemory::kBytes);
   if (!memory) return ConnectResult::kNoService;
-  const broker::Hello hello{.build = broker::text_field<broker::kBuildBytes>(VB_BUILD_ID),
+  const broker::Hello hello{.build = broker::text_field<broker::kBuildBytes>(verbena_build_id()),
                             .pid = static_cast<std::uint32_t>(::getpid()),
                             .program = program_name()};
   if (!send(fd, hello, memory->fd.get())) return ConnectResult::kNoAnswer;

@@ -40,7 +40,7 @@ int report_error(const Arguments& arguments, const std::string& text) {
 }
 
 int run(const Arguments& arguments) {
-  Service::Options options{.build = VB_BUILD_ID};
+  Service::Options options{.build = verbena_build_id()};
   options.idle =
       std::chrono::duration_cast<Duration>(std::chrono::duration<double>(arguments.idle_seconds));
   options.ring_idle = std::chrono::duration_cast<Duration>(

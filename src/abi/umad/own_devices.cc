@@ -63,7 +63,7 @@ um::Port port_of(std::uint32_t device, std::uint8_t number) {
 }  // namespace
 
 std::optional<std::vector<um::Device>> host_devices() {
-  if (check_library("libibumad.so.3", VB_BUILD_ID) != 0) return std::nullopt;
+  if (check_library("libibumad.so.3", verbena_build_id()) != 0) return std::nullopt;
   std::vector<um::Device> devices;
   for (std::uint32_t index = 0; index < um::kDevicesMax; ++index) {
     vb_device_attr attr{};

@@ -88,7 +88,7 @@ std::optional<ServiceConnection> ServiceConnection::open(um::Hello hello, int& e
             "' that serves libibumad (verbena fabric show)");
     return std::nullopt;
   }
-  hello.build = VB_BUILD_ID;
+  hello.build = verbena_build_id();
   ServiceConnection connection(std::move(*channel));
   std::vector<os::Fd> fds;
   const auto answer = connection.ask(um::encode(std::move(hello)), fds);

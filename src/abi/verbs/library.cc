@@ -4,6 +4,6 @@
 
 namespace verbena::abi {
 
-int check_verbs_library() { return check_library("libibverbs.so.1", VB_BUILD_ID); }
+int check_verbs_library() { return check_library("libibverbs.so.1", verbena_build_id()); }
 
 }  // namespace verbena::abi
