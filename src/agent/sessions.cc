@@ -163,6 +163,10 @@ void Agent::handle_hello(Session& session, const ipc::Envelope& envelope, std::v
 
   const auto hello = ipc::decode<ipc::Hello>(envelope);
   if (!hello) return refuse(session, envelope.request, "the agent cannot read this Hello");
+  if (!hello->tool) {  // some files are reserved for tools
+    reason = reason_of_files();
+    if (!reason.empty()) return refuse(session, envelope.request, reason);
+  }
   const auto peer = session.connection.channel().peer();
   session.pid_in_own_namespace = hello->pid;
   session.pid = peer->pid != 0 ? static_cast<std::uint32_t>(peer->pid) : hello->pid;
@@ -202,7 +206,7 @@ std::string Agent::reason_to_refuse(const Session& session, const std::string& b
   if (welcomed_sessions() >= kClientsMax) {
     return fmt::format("the agent serves {} programs already", kClientsMax);
   }
-  return reason_of_files();
+  return {};
 }
 
 std::string Agent::reason_of_files() const {
