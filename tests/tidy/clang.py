@@ -8,7 +8,6 @@ Most of clang-tidy's time is for the standard library's headers, which every fil
 together, by a source that includes all of them.  If two files have conflicting names, different sources include them.  If
 clang-tidy finds a fault in such a source, each of its files is checked alone.
 """
-import concurrent.futures
 import os
 import pathlib
 import re
@@ -22,7 +21,6 @@ import compile_commands
 
 TIDY = "clang-tidy-19"  # before 19, clang cannot read <expected> of GCC 12's library
 CLANG = "clang++-19"
-JOBS = 2
 FILES_PER_SOURCE = 40  # at most
 ERROR = re.compile(r"^(/[^:\n]+):\d+:\d+: (?:fatal )?error:", re.MULTILINE)
 FLAGS = ["--quiet", "--extra-arg=-Wthread-safety", "--extra-arg=-Wno-error",
@@ -113,8 +111,7 @@ def main():
         return subprocess.run([TIDY, f"--config-file={root / '.clang-tidy'}", *FLAGS, str(source), "--", *flags],
                               capture_output=True, check=False).returncode == 0
 
-    def check_group(group_and_paths):
-        group, paths = group_and_paths
+    def check_group(group, paths):
         results = []
         # Most groups are clean and have no conflicts.  So the search for conflicts, which parses everything once more,
         # runs only if clang-tidy finds something in the whole group.
@@ -129,11 +126,8 @@ def main():
         return results
 
     start = time.monotonic()
-    with concurrent.futures.ThreadPoolExecutor(JOBS) as pool:
-        # Starts the largest groups first, so that no large group still runs when all others have ended.
-        groups = [group for folder, paths in together.items() for group in groups_of(folder, paths)]
-        found = pool.map(check_group, sorted(groups, key=lambda g: -len(g[1])))
-        results = [result for group in found for result in group]
+    groups = [group for folder, paths in together.items() for group in groups_of(folder, paths)]
+    results = [result for group in groups for result in check_group(*group)]
     faulty = results.count(False)
     print(f"clang-tidy: {len(results)} files checked in {time.monotonic() - start:.0f} s, "
           f"{clean} known to be clean, {faulty} with faults")
