@@ -4,8 +4,9 @@
 # may be a target.  All tests are added by this function, so that ctest knows their costs in a clean clone, too:
 # tests/costs.txt has the times of an earlier run in preset dev.  ctest starts the longest tests first.
 #
-# `ctest -j` counts quarters of a processor (scripts/test): a test that needs a processor all the time counts as four
-# jobs, and a test that mostly waits counts as one.  So many tests wait at a time, and few compute.
+# `ctest -j` counts quarters of a processor (scripts/test): a test that computes counts as two jobs, and a test that
+# mostly waits counts as one.  So many tests wait at a time, and few compute.  Tests that compute start first.  They do
+# not count as four jobs, because ctest does not reserve processors: such a test would wait until few tests are left.
 set(vb_costs_file ${PROJECT_SOURCE_DIR}/tests/costs.txt)
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${vb_costs_file})
 file(STRINGS ${vb_costs_file} lines REGEX "^[^#]")
@@ -26,19 +27,15 @@ function(vb_add_test NAME)
   endif()
   add_test(NAME ${NAME}
            COMMAND ${PROJECT_SOURCE_DIR}/tests/measured ${PROJECT_BINARY_DIR}/times/${NAME} ${program} ${T_COMMAND})
-  set(quarters 1)
+  set(jobs 1)
   set(wall 0)
   if(vb_wall_${NAME})
     set(wall ${vb_wall_${NAME}})
-    math(EXPR quarters "(${vb_processor_${NAME}} * 4 + ${wall} / 2) / ${wall}")
-    if(quarters LESS 1)
-      set(quarters 1)
-    endif()
-    # ctest does not reserve processors, so a test that needs many would wait until few tests are left.  It starts before
-    # all others, when all processors are free.
-    if(quarters GREATER 2)
+    math(EXPR percent "${vb_processor_${NAME}} * 100 / ${wall}")
+    if(percent GREATER 60)
+      set(jobs 2)
       math(EXPR wall "${wall} + 10000")
     endif()
   endif()
-  set_tests_properties(${NAME} PROPERTIES COST ${wall} PROCESSORS ${quarters})
+  set_tests_properties(${NAME} PROPERTIES COST ${wall} PROCESSORS ${jobs})
 endfunction()
