@@ -1,6 +1,5 @@
 #include "os/host_checks.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <poll.h>
@@ -22,6 +21,7 @@
 
 #include "os/address.h"
 #include "os/clock.h"
+#include "os/directory.h"
 #include "os/private_files.h"
 #include "os/process.h"
 #include "os/roce_port.h"
@@ -75,10 +75,6 @@ ResourceLimit limit_of(__rlimit_resource which) {
   };
   return {number(limit.rlim_cur), number(limit.rlim_max)};
 }
-
-struct DirectoryCloser {
-  void operator()(DIR* directory) const { ::closedir(directory); }
-};
 
 }  // namespace
 
@@ -203,7 +199,7 @@ ResourceLimit file_size_limit() { return limit_of(RLIMIT_FSIZE); }
 
 std::vector<std::string> kernel_rdma_devices() {
   std::vector<std::string> names;
-  const std::unique_ptr<DIR, DirectoryCloser> directory(::opendir("/sys/class/infiniband"));
+  const Directory directory(::opendir("/sys/class/infiniband"));
   while (const dirent* entry = directory ? ::readdir(directory.get()) : nullptr) {
     if (entry->d_name[0] != '.') names.emplace_back(entry->d_name);
   }

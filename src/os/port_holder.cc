@@ -2,7 +2,6 @@
 // socket.  The links in /proc/PID/fd have the inodes of the sockets of a process, if this process
 // may read them.
 #include <arpa/inet.h>
-#include <dirent.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -16,6 +15,7 @@
 #include <vector>
 
 #include "base/printable.h"
+#include "os/directory.h"
 #include "os/process.h"
 #include "os/roce_port.h"
 #include "wire/ip.h"
@@ -32,10 +32,6 @@ struct Socket {
 struct FileCloser {
   void operator()(FILE* file) const { std::fclose(file); }
 };
-struct DirectoryCloser {
-  void operator()(DIR* directory) const { ::closedir(directory); }
-};
-using Directory = std::unique_ptr<DIR, DirectoryCloser>;
 
 // Parses an address as the kernel prints it: 32-bit words in hexadecimal, each in host order.
 Gid parse_proc_address(std::string_view hex) {

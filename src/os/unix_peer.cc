@@ -1,6 +1,5 @@
 #include "os/unix_peer.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <linux/sock_diag.h>
 #include <linux/unix_diag.h>
@@ -15,6 +14,7 @@
 #include <optional>
 #include <string>
 
+#include "os/directory.h"
 #include "os/fd.h"
 #include "os/netlink.h"
 #include "os/system_call.h"
@@ -22,15 +22,11 @@
 namespace verbena::os {
 namespace {
 
-struct DirectoryCloser {
-  void operator()(DIR* directory) const { ::closedir(directory); }
-};
-
 // Calls visit(name) for each entry of the directory that begins with a digit, until visit() returns
 // false.
 template <class Visit>
 void for_each_number(const std::string& path, Visit visit) {
-  const std::unique_ptr<DIR, DirectoryCloser> directory(::opendir(path.c_str()));
+  const Directory directory(::opendir(path.c_str()));
   while (const dirent* entry = directory ? ::readdir(directory.get()) : nullptr) {
     if (std::isdigit(static_cast<unsigned char>(entry->d_name[0])) == 0) continue;
     if (!visit(std::string(entry->d_name))) return;

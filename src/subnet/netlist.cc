@@ -239,7 +239,7 @@ class NetlistParser {
                          : name == "w" ? width_of_lanes(*number)
                                        : widest(*number);
       if (!width) return fail(option_at, name == "w" ? kLanesText : "a width is a mask up to 31");
-      options.width = *width;
+      options.width = width;
       return;
     }
     const bool is_extended = name == "e" || name == "extspeed";

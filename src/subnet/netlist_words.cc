@@ -38,9 +38,9 @@ char letter_of(NodeType type) {
 
 std::optional<Guid> guid_of_digits(std::string_view digits) {
   Guid guid;
-  const char* const end = digits.data() + digits.size();
-  const auto [stop, error] = std::from_chars(digits.data(), end, guid.value, 16);
-  if (error != std::errc{} || stop != end) return std::nullopt;
+  const auto [stop, error] =
+      std::from_chars(digits.data(), digits.data() + digits.size(), guid.value, 16);
+  if (error != std::errc{} || stop != digits.data() + digits.size()) return std::nullopt;
   return guid;
 }
 
