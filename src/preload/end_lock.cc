@@ -35,7 +35,8 @@ Node*& link_before(Node* element) { return *(reinterpret_cast<Node**>(element) -
 
 // The lowest bit of a link tells the kernel that the element is a mutex with priority inheritance.
 Node* element_of(Node* link) {
-  return reinterpret_cast<Node*>(reinterpret_cast<std::uintptr_t>(link) & ~std::uintptr_t{1});
+  const std::uintptr_t mark = reinterpret_cast<std::uintptr_t>(link) & 1;
+  return reinterpret_cast<Node*>(reinterpret_cast<char*>(link) - mark);
 }
 
 // Keeps the robust list of this thread.  The C library has registered the list, and uses it for its
