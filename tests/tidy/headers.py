@@ -6,6 +6,7 @@ The compiler generates no code, and clean results are cached (clean_files.py).  
 first header needs no check, because the build has shown that it compiles alone.  Public headers are always compiled, with
 include/ as the only include directory, because users have nothing else.
 """
+import concurrent.futures
 import os
 import pathlib
 import re
@@ -58,7 +59,8 @@ def main():
         return run.returncode == 0
 
     start = time.monotonic()
-    results = [compiles(job) for job in jobs]
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        results = list(pool.map(compiles, jobs))
     faulty = results.count(False)
     print(f"{len(results)} headers checked in {time.monotonic() - start:.0f} s, {len(included_first)} included first "
           f"by a source, {faulty} do not compile alone")
