@@ -1,7 +1,9 @@
 #!/bin/bash
+# ctest: PLAIN
 # A fabric must come up from what ibnetdiscover prints about a real cluster.  There, a description has the name of the
 # host and of the device, several nodes may share a description, and there may be a router.  Each node must be found by
 # its name, its description and its GUID, and the fabric's own output of ibnetdiscover must be the same fabric.
+# The test is PLAIN because `fabric up` starts OpenSM without the sanitizer's runtime.
 source "$VB_SOURCE/tests/system/lib.sh"
 need opensm ibnetdiscover ibstat saquery
 

@@ -1,6 +1,8 @@
 #!/bin/bash
+# ctest: PLAIN
 # When `fabric up` returns, programs on all nodes of a subnet must be able to resolve addresses at once.  So each node
 # must be a member of the broadcast group of IPoIB.  The test looks at once, and does not wait for anything.
+# The test is PLAIN because `fabric up` starts OpenSM without the sanitizer's runtime.
 source "$VB_SOURCE/tests/system/lib.sh"
 need opensm rping
 

@@ -1,6 +1,8 @@
 #!/bin/bash
+# ctest: PLAIN
 # A QP that a program attaches with ibv_attach_mcast() must get the packets of the group, although the RDMA CM joins no
 # group.  perftest joins the group at the SA by MADs, and its server and client run on two nodes of a subnet.
+# The test is PLAIN because `fabric up` starts OpenSM without the sanitizer's runtime.
 source "$VB_SOURCE/tests/system/lib.sh"
 unset VERBENA_LINK  # it may be udp, but programs on a fabric exchange packets only by lanes
 need opensm ib_send_bw saquery ss
