@@ -98,7 +98,8 @@ TEST_F(EndLockTest, AThreadThatSleepsForTheLockWakesAtTheDeathOfTheOwner) {
 }
 
 TEST_F(EndLockTest, AThreadThatEndsWithTheLockCountsAsDead) {
-  std::thread([&] { new EndLock(shared_.lock, is_stuck_); }).join();
+  static EndLock* left_by_its_thread;  // static, so that LeakSanitizer finds it
+  std::thread([&] { left_by_its_thread = new EndLock(shared_.lock, is_stuck_); }).join();
   EXPECT_EQ(take_and_release(), Outcome::kOwnerDied);
 }
 

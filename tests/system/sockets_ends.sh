@@ -5,7 +5,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 program=$VB_PREFIX/tests/programs/shared_end
 
 for mode in namespaces hostile; do
-  timeout 120 "$VB_PREFIX/bin/verbena" run --sockets -- "$program" $mode >"$work/out" 2>&1 ||
+  (start run --sockets -- timeout 120 "$program" $mode) >"$work/out" 2>&1 ||
     fail "$mode: $(cat "$work/out")"
   echo "$mode: ok"
 done

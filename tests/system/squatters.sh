@@ -1,6 +1,8 @@
 #!/bin/bash
+# ctest: PLAIN
 # Another user may take the abstract names of Verbena's services, and accept nobody.  Programs and tools must not wait
 # for such a process, and `verbena doctor` must name it.
+# The test is PLAIN (not in preset asan), because it starts the command under timeout(1), without the sanitizer's runtime.
 . "$(dirname "$0")/lib.sh"
 need ibv_devinfo setpriv python3
 chmod 755 "$work"
