@@ -100,6 +100,7 @@ TEST_F(EndLockTest, AThreadThatSleepsForTheLockWakesAtTheDeathOfTheOwner) {
 TEST_F(EndLockTest, AThreadThatEndsWithTheLockCountsAsDead) {
   static EndLock* left_by_its_thread;  // static, so that LeakSanitizer finds it
   std::thread([&] { left_by_its_thread = new EndLock(shared_.lock, is_stuck_); }).join();
+  ASSERT_EQ(left_by_its_thread->outcome(), Outcome::kTaken);
   EXPECT_EQ(take_and_release(), Outcome::kOwnerDied);
 }
 
